@@ -9,7 +9,7 @@ from lumiimg.gpu.rule import GpuFit, node_gpu
 from lumiimg.gpu.source import GpuCodeError
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory
-from lumiimg.inventory.gpu_fit import gpu_verdicts
+from lumiimg.inventory.gpu_fit import component_fits
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -35,7 +35,7 @@ def require_gpu_code(layer: str, gpus: Collection[str], result: Path, *, of_whee
         return f"{layer} was compiled for {', '.join(gpus)}, and installed no GPU code that can be read"
     for gpu in wanted:
         try:
-            verdicts = gpu_verdicts(code, node_gpu(gpu))
+            verdicts = component_fits(code, node_gpu(gpu))
         except GpuCodeError:
             continue  # a name that no compiler takes either
         lacking = [one for one in verdicts if one.fit is GpuFit.NO and (gpus or one.needed)]

@@ -64,6 +64,6 @@ def _gpu_code(arguments: argparse.Namespace, output: Output) -> int:
         raise BadInputError("has no AMD GPU that is known here", where=f"--site {arguments.site}")
     gpu = node_gpu(site.arch) if site and site.arch else None
     with open_image(Path(arguments.name), user_cache) as image:
-        found = ImageGpuCode(arguments.name, gpu, Inventory(image).gpu_code.judged(gpu))
+        found = ImageGpuCode(arguments.name, gpu, Inventory(image).gpu_code.with_fit(gpu))
     code = ExitCode.UNDECIDED if found.code.unreadable else ExitCode.GOOD
     return output.deliver(gpu_code_document(found), "show-gpu", found, code)

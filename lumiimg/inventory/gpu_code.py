@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -79,7 +79,7 @@ class GpuCode:
     unreadable: tuple[UnreadableCode, ...]
     """Files whose GPU code cannot be read, by path."""
 
-    def judged(self, gpu: GpuTarget | None) -> GpuCode:
+    def with_fit(self, gpu: GpuTarget | None) -> GpuCode:
         """Return the same, with whether a GPU takes each; without a GPU as it is."""
         files = (replace(file, fit=_fit(file, gpu)) if gpu else file for file in self.files)
         return replace(self, files=tuple(files))
@@ -103,49 +103,45 @@ def processors_of(files: Iterable[CodeFile]) -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
-class _Folder:
-    """Kernel files of one component while they are collected."""
-
-    targets: dict[GpuTarget | None, tuple[GpuTarget, ...]] = field(default_factory=dict)
-    """By the target that names say, what the first such file is for."""
-    found: Counter[GpuTarget] = field(default_factory=Counter)
-
-
-@dataclass(slots=True)
 class _Reader:
     root: RootFileSystem
     files: list[CodeFile] = field(default_factory=list)
     unreadable: list[UnreadableCode] = field(default_factory=list)
-    folders: dict[tuple[str, str], _Folder] = field(default_factory=dict)
+    kernels: defaultdict[tuple[str, str], Counter[GpuTarget]] = field(default_factory=lambda: defaultdict(Counter))
+    """By component and folder, how many kernel files are for each target."""
+    first_of: dict[tuple[str, str, GpuTarget], tuple[GpuTarget, ...]] = field(default_factory=dict)
+    """By component, folder and the target that names say, what the first such kernel file is for."""
     heads: int = 0
 
     def read(self, path: str) -> None:
         if kernels := kernel_file(path):
-            self._read_kernels(path, kernels)
-        else:
-            with contextlib.closing(self.root.open(path)) as file:
-                found = read_file(file) if file.size >= _SMALLEST_BYTES else ()
-            if found:
-                bundles = tuple(CodeBundles(*each) for each in sorted(Counter(found).items(), key=str))
-                self.files.append(CodeFile(component_of(path), path, CodeForm.BUNDLES, bundles))
+            self.kernels[kernels.component, kernels.root].update(self._targets(path, kernels))
+            return
+        with contextlib.closing(self.root.open(path)) as file:
+            found = read_file(file) if file.size >= _SMALLEST_BYTES else ()
+        if found:
+            bundles = tuple(CodeBundles(*each) for each in sorted(Counter(found).items(), key=str))
+            self.files.append(CodeFile(component_of(path), path, CodeForm.BUNDLES, bundles))
 
-    def _read_kernels(self, path: str, of: KernelFile) -> None:
-        folder = self.folders.setdefault((of.component, of.root), _Folder())
-        targets = folder.targets.get(of.target) if of.target else None
-        if targets is None:
-            self.heads += 1
-            if self.heads > _MAX_HEADS:
-                raise BadInputError(f"not looked at: more than the {_MAX_HEADS} kernel files that are opened")
-            with contextlib.closing(self.root.open(path)) as file:
-                targets = folder.targets[of.target] = read_kernel_file(file, path)
-        folder.found.update(targets)
+    def _targets(self, path: str, kernels: KernelFile) -> tuple[GpuTarget, ...]:
+        """Return what a kernel file is for; of those whose names say the same, the first is opened."""
+        named = (kernels.component, kernels.root, kernels.target) if kernels.target else None
+        if named in self.first_of:
+            return self.first_of[named]
+        self.heads += 1
+        if self.heads > _MAX_HEADS:
+            raise BadInputError(f"not looked at: more than the {_MAX_HEADS} kernel files that are opened")
+        with contextlib.closing(self.root.open(path)) as file:
+            targets = read_kernel_file(file, path)
+        if named is not None:
+            self.first_of[named] = targets
+        return targets
 
     def result(self) -> GpuCode:
-        for (component, root), folder in self.folders.items():
-            bundles = tuple(CodeBundles((target,), number) for target, number in sorted(folder.found.items(), key=str))
+        for (component, root), found in self.kernels.items():
+            bundles = tuple(CodeBundles((target,), number) for target, number in sorted(found.items(), key=str))
             if bundles:
-                name = component or component_of(root)
-                self.files.append(CodeFile(name, root, CodeForm.KERNELS, bundles))
+                self.files.append(CodeFile(component or component_of(root), root, CodeForm.KERNELS, bundles))
         by_name = sorted(self.files, key=lambda each: (each.component.lower(), each.path))
         return GpuCode(tuple(by_name), tuple(sorted(self.unreadable, key=lambda each: each.path)))
 

@@ -51,7 +51,7 @@ def taken_for(processor: str, override: str | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuVerdict:
+class ComponentFit:
     """One component, and whether the GPU takes its code."""
 
     component: str
@@ -89,7 +89,7 @@ class GpuAccount:
     """As a process of a job finds it: `gfx90a:sramecc+:xnack-`."""
     machine: str
     """The site, or the node that was seen, whose GPU it is."""
-    parts: tuple[GpuVerdict, ...]
+    parts: tuple[ComponentFit, ...]
     """By component, those first that each job calls."""
     taken_for: str | None = None
     """The processor for which a variable has the runtime take the GPU, where that is another."""
@@ -132,7 +132,7 @@ def account_of_gpu(
     for path in loaded:
         with contextlib.suppress(OSError, ImageError):  # of the host
             files.add(contents.image.root.resolve(path))
-    parts = gpu_verdicts(contents.gpu_code, gpu, frozenset(files))
+    parts = component_fits(contents.gpu_code, gpu, frozenset(files))
     return GpuAccount(str(gpu), of.machine, parts, taken_for(of.processor, variable(OVERRIDE)))
 
 
@@ -142,16 +142,16 @@ def gpu_of(processor: str, xnack: str | None) -> GpuTarget:
     return replace(gpu, xnack=True) if xnack == "1" and gpu.xnack is not None else gpu
 
 
-def gpu_verdicts(code: GpuCode, gpu: GpuTarget, loaded: frozenset[str] = frozenset()) -> tuple[GpuVerdict, ...]:
+def component_fits(code: GpuCode, gpu: GpuTarget, loaded: frozenset[str] = frozenset()) -> tuple[ComponentFit, ...]:
     """Return what a GPU makes of the code of an image; `loaded` are the files of a job's process, without links."""
     files: dict[str, list[CodeFile]] = {}
-    for file in code.judged(gpu).files:
+    for file in code.with_fit(gpu).files:
         files.setdefault(file.component, []).append(file)
     found = [_verdict(name, of, gpu, loaded) for name, of in files.items()]
     return tuple(sorted((*found, *_unknown(code, files, loaded)), key=lambda one: (not one.needed, one.component)))
 
 
-def _verdict(component: str, files: Sequence[CodeFile], gpu: GpuTarget, loaded: frozenset[str]) -> GpuVerdict:
+def _verdict(component: str, files: Sequence[CodeFile], gpu: GpuTarget, loaded: frozenset[str]) -> ComponentFit:
     role = role_of(component)
     counting = [file for file in files if _counts(file, component, loaded)]
     fits = {file.fit for file in counting or files if file.fit}
@@ -165,7 +165,7 @@ def _verdict(component: str, files: Sequence[CodeFile], gpu: GpuTarget, loaded: 
         why = "whether the GPU takes such code does not show in files"
     counting = counting or list(files)
     paths = tuple(file.path for file in counting)
-    return GpuVerdict(component, fit, role.needed, processors_of(counting), paths, role.without, why)
+    return ComponentFit(component, fit, role.needed, processors_of(counting), paths, role.without, why)
 
 
 def _share(files: Sequence[CodeFile], gpu: GpuTarget) -> float:
@@ -183,7 +183,7 @@ def _counts(file: CodeFile, component: str, loaded: frozenset[str]) -> bool:
     return any(file.path.startswith(f"{folder}/") for folder in own)
 
 
-def _unknown(code: GpuCode, files: Collection[str], loaded: frozenset[str]) -> Iterator[GpuVerdict]:
+def _unknown(code: GpuCode, files: Collection[str], loaded: frozenset[str]) -> Iterator[ComponentFit]:
     """Yield components of which nothing is known: they cannot be read, or have no code where they should have some."""
     named: dict[str, list[tuple[str, str]]] = {}
     for lost in code.unreadable:
@@ -198,4 +198,4 @@ def _unknown(code: GpuCode, files: Collection[str], loaded: frozenset[str]) -> I
         role, paths = role_of(component), tuple(path for path, _ in lost_files)
         # beside another of its kind that can be read, only the one that a job loads counts
         needed = role.needed and (component not in files or not loaded.isdisjoint(paths))
-        yield GpuVerdict(component, GpuFit.UNKNOWN, needed, (), paths, role.without, lost_files[0][1])
+        yield ComponentFit(component, GpuFit.UNKNOWN, needed, (), paths, role.without, lost_files[0][1])

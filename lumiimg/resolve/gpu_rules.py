@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.gpu.roles import is_needed_layer, role_of
 from lumiimg.gpu.rule import GpuFit
-from lumiimg.inventory.gpu_fit import XNACK, GpuVerdict
+from lumiimg.inventory.gpu_fit import XNACK, ComponentFit
 from lumiimg.resolve.image_base import ForeignBase
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
@@ -34,7 +34,7 @@ def gpu_code(base: Layer, site: Site | None) -> Iterator[RuleResult]:
         yield from _of_components(base.gpu, site)
 
 
-def _of_components(verdicts: Collection[GpuVerdict], site: Site) -> Iterator[RuleResult]:
+def _of_components(verdicts: Collection[ComponentFit], site: Site) -> Iterator[RuleResult]:
     """Yield what follows from the code of an image's components."""
     need = f"code for {site.arch}"
     for fit, outcome in _OUTCOMES.items():
@@ -50,7 +50,7 @@ def _of_components(verdicts: Collection[GpuVerdict], site: Site) -> Iterator[Rul
             yield RuleResult(_ID, RuleOutcome.WARNING, need, have, because, _SOURCE)
 
 
-def _because(parts: Iterable[GpuVerdict], site: Site) -> str:
+def _because(parts: Iterable[ComponentFit], site: Site) -> str:
     first = next(iter(parts))
     names = ", ".join(part.component for part in parts)
     match first.fit:

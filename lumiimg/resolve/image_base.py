@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.inventory.components import Inventory
-    from lumiimg.inventory.gpu_fit import GpuVerdict
+    from lumiimg.inventory.gpu_fit import ComponentFit
 
 LOCAL = "localimage"
 _AGENTS = {
@@ -43,7 +43,7 @@ _REMOTE = re.compile(r"[a-z-]+://")
 class ForeignBase(Layer):
     """An image as a base."""
 
-    gpu: tuple[GpuVerdict, ...] = ()
+    gpu: tuple[ComponentFit, ...] = ()
     """What the GPU of the site makes of its code; empty where none is known, or the image is not here."""
     name_says: Mapping[str, str] = field(default_factory=dict)
     """Versions by component that its name says; what was read in it counts."""
@@ -90,7 +90,7 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
     return foreign_layer(_AGENTS[kind.value], str(path.absolute()), has, provides, gpu)
 
 
-def _gpu(contents: Inventory, site: Site | None) -> tuple[GpuVerdict, ...]:
+def _gpu(contents: Inventory, site: Site | None) -> tuple[ComponentFit, ...]:
     if site is None or site.arch is None:
         return ()
     from lumiimg.host.job_process import loaded_in_jobs
@@ -124,7 +124,7 @@ def read_bases(
 
 
 def foreign_layer(
-    agent: str, origin: str, has: Mapping[str, str], provides: Sequence[str], gpu: tuple[GpuVerdict, ...] = ()
+    agent: str, origin: str, has: Mapping[str, str], provides: Sequence[str], gpu: tuple[ComponentFit, ...] = ()
 ) -> ForeignBase:
     """Return the base that an image is, by what was read in it."""
     stem = (

@@ -23,7 +23,7 @@ from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.gpu.roles import role_of
 from lumiimg.gpu.rule import GpuFit
-from lumiimg.inventory.gpu_fit import GpuAccount, GpuVerdict
+from lumiimg.inventory.gpu_fit import ComponentFit, GpuAccount
 from lumiimg.report.page import to_page
 from lumiimg.report.views.build import built_document
 from lumiimg.report.views.check import check_document, nodes_document
@@ -134,7 +134,7 @@ def on_gpu() -> GpuAccount:
         "gfx90a:sramecc+:xnack-",
         "lumi",
         tuple(
-            GpuVerdict(
+            ComponentFit(
                 name,
                 fit,
                 role_of(name).needed,

@@ -17,7 +17,7 @@ from lumiimg.cli.main import main
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory
-from lumiimg.inventory.gpu_fit import gpu_of, gpu_verdicts
+from lumiimg.inventory.gpu_fit import component_fits, gpu_of
 from tests.shared import gpu_builder as gpu
 from tests.shared.elf_builder import library, runpath
 from tests.shared.fabric_builder import RCCL_ALONE, versioned
@@ -65,7 +65,7 @@ def test_packing_stripping_and_links_change_no_answer(
         for target, name in pairwise(names):
             link(Path(folder), name, f"/{target}")
         with open_image(Path(folder)) as opened:
-            (found,) = gpu_verdicts(Inventory(opened).gpu_code, gpu_of("gfx90a", None))
+            (found,) = component_fits(Inventory(opened).gpu_code, gpu_of("gfx90a", None))
     assert found.component == PLACES[place]
     if len(set(fits)) == 1:
         assert found.fit is fits[0]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import Image, RootFileSystem
-    from lumiimg.inventory.gpu_fit import GpuAccount, GpuVerdict
+    from lumiimg.inventory.gpu_fit import ComponentFit, GpuAccount
 
 _SHOWN = 8
 _LACKS = {GpuFit.NO: "none", GpuFit.PART: "part", GpuFit.UNKNOWN: "unknown", GpuFit.XNACK: "xnack"}
@@ -105,7 +105,7 @@ def findings_of_gpu(account: GpuAccount | None) -> tuple[Finding, ...]:
     return tuple(found.found)
 
 
-def _judge_needed(account: GpuAccount, needed: Sequence[GpuVerdict], found: Findings) -> None:
+def _judge_needed(account: GpuAccount, needed: Sequence[ComponentFit], found: Findings) -> None:
     """Judge what each job calls: a finding for each kind of answer."""
     parts = {fit: [part for part in needed if part.fit is fit] for fit in GpuFit}
     if none := parts[GpuFit.NO]:
@@ -123,7 +123,7 @@ def _judge_needed(account: GpuAccount, needed: Sequence[GpuVerdict], found: Find
         found.add(Code.GPU_CODE, Severity.UNKNOWN, reason="nothing-found", names=_names(account))
 
 
-def _names(account: GpuAccount, *parts: GpuVerdict) -> dict[str, str]:
+def _names(account: GpuAccount, *parts: ComponentFit) -> dict[str, str]:
     """Return the names for what is said of components."""
     return {
         "gpu": account.title,
@@ -135,7 +135,7 @@ def _names(account: GpuAccount, *parts: GpuVerdict) -> dict[str, str]:
     }
 
 
-def _details(parts: Sequence[GpuVerdict]) -> FindingDetails:
+def _details(parts: Sequence[ComponentFit]) -> FindingDetails:
     lines = tuple(f"{part.component}: {part.paths[0]}" for part in parts[:_SHOWN])
     causes = "; ".join(f"{part.component}: {part.without}" for part in parts[:_SHOWN])
     return {"where": parts[0].paths[0], "evidence": lines, "cause": causes}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.pipeline import CheckReport, CheckResult
     from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
-    from lumiimg.inventory.gpu_fit import GpuAccount, GpuVerdict
+    from lumiimg.inventory.gpu_fit import ComponentFit, GpuAccount
 
 FOUND = "What was found"
 _LONG_NAMES = 60
@@ -150,12 +150,12 @@ def account_section(account: GpuAccount | None) -> Section:
     return Section("GPU code", (table,), Shown.PAGE)
 
 
-def _in_short(part: GpuVerdict) -> str:
+def _in_short(part: ComponentFit) -> str:
     """Return the answer as a mark, and what it has code for where that is not the GPU."""
     return _MARKS.get(part.fit) or f"{part.has} ✗"
 
 
-def _row(part: GpuVerdict) -> Row:
+def _row(part: ComponentFit) -> Row:
     """Return a component with its answer, why it is not good, and the first of its places."""
     severity = Severity.PROBLEM if part.stands_against else _SEVERITIES.get(part.fit, Severity.INFO)
     why = "" if severity is Severity.OK else part.why or part.without
