@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from enum import StrEnum
 
 from lumiimg.gpu.target import SPIRV, GpuTarget, parse_target, table
+
+XNACK = "HSA_XNACK"
+"""The variable that has page faults retried: the GPU then takes other code."""
+OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
+"""The variable that has the runtime take a GPU for another: `9.0.10` is gfx90a (ROCr, amd_gpu_agent.cpp)."""
+_OVERRIDE = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{1,2})")
 
 
 class CodeForm(StrEnum):
@@ -58,6 +65,22 @@ def node_gpu(processor: str) -> GpuTarget:
     Raises GpuCodeError for what is not the name of a processor.
     """
     return parse_target(table()["node"].get(processor, processor))
+
+
+def gpu_of(processor: str, xnack: str | None) -> GpuTarget:
+    """Return a GPU as the process of a job finds it, where HSA_XNACK is set to `xnack`, or not at all."""
+    gpu = node_gpu(processor)
+    return replace(gpu, xnack=True) if xnack == "1" and gpu.xnack is not None else gpu
+
+
+def taken_for(processor: str, override: str | None) -> str | None:
+    """Return the processor that HSA_OVERRIDE_GFX_VERSION names; None for the same, or one that shares its code."""
+    found = _OVERRIDE.fullmatch(override or "")
+    if found is None:
+        return None
+    other = f"gfx{found[1]}{int(found[2]):x}{int(found[3]):x}"
+    is_alike = any({processor, other} <= set(members) for members in table()["generic"].values())
+    return None if other == processor or is_alike else other
 
 
 def fit(code: GpuTarget, gpu: GpuTarget) -> GpuFit:

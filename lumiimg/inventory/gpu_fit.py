@@ -8,46 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.gpu.components import component_of, kernel_file
 from lumiimg.gpu.roles import role_of
-from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_any, node_gpu
+from lumiimg.gpu.rule import OVERRIDE, XNACK, CodeForm, GpuFit, fit_of_any, gpu_of, taken_for
 from lumiimg.gpu.source import GpuCodeError
-from lumiimg.gpu.target import GpuTarget, table
 from lumiimg.image.tree import ImageError
 from lumiimg.inventory.gpu_code import processors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+    from lumiimg.gpu.target import GpuTarget
     from lumiimg.inventory.components import Inventory
     from lumiimg.inventory.gpu_code import CodeFile, GpuCode
 
-XNACK = "HSA_XNACK"
-"""The variable that has page faults retried: the GPU then takes other code."""
 _WORST_FIRST = (GpuFit.NO, GpuFit.UNKNOWN, GpuFit.XNACK, GpuFit.PART, GpuFit.RUNS)
 _NO_CODE = "no GPU code was found in it"
 _ENOUGH = 0.5
 """Of the bundles of a component that each job calls: some of torch's and vLLM's are for newer GPUs by design."""
 _WHICH = "it is there more than once, for different GPUs, and which one a job loads is not known"
-
-
-OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
-"""The variable that has the runtime take a GPU for another: `9.0.10` is gfx90a (ROCr, amd_gpu_agent.cpp)."""
-_VERSION = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{1,2})")
-
-
-def taken_for(processor: str, override: str | None) -> str | None:
-    """Return the processor that HSA_OVERRIDE_GFX_VERSION names; None for the same, or one that shares its code."""
-    found = _VERSION.fullmatch(override or "")
-    if found is None:
-        return None
-    other = f"gfx{found[1]}{int(found[2]):x}{int(found[3]):x}"
-    is_alike = any({processor, other} <= set(members) for members in table()["generic"].values())
-    return None if other == processor or is_alike else other
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +116,6 @@ def account_of_gpu(
             files.add(contents.image.root.resolve(path))
     parts = component_fits(contents.gpu_code, gpu, frozenset(files))
     return GpuAccount(str(gpu), of.machine, parts, taken_for(of.processor, variable(OVERRIDE)))
-
-
-def gpu_of(processor: str, xnack: str | None) -> GpuTarget:
-    """Return a GPU as the process of a job finds it, where HSA_XNACK is set to `xnack`, or not at all."""
-    gpu = node_gpu(processor)
-    return replace(gpu, xnack=True) if xnack == "1" and gpu.xnack is not None else gpu
 
 
 def component_fits(code: GpuCode, gpu: GpuTarget, loaded: frozenset[str] = frozenset()) -> tuple[ComponentFit, ...]:

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.gpu.roles import is_needed_layer, role_of
-from lumiimg.gpu.rule import GpuFit
-from lumiimg.inventory.gpu_fit import XNACK, ComponentFit
+from lumiimg.gpu.rule import XNACK, GpuFit
 from lumiimg.resolve.image_base import ForeignBase
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import KnownTrouble, Layer
     from lumiimg.catalog.sites import Site
+    from lumiimg.inventory.gpu_fit import ComponentFit
 
 _ID = "gpu-code"
 _OUTCOMES = {

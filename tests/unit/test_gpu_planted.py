@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.cli.main import main
-from lumiimg.gpu.rule import GpuFit
+from lumiimg.gpu.rule import GpuFit, gpu_of
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory
-from lumiimg.inventory.gpu_fit import component_fits, gpu_of
+from lumiimg.inventory.gpu_fit import component_fits
 from tests.shared import gpu_builder as gpu
 from tests.shared.elf_builder import library, runpath
 from tests.shared.fabric_builder import RCCL_ALONE, versioned

@@ -11,7 +11,7 @@ from lumiimg.fabric.names import LAYER_PLUGINS, PRIVATE
 from lumiimg.fabric.provider import allows_cxi
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
 from lumiimg.findings import Code, Finding, Remedy, Severity
-from lumiimg.inventory.gpu_fit import OVERRIDE, XNACK
+from lumiimg.gpu.rule import OVERRIDE, XNACK
 from lumiimg.nccl.vocabulary import vocabulary
 
 if TYPE_CHECKING:
