@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.c_library import of_c_library
@@ -25,60 +24,29 @@ from lumiimg.host.snapshot_tree import HostFiles
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.host.snapshot import FoundLibrary, HostLibrary, Snapshot
+    from lumiimg.host.snapshot import HostLibrary, Snapshot
 
 _KFD = "/dev/kfd"
-_FABRIC_ROLES = ("libfabric", "libfabric-provider", "libcxi", "net-plugin")
-_HELPER_ROLE = "cxi-helper"
-"""Libraries that libfabric may be linked with, or open: listed as what it needs."""
+_FABRIC_ROLES = ("libfabric", "libfabric-provider", "libcxi", "net-plugin", "cxi-helper")
 _DIGITS = re.compile(r"[0-9]+")
 _NAMED = 4
 """Names of versions that one detail lists."""
 
 
-class Subject(StrEnum):
-    """What a change is about, in the order in which it bears on images."""
-
-    GLIBC = "glibc"
-    FABRIC = "fabric"
-    """libfabric, its providers, libcxi and net plugins."""
-    LIBRARIES = "libraries"
-    """What these need."""
-    OTHER = "other libraries"
-    """Of what is recorded beside the fabric: xpmem, PMI, PALS, what `--include` named."""
-    NICS = "NICs"
-    GPU = "GPU"
-    ENGINE = "engine"
-    SYSTEM = "system"
-
-
 _MAY_BREAK = {
-    (Subject.GPU, "driver"),
+    "GPU driver",
     # settings that `host/engine_constraints.py` looks at
-    *(
-        (Subject.ENGINE, f"`{name}`")
-        for name in ("enable overlay", "enable underlay", "mount dev", "user bind control")
-    ),
+    *(f"engine `{name}`" for name in ("enable overlay", "enable underlay", "mount dev", "user bind control")),
 }
 """What may have been good before and not be any more."""
-
-
-class ChangeKind(StrEnum):
-    """What became of it."""
-
-    GONE = "gone"
-    NEW = "new"
-    CHANGED = "changed"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
     """One thing that a node offers otherwise than before."""
 
-    subject: Subject
-    """What it is about."""
     what: str
-    """A name: `libjson-c.so.3`, `driver`, `kernel`."""
+    """A name: `libjson-c.so.3`, `GPU driver`, `kernel`."""
     before: str | None
     """Null where there was nothing."""
     now: str | None
@@ -87,13 +55,6 @@ class NodeChange:
     """More of it, a line each."""
     may_break: bool = False
     """Whether an image, or a list of binds, that was good before may not be any more."""
-
-    @property
-    def kind(self) -> ChangeKind:
-        """What became of it."""
-        if self.before is None:
-            return ChangeKind.NEW
-        return ChangeKind.GONE if self.now is None else ChangeKind.CHANGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,71 +85,61 @@ class Drift:
 
 def compare(before: Snapshot, now: Snapshot) -> Drift:
     """Return what is not as it was; nothing is judged here."""
-    kinds = tuple(_kinds(before, now))
-    changes = () if kinds else sorted(_changes(before, now), key=lambda change: [*Subject].index(change.subject))
-    return Drift(before, now, kinds, tuple(changes), tuple(_notes(before, now)))
+    kinds = tuple(_differing(_kind_of(before, now), _kind_of(now, before)))
+    changes = () if kinds else (*_library_changes(before, now), *_differing(_values(before, now), _values(now, before)))
+    return Drift(before, now, kinds, changes, tuple(_notes(before, now)))
 
 
-def _kinds(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
+# -- what can be compared word by word: name to value --
+
+
+def _kind_of(snapshot: Snapshot, other: Snapshot) -> Iterator[tuple[str, str | None]]:
     """Yield what an update of a node cannot change, or would leave it without what its jobs are for."""
-    yield from _value(Subject.SYSTEM, "architecture", before.architecture, now.architecture)
-    if before.cpu is not None and now.cpu is not None:
-        yield from _value(Subject.SYSTEM, "CPU", before.cpu, now.cpu)
-    gpus = (_yes(_KFD in node.devices or node.gpu_driver is not None) for node in (before, now))
-    yield from _value(Subject.GPU, "GPUs of AMD", *gpus)
-    yield from _value(Subject.NICS, "Slingshot NICs", *(_yes(bool(snapshot.nics)) for snapshot in (before, now)))
+    yield "architecture", snapshot.architecture
+    yield "CPU", snapshot.cpu if other.cpu else None
+    yield "GPUs of AMD", "yes" if _KFD in snapshot.devices or snapshot.gpu_driver is not None else "none"
+    yield "Slingshot NICs", "yes" if snapshot.nics else "none"
 
 
-def _yes(has: bool) -> str:
-    return "yes" if has else "none"
-
-
-def _changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
-    yield from _library_changes(before, now)
-    old, new = dict(_values(before, now)), dict(_values(now, before))
-    for key in old | new:
-        yield from _value(*key, old.get(key), new.get(key))
-
-
-# -- what can be compared word by word --
-
-
-def _values(snapshot: Snapshot, other: Snapshot) -> Iterator[tuple[tuple[Subject, str], str | None]]:
-    """Yield subject and name, then the value; what one of two snapshots does not say is left out.
+def _values(snapshot: Snapshot, other: Snapshot) -> Iterator[tuple[str, str | None]]:
+    """Yield what else is compared; what the other snapshot does not say is left out.
 
     Of NICs it is what they have all together: which of them is which, is the node's own business.
     """
-    yield (Subject.GLIBC, "glibc"), snapshot.glibc
+    yield "glibc", snapshot.glibc
     nics = snapshot.nics
-    yield (Subject.NICS, "number"), str(len(nics))
+    yield "NICs", str(len(nics))
     if len(nics) == len(other.nics):
-        yield (Subject.NICS, "links that are up"), str(sum(nic.link_is_up is not False for nic in nics))
+        yield "NIC links that are up", str(sum(nic.link_is_up is not False for nic in nics))
     for what, field in (("chip", "chip"), ("firmware", "firmware"), ("driver", "driver"), ("Mb/s", "speed_mbit_s")):
         found = {str(value) for nic in nics if (value := getattr(nic, field)) is not None}
-        yield (Subject.NICS, what), ", ".join(sorted(found)) or None
-    yield (Subject.GPU, "driver"), snapshot.gpu_driver
-    if snapshot.gpu and other.gpu:
-        yield (Subject.GPU, "processor"), snapshot.gpu
-    yield from (((Subject.GPU, f"ROCm {version}"), "under /opt") for version in snapshot.rocm)
+        yield f"NIC {what}", ", ".join(sorted(found)) or None
+    yield "GPU driver", snapshot.gpu_driver
+    yield "GPU processor", snapshot.gpu if other.gpu else None
+    yield from ((f"ROCm {version}", "under /opt") for version in snapshot.rocm)
     engine = snapshot.engine
-    yield (Subject.ENGINE, "engine"), f"{engine.name} {engine.version}" if engine else None
-    if engine and engine.settings and other.engine and other.engine.settings is not None:
-        yield from (((Subject.ENGINE, f"`{name}`"), value) for name, value in sorted(engine.settings.items()))
-    yield (Subject.SYSTEM, "OS"), snapshot.os.name or None
-    yield (Subject.SYSTEM, "kernel"), snapshot.kernel
-    yield (Subject.SYSTEM, "Slurm"), snapshot.slurm
-    for name, number in sorted(Counter(_DIGITS.sub("<n>", name) for name in snapshot.devices).items()):
-        yield (Subject.SYSTEM, name), str(number)
+    yield "engine", f"{engine.name} {engine.version}" if engine else None
+    if other.engine is not None and other.engine.settings is not None:
+        yield from ((f"engine `{name}`", value) for name, value in sorted(snapshot.engine_settings.items()))
+    yield "OS", snapshot.os.name or None
+    yield "kernel", snapshot.kernel
+    yield "Slurm", snapshot.slurm
+    devices = Counter(_DIGITS.sub("<n>", name) for name in snapshot.devices)
+    yield from ((name, str(number)) for name, number in sorted(devices.items()))
 
 
-def _value(subject: Subject, what: str, before: str | None, now: str | None) -> Iterator[NodeChange]:
-    if before == now:
-        return
-    if what.startswith("ROCm ") and now is None:
-        details = ("a list of binds with its folder: the engine goes past it with a warning, or does not start",)
-        yield NodeChange(subject, what, before, now, details, may_break=True)
-    else:
-        yield NodeChange(subject, what, before, now, may_break=(subject, what) in _MAY_BREAK)
+def _differing(before: Iterator[tuple[str, str | None]], now: Iterator[tuple[str, str | None]]) -> Iterator[NodeChange]:
+    """Yield the names that have another value."""
+    old, new = dict(before), dict(now)
+    for what in old | new:
+        values = old.get(what), new.get(what)
+        if values[0] == values[1]:
+            continue
+        if what.startswith("ROCm ") and values[1] is None:
+            details = ("a list of binds with its folder: the engine goes past it with a warning, or does not start",)
+            yield NodeChange(what, *values, details, may_break=True)
+        else:
+            yield NodeChange(what, *values, may_break=what in _MAY_BREAK)
 
 
 # -- libraries: what is behind each name that the fabric, or another library, needs --
@@ -198,9 +149,10 @@ def _value(subject: Subject, what: str, before: str | None, now: str | None) -> 
 class _Named:
     """What a host serves for one name."""
 
-    subject: Subject
     path: str
     library: HostLibrary
+    of_fabric: bool
+    """Whether the fabric is, or needs, this; else it is xpmem, PMI, PALS, or what `--include` named."""
     errors: tuple[str, ...] = ()
     """Why the host itself cannot load it."""
 
@@ -208,45 +160,31 @@ class _Named:
 def _libraries(snapshot: Snapshot) -> dict[str, _Named]:
     """Return the libraries by name, without the C library; the first of a name counts, as for a bind."""
     files = HostFiles(snapshot)
+    entries = sorted(snapshot.entries, key=lambda entry: entry.role not in _FABRIC_ROLES)
+    own = ((entry, entry.path.rpartition("/")[2], entry.path, entry.errors) for entry in entries)
+    needed = ((entry, name, path, ()) for entry in entries for name, path in entry.closure.items())
     found: dict[str, _Named] = {}
-
-    def add(subject: Subject, name: str, path: str | None, errors: tuple[str, ...] = ()) -> None:
+    for entry, name, path, errors in (*own, *needed):
         library = files.library(path)
         if path is not None and library is not None and not of_c_library(library.facts):
-            found.setdefault(name, _Named(subject, path, library, errors))
-
-    entries = sorted(snapshot.entries, key=lambda entry: not _is_of_fabric(entry))
-    for entry in entries:
-        own = Subject.FABRIC if entry.role in _FABRIC_ROLES else Subject.OTHER
-        subject = Subject.LIBRARIES if entry.role == _HELPER_ROLE else own
-        add(subject, entry.path.rpartition("/")[2], entry.path, entry.errors)
-    for entry in entries:
-        for name, path in entry.closure.items():
-            add(Subject.LIBRARIES if _is_of_fabric(entry) else Subject.OTHER, name, path)
+            found.setdefault(name, _Named(path, library, entry.role in _FABRIC_ROLES, errors))
     return found
 
 
-def _is_of_fabric(entry: FoundLibrary) -> bool:
-    return entry.role in _FABRIC_ROLES or entry.role == _HELPER_ROLE
-
-
 def _library_changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
-    old, new = _libraries(before), _libraries(now)
-    files = HostFiles(now)
-    for name, was in old.items():
-        if name not in new:
-            yield NodeChange(was.subject, name, was.path, None, may_break=was.subject is not Subject.OTHER)
-    for name, found in new.items():
-        if name not in old:
-            yield NodeChange(found.subject, name, None, found.path)
+    old, new, files = _libraries(before), _libraries(now), HostFiles(now)
+    for name in old | new:
+        was, found = old.get(name), new.get(name)
+        if was is None or found is None:
+            paths = was.path if was else None, found.path if found else None
+            yield NodeChange(name, *paths, may_break=was is not None and was.of_fabric)
             continue
-        was = old[name]
         details = tuple(_demands(was.library, found.library))
         if found.errors and not was.errors:
             details += (f"the host itself cannot load it: {found.errors[0]}",)
         if details or was.path != found.path:
-            may_break = found.subject is not Subject.OTHER and bool(details or files.library(was.path) is None)
-            yield NodeChange(found.subject, name, was.path, found.path, details, may_break=may_break)
+            may_break = found.of_fabric and bool(details or files.library(was.path) is None)
+            yield NodeChange(name, was.path, found.path, details, may_break=may_break)
 
 
 def _demands(old: HostLibrary, new: HostLibrary) -> Iterator[str]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from lumiimg.check.drift import Fate
 from lumiimg.check.images import ImageAnswers
 from lumiimg.findings import Answer, Remedy, Severity
-from lumiimg.host.drift import ChangeKind, NodeChange
 from lumiimg.report.document import Document, Item, Section
 from lumiimg.report.views.binds import attempts
 from lumiimg.report.views.images import for_first, image_items
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.drift import DriftResult, ImageDrift
     from lumiimg.findings import Finding
-    from lumiimg.host.drift import Drift
+    from lumiimg.host.drift import Drift, NodeChange
     from lumiimg.host.snapshot import Snapshot
 
 _FATES = {
@@ -70,17 +69,16 @@ def _kinds(drift: Drift) -> Iterator[Item]:
 
 
 def _changes(drift: Drift, severity: Severity) -> Iterator[Section]:
-    """Yield what can break images, marked with a severity, then the other changes of each subject."""
+    """Yield what can break images, marked with a severity, then the other changes."""
     breaking = (_change(change, severity) for change in drift.changes if change.may_break)
     yield Section("Changes that can break images", breaking, is_headed=True)
-    others = (change for change in drift.changes if not change.may_break)
-    for subject, changes in itertools.groupby(others, lambda change: change.subject):
-        yield Section(subject.value, [_change(change, Severity.INFO) for change in changes], is_headed=True)
+    others = (_change(change, Severity.INFO) for change in drift.changes if not change.may_break)
+    yield Section("Other changes", others, is_headed=True)
 
 
 def _change(change: NodeChange, severity: Severity) -> Item:
-    if change.kind in {ChangeKind.GONE, ChangeKind.NEW}:
-        text = f"{change.kind.value}: {change.what}  {change.before or change.now}"
+    if change.before is None or change.now is None:
+        text = f"{'gone' if change.now is None else 'new'}: {change.what}  {change.before or change.now}"
     elif change.before == change.now:
         text = f"{change.what}  {change.now}"
     else:
