@@ -8,8 +8,12 @@ command. Rooms subclass these where a caller distinguishes cases (`ElfError(BadI
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from lumiimg.secret import hidden, secrets_here
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LONG = 200
 """Characters of a name or a value in a message."""
@@ -30,15 +34,19 @@ class ExitCode(IntEnum):
 class LumiimgError(Exception):
     """A failure that a person can act on.
 
-    `what` is one clause without a full stop; `where` is a file, a line, a key; `hint` is what to do next.
+    `what` is one clause without a full stop; `where` is a file, a line, a key; `hint` is what to do next; `more` are
+    all lines of another program, which --verbose prints.
     """
 
     exit_code: ExitCode
 
-    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, where: str | None = None, hint: str | None = None, more: Sequence[str] = ()
+    ) -> None:
         self.what = what
         self.where = where
         self.hint = hint
+        self.more = more
         super().__init__(what)
 
     def __str__(self) -> str:

@@ -126,7 +126,7 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
         own = replace(own, requirements=(*own.requirements, OwnRequirement("pip", _OF_VENV)))
     asked = count(len(own.requirements), "requirement")
     sources.on_line(f"resolving {asked} beside what {image.name} has, for {target}")
-    there = LayerWants("image", "", has=has, told="the image", is_there=True)
+    there = LayerWants("image", "", has=has, label="the image")
     try:
         wheels = resolve_own(
             [there],

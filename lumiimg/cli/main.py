@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.cli.commands import commands_with, parser_for
-from lumiimg.cli.error_output import write_error, write_note
+from lumiimg.cli.error_output import say, write_error, write_note
 from lumiimg.cli.parser import Parser
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable
 from lumiimg.secret import has_login
@@ -105,6 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, RefusedError):
             _report_site(arguments)
         write_error("lumiimg", str(error), error.sentence, error.hint)
+        if vars(arguments).get("verbose"):
+            for line in error.more:
+                say(f"  {line}")
         return error.exit_code
     except KeyboardInterrupt:
         print("lumiimg: interrupted", file=sys.stderr)

@@ -1,15 +1,16 @@
 """All Python distributions of an image, resolved at once and before anything is built, for the Python of the image.
 
-uv resolves. What it sees of an image is a project whose dependencies are its layers: each a wheel without content that
-requires what the layer wants, so that a conflict names the layer. What the image has otherwise (a torch of the base) is
-such a wheel, too: it is there, in that version, and no index is asked for it.
+uv resolves, and says in its own words what does not go together. What it sees of an image is a project `this-image`
+that requires its layers: each a wheel without content, `layer-vllm`, that requires what the layer wants. What the image
+has otherwise (a torch of the base) is such a wheel, too: it is there, in that version, and no index is asked for it.
+What the user asks for is required by the project itself.
 """
 
 from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -27,7 +28,8 @@ from lumiimg.gpu.cuda import is_of_cuda
 from lumiimg.resolve.lock import STAGED_FILE
 from lumiimg.resolve.network.mirrors import checked
 from lumiimg.resolve.network.web import Web, place, refuse_unproved
-from lumiimg.resolve.uv import APART, NoTimesError, compile_lock, compile_versions
+from lumiimg.resolve.stack import OWN_PACKAGES
+from lumiimg.resolve.uv import NoSolutionError, NoTimesError, compile_lock, compile_versions
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -38,12 +40,10 @@ if TYPE_CHECKING:
 TRITON = "triton"
 ROCM_TRITONS = ("pytorch-triton-rocm", "triton-rocm")
 """What PyTorch calls its triton for ROCm: up to 2.9, and from then on. Source: METADATA of torch at its own index."""
-_LAYER = "lumiimg-layer-"
-_IMAGE = "lumiimg-image"
-_SHOWN = 900
-"""Characters of a refusal."""
+_LAYER = "layer-"
+THIS_IMAGE = "this-image"
+"""What uv calls the project, whose requirements are the layers and the user's own."""
 _PAGE_LIMIT_BYTES = 64 * 1024 * 1024
-_NO_WHEELS = r"(?:usable wheels|wheels with a matching [\w ]{1,40} tag(?: \(e\.g\., `[^`]{1,100}`\))?)"
 _NEVER = "sys_platform == 'never'"
 # It answers 403 for a project that it does not have. Source: uv, IndexStatusCodeStrategy::from_index_url;
 # pytorch/pytorch#145983. Anywhere else 403 is "not for you", which must not send a request on to the next index.
@@ -71,15 +71,18 @@ class LayerWants:
     """Versions of what it brings in another way than by wheels, or the base has."""
     date: dt.date | None = None
     """What it requires is taken as of this day, where that goes together with the rest; None: as of the day of all."""
-    told: str = ""
-    """How a conflict calls it; empty: `the layer NAME`."""
-    is_there: bool = False
-    """Whether it is in the image already, and what it requires is what it has."""
+    label: str = ""
+    """How a refusal calls it; empty: `the layer NAME`."""
 
     @property
     def title(self) -> str:
-        """What a conflict calls it."""
-        return self.told or f"the layer {self.name}"
+        """What a refusal calls it."""
+        return self.label or f"the layer {self.name}"
+
+    @property
+    def project(self) -> str:
+        """What uv calls it."""
+        return f"{_LAYER}{canonicalize_name(self.name)}"
 
     @property
     def as_there(self) -> LayerWants:
@@ -118,9 +121,11 @@ def resolve(
     until: dt.date | None,
     held: Mapping[str, str],
     on_line: Callable[[str], None],
+    requirements: Sequence[str] = (),
     refuse: Callable[[Mapping[str, frozenset[str]]], None] | None = None,
 ) -> dict[str, tuple[FoundWheel, ...]]:
-    """Return the wheels of each layer: its own, and those that it is the first to require, by name.
+    """Return the wheels of each layer: its own, and those that it is the first to require, by name; under the name
+    OWN_PACKAGES those that the user's `requirements` bring beside them.
 
     Nothing is taken that was uploaded after the end of the day `until`, but for what is pinned; `held` are versions to
     keep where they still fit. Layers of an earlier day come first, as of that day: what they get then stays where it
@@ -128,8 +133,8 @@ def resolve(
 
     `refuse` raises for a project that is not to come in, by who requires each; None: for those of CUDA (`refuse_cuda`).
 
-    Raises FailedError for what cannot be had or does not go together: it names both sides, with their layers; CudaError
-    where CUDA comes in.
+    Raises FailedError for what cannot be had, NoSolutionError for what does not go together, CudaError where CUDA comes
+    in.
     """
     refuse_unproved(indexes.general)
     pins = _pins(layers)
@@ -137,7 +142,7 @@ def resolve(
     for day in sorted({layer.date for layer in layers if layer.date and until and layer.date < until}):
         of_day = [layer if layer.date and layer.date <= day else layer.as_there for layer in layers]
         held = {**held, **_as_of(day, _project(of_day, of, indexes), target, indexes, held)}
-    project = _project(layers, of, indexes)
+    project = _project(layers, of, indexes, requirements)
     with scratch_folder(indexes.cache.parent) as folder:
         project.write(folder, held)
         try:
@@ -149,9 +154,12 @@ def resolve(
                 until = None
                 project.configure(folder, until)
                 packages, noted, warned = compile_lock(folder, target, indexes.cache)
-        except FailedError as error:
-            hint = hint_for(error.what, until) if error.what.startswith(APART) else error.hint
-            raise FailedError(_named(error.what, project, target), hint=hint) from error
+        except NoSolutionError as error:
+            if until and error.is_by_date:
+                by_date = f"uploads after {until} are excluded: use another date with --exclude-newer"
+                error.hint = by_date if requirements else f"{by_date}, or ask for another release"
+            error.hint = error.hint or (None if requirements else "ask for another release")
+            raise
     parents = _parents(noted)
     (refuse or refuse_cuda)(parents)
     for line in warned:
@@ -159,13 +167,16 @@ def resolve(
     wheels = [_wheel(one, target) for one in packages if "archive" not in one]
     if (plain := [one for one in wheels if one.url.startswith("http:")]) and not project.is_plain:
         raise FailedError(f"its index, with TLS, links to a wheel without: {plain[0].url[:200]}, which is not followed")
-    return {layer.name: found for layer, found in zip(layers, _shared_out(layers, wheels, parents), strict=True)}
+    return _assigned(layers, wheels, parents)
 
 
-def _project(layers: Sequence[LayerWants], of: Mapping[str, str], indexes: Indexes) -> _Project:
+def _project(
+    layers: Sequence[LayerWants], of: Mapping[str, str], indexes: Indexes, requirements: Sequence[str] = ()
+) -> _Project:
     pins = _pins(layers)
     index_of = {name: of[name] for name in pins}
-    return _Project(layers, pins, _there(layers, pins), index_of, indexes.general, offline=indexes.web.offline)
+    there = _there(layers, pins)
+    return _Project(layers, pins, there, index_of, requirements, indexes.general, offline=indexes.web.offline)
 
 
 def _as_of(
@@ -177,20 +188,8 @@ def _as_of(
         project.configure(folder, day)
         try:
             return compile_versions(folder, target, indexes.cache)[0]
-        except NoTimesError:
+        except (NoTimesError, NoSolutionError):
             return {}
-        except FailedError as error:
-            if error.what.startswith(APART):
-                return {}
-            raise
-
-
-def hint_for(conflict: str, until: dt.date | None) -> str:
-    """Return what to do; a date helps only where something was left out for its date."""
-    bounded = ""
-    if until and "uploaded" in conflict:
-        bounded = f"uploads after {until} are excluded: use another date with --exclude-newer, or "
-    return f"{bounded}ask for another release"
 
 
 def _pins(layers: Sequence[LayerWants]) -> dict[str, tuple[str, LayerWants]]:
@@ -208,26 +207,26 @@ def _pins(layers: Sequence[LayerWants]) -> dict[str, tuple[str, LayerWants]]:
     return found
 
 
-def _there(layers: Sequence[LayerWants], pins: Mapping[str, object]) -> dict[str, tuple[str, LayerWants]]:
-    """Return the versions of what needs no wheel, and whose it is, by project: it is in the image in another way.
+def _there(layers: Sequence[LayerWants], pins: Collection[str]) -> dict[str, str]:
+    """Return the versions of what needs no wheel, by project: it is in the image in another way.
 
     The distribution `triton` is one: ROCm's has another name, and what requires `triton` means the module. The layers
     write a distribution of that name beside it (python.sh), in a version that no index has.
     """
-    there: dict[str, tuple[str, LayerWants]] = {}
+    there: dict[str, str] = {}
     for layer in layers:
         for name, version in (layer.has or {}).items():
             if canonicalize_name(name) not in pins and is_version(version):
-                there[canonicalize_name(name)] = (version, layer)
+                there[canonicalize_name(name)] = version
         for pin in layer.pins:
             requirement = Requirement(pin)
             if canonicalize_name(requirement.name) in ROCM_TRITONS:
                 (version,) = (one.version for one in requirement.specifier)
-                there[TRITON] = (stand_in_version(version), layer)
+                there[TRITON] = stand_in_version(version)
     for name in ROCM_TRITONS:
         if name in there:
-            there.setdefault(TRITON, (stand_in_version(there[name][0]), there[name][1]))
-    return {name: found for name, found in there.items() if name not in pins}
+            there.setdefault(TRITON, stand_in_version(there[name]))
+    return {name: version for name, version in there.items() if name not in pins}
 
 
 def stand_in_version(triton: str) -> str:
@@ -263,8 +262,10 @@ class _Project:
 
     layers: Sequence[LayerWants]
     pins: Mapping[str, tuple[str, LayerWants]]
-    there: Mapping[str, tuple[str, LayerWants]]
+    there: Mapping[str, str]
     index_of: Mapping[str, str]
+    requirements: Sequence[str]
+    """The user's own."""
     general: str
     offline: bool
 
@@ -279,14 +280,15 @@ class _Project:
 
         sources: dict[str, dict[str, str]] = {}
         for layer in self.layers:
-            name, version = f"{_LAYER}{canonicalize_name(layer.name)}", _version_of(layer)
-            sources[name] = {"path": _write_wheel(folder, name, version, (*layer.pins, *layer.requires))}
-        for name, (version, _) in self.there.items():
+            version = layer.version if is_version(layer.version) else "0"
+            wheel = _write_wheel(folder, layer.project, version, (*layer.pins, *layer.requires))
+            sources[layer.project] = {"path": wheel}
+        for name, version in self.there.items():
             sources[name] = {"path": _write_wheel(folder, name, version, ())}
         named = list(dict.fromkeys(self.index_of.values()))
-        wanted = [*sources, *(pin for pin, _ in self.pins.values())]
+        wanted = [*sources, *(pin for pin, _ in self.pins.values()), *self.requirements]
         sources |= {name: {"index": f"i{named.index(url)}"} for name, url in self.index_of.items()}
-        project = {"name": _IMAGE, "version": "0", "requires-python": ">=3.8", "dependencies": wanted}
+        project = {"name": THIS_IMAGE, "version": "0", "requires-python": ">=3.8", "dependencies": wanted}
         indexes = [{"name": f"i{at}", "url": with_login(url), "explicit": True} for at, url in enumerate(named)]
         # a workspace of its own: uv would look for one in the folders above, as far as the user's home
         own = {"workspace": {"members": []}, "sources": sources, "index": indexes}
@@ -314,10 +316,6 @@ class _Project:
         (folder / "uv.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
 
 
-def _version_of(layer: LayerWants) -> str:
-    return layer.version if is_version(layer.version) else "0"
-
-
 def _write_wheel(folder: Path, name: str, version: str, requires: Sequence[str]) -> str:
     """Write a wheel that holds nothing but what it says of itself; return its file name."""
     stem = f"{name.replace('-', '_')}-{version}"
@@ -329,37 +327,6 @@ def _write_wheel(folder: Path, name: str, version: str, requires: Sequence[str])
         archive.writestr(f"{stem}.dist-info/WHEEL", about)
         archive.writestr(f"{stem}.dist-info/RECORD", "")
     return f"{stem}-py3-none-any.whl"
-
-
-def _named(text: str, project: _Project, target: PythonTarget) -> str:
-    """Return what uv says of a conflict with the layers by their names, which come first, and what the image has."""
-    for layer in project.layers:
-        name = re.escape(f"{_LAYER}{canonicalize_name(layer.name)}")
-        text = re.sub(rf"only {name}\S* is available(?:; )?", "", text)
-        text = re.sub(rf"{_IMAGE} requires {name}(?:==\S+)?(?: and |(?:; |$))", f"{_IMAGE} requires ", text)
-        text = re.sub(
-            rf"(?:all versions of )?{name}(?:=={re.escape(_version_of(layer))})?(?![\w-])",
-            layer.title.replace("\\", r"\\"),
-            text,
-        )
-        if layer.is_there:
-            text = re.sub(rf"({re.escape(layer.title)}) requires (\S+)==(\S+)", r"\1 has \2 \3", text)
-    for name, (pin, layer) in project.pins.items():
-        text = re.sub(
-            rf"{_IMAGE} requires {re.escape(name)}(?![\w.-])[^\s;]*", f"the layer {layer.name} pins {pin}", text
-        )
-    for name, (version, layer) in project.there.items():
-        absent = rf"(?:only {re.escape(name)}[<>=!]\S* is available|there is no {re.escape(name)}[<>=!]\S*[^\s;])"
-        text = re.sub(absent, f"{layer.title if layer.is_there else 'the image'} has {name} {version}", text)
-    text = re.sub(r"(?<=[\w\]])\{[^{}]{1,400}\}", "", text)  # the marker of a requirement, before its versions
-    text = re.sub(rf"(ha(?:s|ve) no) {_NO_WHEELS}", rf"\1 wheel for {target}", text)
-    text = text.replace(f"{_IMAGE} requires ", "").strip(" ;")
-    if not text.startswith(APART):
-        return text[:_SHOWN]
-    titles = tuple(layer.title for layer in project.layers if layer.requires or layer.pins)
-    facts = sorted(text.removeprefix(APART).split("; "), key=lambda fact: not fact.startswith(titles))
-    text = f"{APART}{'; '.join(dict.fromkeys(facts))}"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN].rpartition('; ')[0]}; …"
 
 
 def _parents(noted: str) -> dict[str, frozenset[str]]:
@@ -375,16 +342,11 @@ def _parents(noted: str) -> dict[str, frozenset[str]]:
     return found
 
 
-def layer_of(name: str) -> str | None:
-    """Return the layer that a project stands for here; None for one of an index."""
-    return name.removeprefix(_LAYER) if name.startswith(_LAYER) else None
-
-
 def refuse_cuda(parents: Mapping[str, frozenset[str]]) -> None:
     """Raise CudaError if a project of CUDA's is among those that are required."""
     for name in sorted(parents):
         if is_of_cuda(name):
-            by = ", ".join(sorted(one.removeprefix(_LAYER) for one in parents[name]))
+            by = ", ".join(sorted(parents[name]))
             raise CudaError(
                 f"{name}, of CUDA, is required by {by[:200]}: a wheel that is not for ROCm was selected",
                 hint="use the layer's releases unchanged, or report the layer",
@@ -416,19 +378,21 @@ def _wheel(package: Mapping[str, Any], target: PythonTarget) -> FoundWheel:
     return best[2]
 
 
-def _shared_out(
+def _assigned(
     layers: Sequence[LayerWants], wheels: Sequence[FoundWheel], parents: Mapping[str, frozenset[str]]
-) -> Iterator[tuple[FoundWheel, ...]]:
-    """Yield the wheels of each layer: those that it requires, in however many steps, and no layer below it."""
+) -> dict[str, tuple[FoundWheel, ...]]:
+    """Return the wheels of each layer: those that it requires, in however many steps, and no layer below it."""
     children: dict[str, set[str]] = {}
     for name, above in parents.items():
         for one in above:
             children.setdefault(one, set()).add(name)
     left = {wheel.name: wheel for wheel in wheels}
+    found: dict[str, tuple[FoundWheel, ...]] = {}
     for layer in layers:
-        reached, waiting = set[str](), [f"{_LAYER}{canonicalize_name(layer.name)}"]
+        reached, waiting = set[str](), [layer.project]
         while waiting:
             for child in children.get(waiting.pop(), set()) - reached:
                 reached.add(child)
                 waiting.append(child)
-        yield tuple(left.pop(name) for name in sorted(reached & left.keys()))
+        found[layer.name] = tuple(left.pop(name) for name in sorted(reached & left.keys()))
+    return found | ({OWN_PACKAGES: tuple(left[name] for name in sorted(left))} if left else {})

@@ -1,7 +1,7 @@
 """A user's own Python packages as the last layer: what is below stays as it is, and theirs is resolved beside it.
 
-Each requirement of theirs is a layer by itself to the resolver, so that a conflict names its file and line; what the
-layers below have is held, torch and triton with it.
+What the layers below have is held, torch and triton with it. A refusal names the file and the line of each requirement
+that it is about.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.catalog.templates import expand
 from lumiimg.errors import FailedError, RefusedError
 from lumiimg.gpu.cuda import instead_of, is_of_cuda
-from lumiimg.resolve.closure import ROCM_TRITONS, TRITON, FoundWheel, Indexes, LayerWants, layer_of, resolve
+from lumiimg.resolve.closure import ROCM_TRITONS, THIS_IMAGE, TRITON, FoundWheel, Indexes, LayerWants, resolve
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.own_requirements import OF_TORCH, OwnPackages, OwnRequirement
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.resolve.stack import OWN_PACKAGES, Stack
-from lumiimg.resolve.uv import APART
+from lumiimg.resolve.uv import NoSolutionError
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -30,21 +29,12 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import Layer
     from lumiimg.resolve.python_target import PythonTarget
+    from lumiimg.resolve.stack import Stack
 
 _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
 """What a layer whose wheels are not those of the index requires."""
 _SOURCE = "your own requirements; what the layers below have"
-_STAYS = "loosen the line: what is below stays as it is"
-_HINTS = (
-    (
-        r"(?:: |; )(?:all versions of )?[\w.-]+(?:==\S+)? ha(?:s|ve) no wheel",
-        "only wheels are taken, and nothing is built: name another version, or make it a layer of your own",
-    ),
-    (r"no package index has", "look at the name; what is in no index goes into a layer of your own"),
-    (r"requires ([\w.-]+); there is no \1$", "the index lists no file of it: is it a package index that answers?"),
-    (r"requires (\S+); there is no \1$", "the index does not have that version: name another"),
-)
-"""What to do, by what a refusal says; else `_STAYS`."""
+_STAYS = "what is below stays as it is, only wheels are taken, and what is in no index goes into a layer of your own"
 _SHOWN = 8
 _TAKEN = 60
 
@@ -152,7 +142,6 @@ def resolve_own(
     """
     named = {one.name for one in own.requirements}
     below = [replace(layer, without=tuple(name for name in layer.without if name not in named)) for layer in below]
-    lines = [LayerWants(_line(at), "", requires=(one.text,), told=one.where) for at, one in enumerate(own.requirements)]
     there = _versions(below)
     _refuse_conflicts(own, there, target)
     of_torch = set[str]()
@@ -163,24 +152,18 @@ def resolve_own(
 
     try:
         found = resolve(
-            [*below, *lines],
+            below,
             target,
             indexes,
             until=until,
             held=held,
             on_line=on_line,
+            requirements=own.texts,
             refuse=refuse,
         )
-    except FailedError as error:
-        if not error.what.startswith(APART) or "--exclude-newer" in (error.hint or ""):
-            raise
-        hint = next((hint for words, hint in _HINTS if re.search(words, error.what)), _STAYS)
-        for name in (
-            own.brought.keys() - there.keys()
-        ):  # what a requirement requires, and goes together with nothing here
-            if re.search(rf" requires? {re.escape(name)}(?![\w.-])", error.what):
-                hint = f"the {name} of the index is not made for this image: --add {own.brought[name]}"
-        raise FailedError(error.what, hint=hint) from error
+    except NoSolutionError as error:
+        error.hint = error.hint or _hint(error.what, own, there)
+        raise
     # an extra of what is there is required by a layer below, to the resolver
     wheels = tuple(wheel for several in found.values() for wheel in several if wheel.name not in there)
     wants_torch = (one for one in wheels if one.name in of_torch)
@@ -193,8 +176,18 @@ def resolve_own(
     return wheels
 
 
-def _line(at: int) -> str:
-    return f"{OWN_PACKAGES}-{at}"
+def _hint(said: str, own: OwnPackages, there: Mapping[str, tuple[str, str]]) -> str:
+    """Return what to do about a refusal of uv's: the lines that it names, or the layer that makes what they require."""
+
+    def is_named(name: str) -> bool:
+        return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", said) is not None
+
+    for name in own.brought.keys() - there.keys():
+        if is_named(name):
+            return f"the {name} of the index is not made for this image: --add {own.brought[name]}"
+    lines = [f"{one.where} ({one.text})" for one in own.requirements if is_named(one.name)]
+    has = [f"{who} has {name} {version}" for name, (version, who) in there.items() if is_named(name)]
+    return f"change {_joined(lines)}: {_joined([*has, _STAYS])}"
 
 
 def _versions(below: Sequence[LayerWants]) -> dict[str, tuple[str, str]]:
@@ -215,7 +208,7 @@ def _refuse_conflicts(own: OwnPackages, there: Mapping[str, tuple[str, str]], ta
     counting = [one for one in own.requirements if target.meets(one.requirement.marker)]
     found = [(one, against[2]) for one in counting if (against := _against(one, own, there)) is not None]
     if apart := [because for one, because in found if one.name in there]:
-        raise RefusedError(f"{APART}{_joined(apart)}", hint=_STAYS)
+        raise RefusedError(_joined(apart), hint="loosen the line: what is below stays as it is")
     if found:
         raise RefusedError(_joined([because for _, because in found]))
 
@@ -248,8 +241,7 @@ def there_of(layer: LockedLayer, *, is_base: bool) -> LayerWants:
         requires=tuple(of_index.values()),
         has={name: version for name, version in has.items() if canonicalize_name(name) not in of_index},
         without=tuple(map(canonicalize_name, release.without if release else ())),
-        told="the image" if is_base else "",
-        is_there=True,
+        label="the image" if is_base else "",
     )
 
 
@@ -262,10 +254,9 @@ def _refuse(
     for name in sorted(parents.keys() - there):
         if not (is_of_cuda(name, of_index=True) or name in own.brought):
             continue
-        line, by = _way(name, parents)
-        if line is None:
+        one, by = _line_for(name, own, parents)
+        if one is None:
             continue
-        one = own.requirements[line]
         on_the_way = "which" if by == one.name else f"for which {by}"
         whose = f"{one.where} requires {f'{one.text}, {on_the_way} requires {name}' if by else name}"
         if name in own.brought:
@@ -274,18 +265,17 @@ def _refuse(
         raise RefusedError(f"{whose}, which is for NVIDIA's GPUs", hint=_without(one.name))
 
 
-def _way(name: str, parents: Mapping[str, frozenset[str]]) -> tuple[int | None, str]:
+def _line_for(name: str, own: OwnPackages, parents: Mapping[str, frozenset[str]]) -> tuple[OwnRequirement | None, str]:
     """Return the line for which a distribution is required, and what requires it on that way, if not the line."""
     waiting, seen = [(name, "")], {name}
     while waiting:
         one, by = waiting.pop(0)
-        for parent in sorted(parents.get(one, ())):
-            layer = layer_of(parent) or ""
-            if layer.startswith(f"{OWN_PACKAGES}-"):
-                return int(layer.removeprefix(f"{OWN_PACKAGES}-")), by
-            if parent not in seen and not layer:
-                seen.add(parent)
-                waiting.append((parent, by or parent))
+        above = parents.get(one, frozenset())
+        if THIS_IMAGE in above and (line := next((each for each in own.requirements if each.name == one), None)):
+            return line, by
+        for parent in sorted(above - seen):
+            seen.add(parent)
+            waiting.append((parent, by or parent))
     return None, ""
 
 
@@ -308,7 +298,7 @@ def refuse_other_files(own: OwnPackages, wheels: Sequence[LockedSource]) -> None
 
 def is_refusal(error: FailedError) -> bool:
     """Whether an index answered, and own packages cannot be put in for what it has."""
-    return isinstance(error, RefusedError) or error.what.startswith(APART)
+    return isinstance(error, RefusedError | NoSolutionError)
 
 
 def against(error: FailedError) -> RuleResult:

@@ -17,7 +17,7 @@ from lumiimg.build.layer_build import LayerBuild
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import LumiimgError
-from lumiimg.resolve import closure, uv
+from lumiimg.resolve import closure
 from lumiimg.resolve.closure import Indexes, LayerWants, resolve
 from lumiimg.resolve.network import daemon
 from lumiimg.resolve.network.web import Web
@@ -101,12 +101,6 @@ def by_uv(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         resolve([layer], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=print)
 
 
-def by_pip(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uv, "distribution", lambda _: type("Nothing", (), {"files": ()}))
-    with pytest.raises(LumiimgError):
-        uv.find_uv(folder / "tools", {**os.environ, "PATH": "/nowhere", "PIP_INDEX_URL": f"{url}/simple"})
-
-
 def by_docker(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", url.replace("http://", "tcp://"))
     with pytest.raises(LumiimgError):
@@ -145,7 +139,7 @@ def test_no_program_sends_a_login_without_tls(
     plain: Server, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, netrc: str
 ) -> None:
     write_netrc(home, NETRCS[netrc])
-    for ask in (by_ourselves, by_uv, by_pip, by_docker, by_debootstrap):
+    for ask in (by_ourselves, by_uv, by_docker, by_debootstrap):
         ask(plain.url, tmp_path, monkeypatch)
         assert plain.logins() == set(), ask
 
@@ -159,9 +153,6 @@ def test_a_login_over_tls_is_that_of_the_host_that_is_named(
     for ask in (by_ourselves, by_uv):
         ask(tls.url, tmp_path, monkeypatch)
         assert tls.logins() == ({MINE} if netrc == "named" else set()), ask
-    # it fetches uv alone, which everybody may have
-    by_pip(tls.url, tmp_path, monkeypatch)
-    assert tls.logins() == set()
 
 
 @pytest.mark.threat

@@ -197,7 +197,9 @@ def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
     assert f"line 1 of requirements.txt requires egg>=1.5, {below}" in said
     assert "line 3 of requirements.txt requires EGG==1.5" in said
     assert said.endswith("loosen the line: what is below stays as it is")
-    # what only the index shows
+    # what only the index shows, and all that uv says of it
+    lock(world, folder, "--add", "pip:yolk==99", "--verbose", code=ExitCode.NO)
+    assert "  error: No solution found when resolving dependencies\n" in capsys.readouterr().err
     world.wheels |= {
         "new": {"1.0": ("egg>=1.5",)},
         "exact": {"1.0": ("torch==2.9.0",)},
@@ -208,18 +210,38 @@ def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
         (
             "yolk\nnew\n",
             ("ham",),
-            ("line 2 of requirements.txt requires new", "all versions of new require egg>=1.5", "has egg 1.0"),
+            (
+                "all versions of new depend on egg>=1.5",
+                "depends on egg==1.0",
+                "change line 2 of requirements.txt (new)",
+            ),
         ),
-        ("", ("pip:exact",), ("the option --add requires exact", f"the layer torch-rocm-layer has torch {TORCH}")),
-        ("yolk<2\n", ("pip:yolk>=2",), ("line 1 of requirements.txt requires yolk<2", "--add requires yolk>=2")),
+        (
+            "",
+            ("pip:exact",),
+            (
+                "depend on torch==2.9.0",
+                "change the option --add (exact)",
+                f"the layer torch-rocm-layer has torch {TORCH}",
+            ),
+        ),
+        (
+            "yolk<2\n",
+            ("pip:yolk>=2",),
+            ("yolk<2", "change line 1 of requirements.txt (yolk<2); the option --add (yolk>=2)"),
+        ),
         ("ham>=2\n", ("ham",), ("requires ham>=2, and the layer ham has ham 1.0",)),
-        ("triton==3.9; sys_platform == 'linux'\n", (), ("has triton 3.5.1",)),
+        (
+            "triton==3.9; sys_platform == 'linux'\n",
+            (),
+            ("has triton 3.5.1", "loosen the line"),
+        ),
         ("onnxruntime-gpu; sys_platform == 'linux'\n", (), ("is for NVIDIA's GPUs", "does the same without")),
         ("cudaful\n", (), ("requires cudaful, for which middle requires nvidia-cublas-cu12, which is for NVIDIA's",)),
         ("trainer\n", (), ("requires trainer, which requires fast-attn, and that of the index is not made for this",)),
-        ("yolk==99\n", (), ("the index does not have that version",)),
-        ("other-python\n", (), ("is it a package index that answers?",)),
-        ("nowhere\n", (), ("no package index has nowhere",)),
+        ("yolk==99\n", (), ("there is no version of yolk==99", "change line 1 of requirements.txt (yolk==99)")),
+        ("other-python\n", (), ("other-python", "change line 1 of requirements.txt (other-python)")),
+        ("nowhere\n", (), ("nowhere was not found in the package registry", "change line 1")),
     ):
         words = [*(own(text) if text else ()), *(word for name in more for word in ("--add", name))]
         said = refused(world, folder, capsys, *words)

@@ -9,7 +9,6 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from lumiimg.resolve.closure import hint_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,15 +31,6 @@ def test_other_software_is_proposed_only_where_the_same_works_on_no_base(
     assert f"the nearest that works{without}: lumiimg lock {nearest}" in capsys.readouterr().err.replace("'", "")
     assert main(["build", *words, "--site", "lumi", "--dry-run"]) == ExitCode.NO
     assert f"the nearest that works{without}: lumiimg build {nearest}" in capsys.readouterr().err.replace("'", "")
-
-
-def test_a_date_is_hinted_at_only_where_it_left_something_out() -> None:
-    import datetime as dt
-
-    until = dt.date(2026, 3, 1)
-    assert "--exclude-newer" in hint_for("these do not go together: x 2.0 was uploaded on 2026-04-01", until)
-    pins = "these do not go together: x requires y<2; z requires y>=2"
-    assert hint_for(pins, until) == "ask for another release"
 
 
 def test_a_python_that_is_not_known_is_a_doubt(capsys: pytest.CaptureFixture[str]) -> None:

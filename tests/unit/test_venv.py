@@ -287,7 +287,7 @@ def world(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         ("vllm", "/image --add vllm"),
         ("trainer", "/image --add vllm"),
         ("numpy>=2", "no environment is needed: the image has all of it already (numpy 2.1.0)"),
-        ("nowhere-at-all", "no package index has nowhere-at-all"),
+        ("nowhere-at-all", "nowhere-at-all was not found in the package registry"),
     ],
 )
 def test_what_the_image_has_is_never_replaced(

@@ -138,7 +138,7 @@ def _probe(data: bytes) -> None:
     "resolve.network.mirrors.general_index",
     "nccl.node_names.folded",
     "cluster.nodes.slurm.seconds",
-    "resolve.uv.in_one_line",
+    "resolve.uv.first_paragraph",
     "resolve.closure._parents",
     refuses=(BadInputError, MissingHereError),
     rounds=120,
@@ -158,7 +158,7 @@ def _programs(data: bytes) -> str:
         general_index(Mirrors({}), {})
     with contextlib.suppress(MissingHereError), answering(engine, data):
         engine.find_engine({"PATH": "/bin", "LUMIIMG_ENGINE": "sh"})
-    return uv.in_one_line(text)
+    return uv.first_paragraph(text)
 
 
 ENGINE = Engine(scratch() / "engine", EngineKind.APPTAINER, "1.4.5", frozenset())
