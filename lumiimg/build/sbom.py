@@ -13,8 +13,7 @@ from urllib.parse import quote
 
 from lumiimg import __version__
 from lumiimg.image import ImageError
-from lumiimg.image.dpkg import installed
-from lumiimg.inventory.system import RPM_FOLDERS
+from lumiimg.inventory.system import RPM_FOLDERS, packages_of_dpkg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,7 +85,7 @@ def _component(one: Component) -> dict[str, Any]:
 def _debian(root: RootFileSystem) -> tuple[list[Component], list[str]]:
     """Return installed packages, and what is missing."""
     try:
-        return [Component("deb", *package) for package in installed(root)], []
+        return [Component("deb", *package) for package in packages_of_dpkg(root)], []
     except OSError:
         return [], []
     except ImageError:  # larger than any, or damaged

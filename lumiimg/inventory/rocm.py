@@ -12,9 +12,8 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.system import read_what_is_there
-from lumiimg.image.dpkg import installed
 from lumiimg.image.tree import ImageError
-from lumiimg.inventory.system import RPM_FOLDERS
+from lumiimg.inventory.system import RPM_FOLDERS, packages_of_dpkg
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -71,7 +70,7 @@ def _said(root: RootFileSystem, libraries: Sequence[str], rccl_at: Callable[[str
             yield from _versions(data.decode("utf-8", "replace"))
     packages: list[tuple[str, str]] = []
     with contextlib.suppress(OSError, ImageError):
-        packages += installed(root)
+        packages += packages_of_dpkg(root)
     names = [path.rpartition("/")[2] for path in libraries]
     core, hip = ([text for name, text in packages if pattern.fullmatch(name)] for pattern in _DPKG)
     yield from _versions(*core)

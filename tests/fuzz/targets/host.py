@@ -132,7 +132,7 @@ def _contents(data: bytes) -> None:
         list(recorded_files(image.root, contents.distributions[site]["recorded"]))
 
 
-@target("dpkg-status", "build.sbom.bill", "image.dpkg.installed", "inventory.rocm.rocm_of", refuses=())
+@target("dpkg-status", "build.sbom.bill", "inventory.system.packages_of_dpkg", "inventory.rocm.rocm_of", refuses=())
 def _bill(data: bytes) -> None:
     status, release = parts(data, 2)
     files = {"/var/lib/dpkg/status": status, "/etc/os-release": release, "/var/lib/rpm/rpmdb.sqlite": release}
