@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
+from lumiimg.catalog.needs import NOT_PYTHON
 from lumiimg.errors import LumiimgError
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock import Lock, LockedLayer, wants_python
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.plan import Plan
 
 PROGRAMS = "/usr/bin:/bin:/usr/sbin"
-_NOT_PYTHON = frozenset(
-    {"os", "glibc", "python", "rocm", "rccl", "libfabric", "slingshot", "net-api", "net-api-oldest"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ def lock_of(plan: Plan) -> Lock:
 def closure_of(plan: Plan) -> object:
     """Return what the resolver is asked of a plan: plans with the same answer of it have the same closure."""
     lock = lock_of(plan)
-    there = tuple((name, version) for name, version in lock.base.layer.has.items() if name not in _NOT_PYTHON)
+    there = tuple((name, version) for name, version in lock.base.layer.has.items() if name not in NOT_PYTHON)
     return lock.python, there, tuple(_wants(layer) for layer in lock.layers if wants_python(layer))
 
 
