@@ -134,6 +134,8 @@ def from_bytes(data: bytes) -> BindManifest:
 
 def _faults(manifest: BindManifest) -> Iterator[str]:
     """Yield what no build writes: the binds of a job may come from here."""
+    if manifest.binds and not manifest.machine:
+        yield "key 'machine' is missing: binds are those of a node"
     if len(manifest.libraries) != len(manifest.binds):
         yield f"key 'binds' should have each library once, in {PRIVATE}"
     for index, bind in enumerate(manifest.binds):

@@ -131,6 +131,7 @@ FAULTS: list[dict[str, Any]] = [
     {"binds": [{**BIND, "target": "/etc/libx.so.1"}]},
     {"binds": [{**BIND, "target": f"{PRIVATE}/../x.so"}]},
     {"binds": [{**BIND, "of_image": True}]},
+    {"machine": "", "binds": [BIND]},
     *({"binds": [{**BIND, "source": path}]} for path in HOSTILE_PATHS),
     {"variables": [{**VARIABLE, "name": "LD_PRELOAD"}]},
     {"variables": [{**VARIABLE, "value": f"{PRIVATE}-not/lib"}]},
@@ -221,6 +222,28 @@ def test_no_job_binds_by_one_that_the_files_of_the_image_contradict(
         code, text = said_by(capsys, "job", image, "--site", "lumi", "--nodes", "2", "--", "true")
         assert (code, f":{PRIVATE}/" in text) == (0, False)
         assert said in text
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_no_text_of_a_manifest_becomes_a_line_of_a_script(
+    tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, modules = fabric_builder.image(tmp_path / "image"), tmp_path / "modules"
+    modules.mkdir()
+    lines = "x\nexit 7\r$(exit 7)"
+    good = made(image, node)
+    binds = tuple(replace(bind, reason=lines, chain=(lines,)) for bind in good.binds)
+    put(image, replace(good, machine=lines, binds=binds, notes=(lines,), refusals=()))
+    for words in (
+        ("job", image, "--site", "lumi", "--nodes", "2", "--annotate", "-o", tmp_path / "job.sh", "--", "true"),
+        ("module", image, "-o", modules, "--site", "lumi", "--name", "x/1"),
+    ):
+        assert main([*map(str, words)]) == 0
+    written = [tmp_path / "job.sh", *(file for file in modules.rglob("*") if file.is_file())]
+    assert any("made for x" in file.read_text() for file in written)
+    for file in written:
+        assert not [line for line in file.read_text().splitlines() if line.startswith("exit 7")], file
+    capsys.readouterr()
 
 
 @pytest.mark.usefixtures("clean_home")
