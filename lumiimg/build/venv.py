@@ -30,8 +30,9 @@ from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.own_packages import brought_by_layers, refuse_other_files, resolve_own
-from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement, read_own
+from lumiimg.resolve.own_requirements import OwnPackages, read_own
 from lumiimg.resolve.python_target import PythonTarget
+from lumiimg.resolve.requirement_files import OwnRequirement
 from lumiimg.resolve.site_catalogue import SiteCatalogue
 from lumiimg.resolve.venv import MOUNT, RECORD, VenvRecord, mark_of, record_text, seen_by
 from lumiimg.secret import hidden

@@ -28,9 +28,10 @@ from lumiimg.resolve.lock import STAGED_FILE, Lock, LockedLayer, LockedSource, f
 from lumiimg.resolve.lock_agreement import refuse_disagreement, twice
 from lumiimg.resolve.network.mirrors import Mirrors, checked
 from lumiimg.resolve.network.registry import parse_reference
-from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement, requirement_of
+from lumiimg.resolve.own_requirements import OwnPackages
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.request import Request
+from lumiimg.resolve.requirement_files import OwnRequirement, requirement_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.secret import hidden

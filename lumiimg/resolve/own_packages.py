@@ -19,7 +19,7 @@ from lumiimg.errors import FailedError, RefusedError
 from lumiimg.gpu.cuda import instead_of, is_of_cuda
 from lumiimg.resolve.closure import ROCM_TRITONS, THIS_IMAGE, TRITON, FoundWheel, Indexes, LayerWants, resolve
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
-from lumiimg.resolve.own_requirements import OF_TORCH, OwnPackages, OwnRequirement
+from lumiimg.resolve.own_requirements import OF_TORCH, OwnPackages
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.uv import NoSolutionError
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import Layer
     from lumiimg.resolve.python_target import PythonTarget
+    from lumiimg.resolve.requirement_files import OwnRequirement
     from lumiimg.resolve.stack import Stack
 
 _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from lumiimg.catalog.templates import expand
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError
+from lumiimg.resolve.archive_requirements import read_requirements
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants, resolve
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256, wants_python
 from lumiimg.resolve.network.daemon import saved
@@ -20,7 +21,6 @@ from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from lumiimg.resolve.network.pull import save_image, save_sif
 from lumiimg.resolve.network.registry import DAEMON_SCHEME, ImageManifest, parse_reference, resolve_image
 from lumiimg.resolve.network.web import ReplacedError, Web
-from lumiimg.resolve.requirement_files import read_requirements
 from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.wording import count, size
 

@@ -1,87 +1,146 @@
-"""What a source archive says it requires of Python: its requirement files and pyproject.toml, read where they lie.
+"""Requirement files, the user's and those in archives of layers: each line is taken as it is meant, or refused with its
+file, its line, and what to do. Nothing of the files runs.
 
-Sources: pip, "Requirements File Format"; PEP 518 and PEP 621. Nothing is unpacked, and nothing of the archive runs.
+Sources: pip, "Requirements File Format"; PEP 508.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from lumiimg.errors import FailedError, one_line
-from lumiimg.files import open_regular
-from lumiimg.resolve.source_archive import read_texts
-from lumiimg.toml import TomlError, parse_toml
+from lumiimg.errors import BadInputError, one_line
+from lumiimg.secret import hidden
 
-_ARCHIVE_LIMIT_BYTES = 4 << 30
-_DEPTH_LIMIT = 8
-_LINES_LIMIT = 2_000
-_INCLUDE = re.compile(r"(?:-r|--requirement)[ =]\s*(\S+)")
-_PROJECT = re.compile(r"([^\[\]]+\.toml)(?:\[([^\[\]]*)\])?")
-_IS_ONE = re.compile(r"(?:.*requirement.*\.(?:txt|in)|(?:.*/)?pyproject[^/]*\.toml)")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
 
-
-def read_requirements(archive: Path, files: Sequence[str], without: Collection[str], where: str) -> tuple[str, ...]:
-    """Return the requirements of files in a `.tar.gz`, by their paths below its top folder, and of the files they name.
-
-    Of a `pyproject.toml` they are what the project is built with, what it requires, and its extras that are named:
-    `python/pyproject.toml[hip]`. A project of `without` is left out. Raises FailedError, which names file and line, for
-    what no lock can hold (an option, an address, a line that is not a requirement), for a missing file, and for an
-    archive that cannot be read.
-    """
-    texts = _texts(archive, where)
-    found: dict[str, None] = {}
-    for file in files:
-        project = _PROJECT.fullmatch(file)
-        found_in = project_in(project[1], project[2] or "", texts, where) if project else None
-        for requirement in found_in or requirements_in(file, texts, where):
-            if canonicalize_name(requirement.name) in without:
-                continue
-            if requirement.url:
-                raise FailedError(
-                    f"{file} requires {requirement.name} from an address of its own, {requirement.url[:200]}",
-                    where=where,
-                    hint="wheels come from package indexes only: `without` of the release leaves it out",
-                )
-            found[str(requirement)] = None
-    return tuple(found)
-
-
-def requirements_in(file: str, texts: Mapping[str, str], where: str, depth: int = 0) -> Iterator[Requirement]:
-    """Yield the requirements of a file and of those that it includes; `texts` are files by path. Raises FailedError."""
-    text = _text(file, texts, where)
-    if depth > _DEPTH_LIMIT:
-        raise FailedError(f"{file[:200]}: files include each other more than {_DEPTH_LIMIT} deep", where=where)
-    if text.count("\n") > _LINES_LIMIT:
-        raise FailedError(f"{file[:200]} has more than {_LINES_LIMIT} lines", where=where)
-    for number, line in lines_in(text):
-        if included := _INCLUDE.fullmatch(line):
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(file), included[1]))
-            yield from requirements_in(path, texts, where, depth + 1)
-        elif line.startswith("-"):
-            _refuse(file, number, f"the option {line}, which a lock does not follow", where)
-        else:
-            yield _requirement(line, file, where, number)
+_MOST = 2_000
+"""Requirements in all."""
+_MOST_LINES = 200_000
+_LONGEST_LINE = 64 * 1024
+"""With all its hashes."""
+_MOST_FILES = 50
+_OPTION_SHOWN = 40
+LONGEST = 1_000
+"""Characters of a requirement."""
+_INCLUDE = re.compile(r"(?:-r|--requirement)(?:\s*=\s*|\s*)(\S.*)")
+_OPTION = re.compile(r"--?[A-Za-z-]+")
+_HASH = re.compile(r"\s--hash[=\s]\s*(\S+)")
+_SHA256 = re.compile(r"sha256:([0-9a-fA-F]{64})")
+_ADDRESS = re.compile(r"(?:[a-z+]+://|(?:git|hg|svn|bzr)\+|file:)", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_NAMED_ADDRESS = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*@\s*\S")
+_PATH = re.compile(r"[./~\\]|.*\.(?:whl|tar\.gz|zip)(?:\[|\s|$)", re.IGNORECASE)
+_EXTRA = re.compile(r"\bextra\b")
+_ELSEWHERE = "has a place of its own; wheels come from the general package index only"
+_TO_INDEX = "name its requirements; what is in no index goes into a layer of your own (docs/extend/layer.md)"
+_INDEX = "leave the line out: torch is the image's own, and --mirror pypi=URL names another index for all else"
+_OPTIONS = {
+    **dict.fromkeys(("-i", "--index-url", "--pypi-url", "--extra-index-url", "--no-index"), _INDEX),
+    **dict.fromkeys(("-f", "--find-links", "--trusted-host"), _INDEX),
+    **dict.fromkeys(
+        ("-e", "--editable"), f"an image holds no working copy (uv export --no-emit-project leaves it out): {_TO_INDEX}"
+    ),
+    **dict.fromkeys(
+        ("-c", "--constraint"),
+        "leave the line out: what the image has is held anyway; any other bound is a requirement, as in foo<3",
+    ),
+    **dict.fromkeys(
+        ("--no-binary", "--only-binary", "--prefer-binary"), "leave the line out: only wheels are taken, and all are"
+    ),
+    "--pre": "leave the line out: a pre-release is taken where a requirement names it, as in foo>=2.0rc1",
+    "--require-hashes": "leave the line out: where a line has --hash, all must",
+}
 
 
-def lines_in(text: str) -> Iterator[tuple[int, str]]:
+@dataclass(frozen=True, slots=True)
+class OwnRequirement:
+    """A requirement of a file, or of an option."""
+
+    text: str
+    """As in PEP 508: `datasets[audio]>=3; python_version >= "3.10"`."""
+    where: str
+    """`line 3 of requirements.txt`; `the option --add`."""
+    hashes: tuple[str, ...] = ()
+    """SHA-256 of files that will do, in hexadecimal; empty where none is named."""
+
+    @property
+    def requirement(self) -> Requirement:
+        """As a value."""
+        return Requirement(self.text)
+
+    @property
+    def name(self) -> str:
+        """Of the distribution, as PEP 503 writes it."""
+        return canonicalize_name(self.requirement.name)
+
+
+class RequirementReader:
+    """Reads requirement files, and those that they include, each relative to the one that names it."""
+
+    def __init__(self, text_of: Callable[[str], str], without: Collection[str] = ()) -> None:
+        """`text_of` returns the text of a file by its path; projects of `without` are left out, whatever they say."""
+        self._text_of = text_of
+        self._without = without
+        self._found: dict[tuple[str, tuple[str, ...]], OwnRequirement] = {}
+        self._files = 0
+
+    @property
+    def found(self) -> tuple[OwnRequirement, ...]:
+        """What was read so far; lines that are there twice count once."""
+        return tuple(self._found.values())
+
+    def add(self, text: str, where: str, hashes: tuple[str, ...] = ()) -> None:
+        """Add a requirement. Raises BadInputError."""
+        if (name := _NAME.match(text)) and canonicalize_name(name[0]) in self._without:
+            return
+        if len(self._found) >= _MOST:
+            raise BadInputError(f"more than {_MOST} requirements", where=where, hint="leave some out")
+        own = OwnRequirement(str(requirement_of(text, where)), where, hashes)
+        self._found.setdefault((own.text, hashes), own)
+
+    def read(self, path: str, within: tuple[str, ...] = ()) -> None:
+        """Read a file. Raises BadInputError, and what `text_of` raises."""
+        self._files += 1
+        path = posixpath.normpath(path)
+        if path in within:
+            raise BadInputError("includes itself", where=path, hint="take its line -r out")
+        if self._files > _MOST_FILES:
+            raise BadInputError(f"more than {_MOST_FILES} requirement files", where=path)
+        for number, line in _lines(self._text_of(path), path):
+            where = f"line {number} of {path}"
+            if included := _INCLUDE.fullmatch(line):
+                if _ADDRESS.match(included[1]):
+                    raise BadInputError("-r names an address", where=where, hint="fetch the file, and name that")
+                self.read(posixpath.join(posixpath.dirname(path), included[1].strip()), (*within, path))
+            else:
+                text, hashes = _without_hashes(line, where)
+                self.add(text, where, hashes)
+
+
+def _lines(text: str, path: str) -> Iterator[tuple[int, str]]:
     """Yield the lines of a requirement file that say something, with their numbers; one that goes on has that of its
     beginning. A comment ends with its line, whatever it ends with.
     """
+    lines = text.removeprefix("\ufeff").split("\n")
+    if len(lines) > _MOST_LINES:
+        raise BadInputError(f"has more than {_MOST_LINES} lines", where=path)
     begun, parts = 0, list[str]()
-    for number, raw in enumerate([*text.split("\n"), ""], start=1):
+    for number, raw in enumerate([*lines, ""], start=1):
         begun = begun or number
         part = _without_comment(raw.rstrip("\r"))
         if part.endswith("\\"):
             parts.append(part[:-1])
             continue
         if line := " ".join([*parts, part]).strip():
+            if len(line) > _LONGEST_LINE:
+                raise BadInputError(f"is longer than {_LONGEST_LINE} characters", where=f"line {begun} of {path}")
             yield begun, line
         begun, parts = 0, []
 
@@ -93,70 +152,38 @@ def _without_comment(line: str) -> str:
     return line if at < 0 else line[:at]
 
 
-def project_in(file: str, extras: str, texts: Mapping[str, str], where: str) -> Iterator[Requirement]:
-    """Yield what a `pyproject.toml` names and is built with, and some of its extras with those that they name."""
+def _without_hashes(line: str, where: str) -> tuple[str, tuple[str, ...]]:
+    """Return a requirement without its hashes, and those that are SHA-256."""
+    if line.startswith("-"):
+        return line, ()
+    text, named = re.split(r"\s--", line, maxsplit=1)[0], _HASH.findall(line)
+    if _HASH.sub("", line).strip() != text.strip():
+        what = "an option of a requirement other than --hash is not followed"
+        raise BadInputError(what, where=where, hint="leave it out")
+    hashes = tuple(found[1].lower() for found in map(_SHA256.fullmatch, named) if found)
+    if named and not hashes:
+        raise BadInputError("none of its hashes is a sha256", where=where, hint="--hash=sha256: and 64 digits")
+    return text.strip(), hashes
+
+
+def requirement_of(text: str, where: str) -> Requirement:
+    """Return a requirement. Raises BadInputError, which repeats neither an address nor an option's value."""
+    if option := _OPTION.match(text):
+        hint = _OPTIONS.get(option[0]) or _OPTIONS.get(option[0][:2], "leave it out")
+        raise BadInputError(f"the option {option[0][:_OPTION_SHOWN]} is not followed", where=where, hint=hint)
+    if len(text) > LONGEST:
+        raise BadInputError(f"a requirement of more than {LONGEST} characters", where=where)
+    name = _NAMED_ADDRESS.match(text)
+    if name or _ADDRESS.match(text) or _PATH.match(text):
+        raise BadInputError(f"{name[1] if name else 'a package'} {_ELSEWHERE}", where=where, hint=_TO_INDEX)
     try:
-        table = parse_toml(_text(file, texts, where))
-    except TomlError as error:
-        raise FailedError(f"{file[:200]} {one_line(str(error))[:200]}", where=where) from error
-    project = _table_in(table, "project")
-    optional = {
-        str(canonicalize_name(name)): found for name, found in _table_in(project, "optional-dependencies").items()
-    }
-    name = canonicalize_name(str(project.get("name", "")))
-    lines = _strings(_table_in(table, "build-system").get("requires"))
-    lines += _strings(project.get("dependencies"))
-    waiting, seen = [canonicalize_name(extra.strip()) for extra in extras.split(",") if extra.strip()], set[str]()
-    while waiting or lines:
-        for line in lines:
-            requirement = _requirement(line, file, where)
-            if canonicalize_name(requirement.name) == name:
-                waiting += [canonicalize_name(extra) for extra in requirement.extras]
-            else:
-                yield requirement
-        lines = []
-        extra = waiting.pop() if waiting else ""
-        if extra and extra not in seen:
-            seen.add(extra)
-            if extra not in optional:
-                raise FailedError(f"{file[:200]} has no extra {extra[:100]}", where=where)
-            lines = _strings(optional[extra])
-
-
-def _table_in(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return a table of a table; an empty one where there is none."""
-    found = table.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def _strings(found: object) -> list[str]:
-    return [str(one) for one in found] if isinstance(found, list) else []
-
-
-def _requirement(text: str, file: str, where: str, line: int | None = None) -> Requirement:
-    try:
-        return Requirement(text)
+        requirement = Requirement(text)
     except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
-        _refuse(file, line, f"{text!r}, which is not a valid requirement", where)
-
-
-def _text(file: str, texts: Mapping[str, str], where: str) -> str:
-    if file not in texts:
-        raise FailedError(
-            f"has no file {file[:200]}", where=where, hint="layer.toml or another requirement file names it"
-        )
-    return texts[file]
-
-
-def _refuse(file: str, line: int | None, what: str, where: str) -> NoReturn:
-    at = f", line {line}," if line else ""
-    raise FailedError(f"{file[:200]}{at} has {one_line(what)[:200]}", where=where)
-
-
-def _texts(archive: Path, where: str) -> dict[str, str]:
-    """Return the text files of an archive that may be requirement files, by their paths below its top folder."""
-    try:
-        with open_regular(archive) as packed:
-            return read_texts(packed, lambda path: bool(_IS_ONE.fullmatch(path)), _ARCHIVE_LIMIT_BYTES, where)
-    except OSError as error:
-        raise FailedError(f"cannot be read: {error.strerror}", where=where) from error
+        what = f"{one_line(hidden(text))[:100]!r} is not a valid requirement"
+        raise BadInputError(what, where=where, hint="one like datasets>=3,<4 is needed") from None
+    if requirement.url:
+        raise BadInputError(f"{requirement.name[:100]} {_ELSEWHERE}", where=where, hint=_TO_INDEX)
+    if requirement.marker and _EXTRA.search(str(requirement.marker)):
+        what = f"{requirement.name} is for an extra, and nothing has one here"
+        raise BadInputError(what, where=where, hint="leave its marker out, or the line")
+    return requirement

@@ -16,11 +16,11 @@ import pytest
 
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
 from lumiimg.resolve import closure, uv
+from lumiimg.resolve.archive_requirements import read_requirements
 from lumiimg.resolve.closure import CudaError, Indexes, LayerWants, resolve
 from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.requirement_files import read_requirements
 from tests.shared.loopback import Reply, listening
 from tests.shared.tls import ANOTHER, CERTIFICATE, certified
 from tests.shared.world import World, archive_of, serve
@@ -406,19 +406,28 @@ cuda = ["nvidia-ham @ https://h.test/ham"]
 def test_what_no_lock_can_hold_is_refused_with_its_file_and_line(tmp_path: Path) -> None:
     rocm, project = "requirements/rocm.txt", "pyproject.toml[cuda]"
     for file, text, said in (
-        (rocm, "egg\n--extra-index-url https://h.test\n", "rocm.txt, line 2, has the option --extra-index-url https:"),
-        (rocm, "-e .\n", "line 1, has the option -e ."),
-        (rocm, "./egg\n", "line 1, has './egg', which is not a valid requirement"),
-        (rocm, "egg @ git+https://h.test/egg\n", "requires egg from an address of its own, git+https://h.test/egg"),
+        (
+            rocm,
+            "egg\n--extra-index-url https://h.test\n",
+            "line 2 of requirements/rocm.txt: the option --extra-index-url is not followed",
+        ),
+        (rocm, "-e .\n", "line 1 of requirements/rocm.txt: the option -e is not followed"),
+        (rocm, "./egg\n", "line 1 of requirements/rocm.txt: a package has a place of its own"),
+        (
+            rocm,
+            "egg @ git+https://h.test/egg\n",
+            "egg has a place of its own; wheels come from the general package index only; `without` of the release",
+        ),
         (rocm, "-r gone.txt\n", "has no file requirements/gone.txt"),
-        (rocm, "-r rocm.txt\n", "include each other"),
-        (rocm, "egg\n" * 3000, "has more than 2000 lines"),
+        (rocm, "-r rocm.txt\n", "includes itself"),
+        (rocm, "".join(f"egg{n}\n" for n in range(3000)), "more than 2000 requirements"),
+        (rocm, f"egg==1 --hash=sha256:{DIGEST}\n", "a hash is not followed"),
         (rocm, "\x1b[2J egg\n", "is not a valid requirement"),
-        (project, PROJECT, "pyproject.toml[cuda] requires nvidia-ham from an address of its own, https://h.test/ham"),
-        (project, "[project]\ndependencies = ['./egg']\n", "pyproject.toml has './egg', which is not a valid requ"),
-        (project, "[project]\n", "pyproject.toml has no extra cuda"),
-        (project, "[project\n", "pyproject.toml is not TOML"),
-        (project, "x = " + "[" * 5000, "pyproject.toml is nested too deeply"),
+        (project, PROJECT, "pyproject.toml: nvidia-ham has a place of its own"),
+        (project, "[project]\ndependencies = ['./egg']\n", "pyproject.toml: a package has a place of its own"),
+        (project, "[project]\n", "pyproject.toml[cuda]: there is no extra cuda"),
+        (project, "[project\n", "pyproject.toml[cuda]: is not TOML"),
+        (project, "x = " + "[" * 5000, "pyproject.toml[cuda]: is nested too deeply"),
     ):
         with pytest.raises(FailedError) as caught:
             read(tmp_path, {file.partition("[")[0]: text}, file=file)

@@ -18,6 +18,7 @@ from lumiimg.catalog.unlisted import ReadFact
 from lumiimg.engine.binds import parse_binds
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, UndecidedError
+from lumiimg.resolve.archive_requirements import requirements_in
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.download import download
 from lumiimg.resolve.network.index import IndexFile, files_in_html, files_in_json
@@ -27,7 +28,6 @@ from lumiimg.resolve.network.resume import Partial
 from lumiimg.resolve.network.web import Response, Stream, Web
 from lumiimg.resolve.own_requirements import read_own
 from lumiimg.resolve.release_reader import needs_of, value_of
-from lumiimg.resolve.requirement_files import project_in, requirements_in
 from lumiimg.resolve.source_archive import read_texts
 from lumiimg.resolve.venv import RECORD, faults_of, open_venv
 from tests.fuzz.target import target
@@ -58,10 +58,10 @@ class _Served(Web):
         return Response(url, 404 if found is None else 200, self._answer.headers, found or b"")
 
 
-@target("requirement-file", "resolve.requirement_files.requirements_in", refuses=(FailedError,))
+@target("requirement-file", "resolve.requirement_files.requirement_of", refuses=(FailedError,))
 def _requirement_file(data: bytes) -> None:
     texts = {"a/b.txt": text_of(data), "a/c.txt": "egg>=1"}
-    list(requirements_in("a/b.txt", texts, "archive"))
+    requirements_in(texts, ["a/b.txt"], (), "archive")
 
 
 @target("own-requirements", "resolve.own_requirements.read_own")
@@ -229,6 +229,6 @@ def _release_facts(data: bytes) -> str | None:
     return " ".join(map(str, needs_of(("torch=={fact}", "python{fact}"), {"fact": value}))) or None
 
 
-@target("project-file", "resolve.requirement_files.project_in", refuses=(FailedError,))
+@target("project-file", "resolve.archive_requirements.requirements_in", refuses=(FailedError,))
 def _project_file(data: bytes) -> None:
-    list(project_in("a.toml", "hip,test", {"a.toml": text_of(data)}, "archive"))
+    requirements_in({"a.toml": text_of(data)}, ["a.toml[hip,test]"], (), "archive")

@@ -1,0 +1,120 @@
+"""What a source archive says it requires of Python: its requirement files and pyproject.toml, read where they lie.
+
+Sources: PEP 518 and PEP 621. Nothing is unpacked, and nothing of the archive runs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from lumiimg.errors import BadInputError, FailedError, one_line
+from lumiimg.files import open_regular
+from lumiimg.resolve.requirement_files import RequirementReader
+from lumiimg.resolve.source_archive import read_texts
+from lumiimg.toml import TomlError, parse_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_ARCHIVE_LIMIT_BYTES = 4 << 30
+_PROJECT = re.compile(r"([^\[\]]+\.toml)(?:\[([^\[\]]*)\])?")
+_IS_ONE = re.compile(r"(?:.*requirement.*\.(?:txt|in)|(?:.*/)?pyproject[^/]*\.toml)")
+
+
+def read_requirements(archive: Path, files: Sequence[str], without: Collection[str], where: str) -> tuple[str, ...]:
+    """Return the requirements of files in a `.tar.gz`, by their paths below its top folder, and of the files they name.
+
+    Raises as `requirements_in`, and FailedError for an archive that cannot be read.
+    """
+    try:
+        with open_regular(archive) as packed:
+            texts = read_texts(packed, lambda path: bool(_IS_ONE.fullmatch(path)), _ARCHIVE_LIMIT_BYTES, where)
+    except OSError as error:
+        raise FailedError(f"cannot be read: {error.strerror}", where=where) from error
+    return requirements_in(texts, files, without, where)
+
+
+def requirements_in(
+    texts: Mapping[str, str], files: Sequence[str], without: Collection[str], where: str
+) -> tuple[str, ...]:
+    """Return the requirements of files; `texts` are all that there are, by path.
+
+    Of a `pyproject.toml` they are what the project is built with, what it requires, and its extras that are named:
+    `python/pyproject.toml[hip]`. A project of `without` is left out. Raises FailedError, which names file and line, for
+    what no lock can hold (an option, an address, a line that is not a requirement), and for a missing file.
+    """
+
+    def text_of(path: str) -> str:
+        if path not in texts:
+            hint = "layer.toml or another requirement file names it"
+            raise FailedError(f"has no file {path[:200]}", where=where, hint=hint)
+        return texts[path]
+
+    reader = RequirementReader(text_of, without)
+    try:
+        for file in files:
+            if (project := _PROJECT.fullmatch(file)) is None:
+                reader.read(file)
+                continue
+            for line in lines_of_project(text_of(project[1]), project[2] or ""):
+                reader.add(line, project[1][:200])
+    except BadInputError as error:
+        hint = "`without` of the release leaves a project out"
+        raise FailedError(error.what, where=f"{where}, {error.where or file[:200]}", hint=hint) from error
+    if hashed := next((one for one in reader.found if one.hashes), None):
+        raise FailedError("a hash is not followed", where=f"{where}, {hashed.where}")
+    return tuple(one.text for one in reader.found)
+
+
+def lines_of_project(text: str, extras: str) -> Iterator[str]:
+    """Yield what a `pyproject.toml` names and is built with, and some of its extras with those that they name.
+
+    Raises BadInputError.
+    """
+    try:
+        table = parse_toml(text)
+    except TomlError as error:
+        raise BadInputError(one_line(str(error))[:200]) from error
+    project = _table_in(table, "project")
+    optional = {
+        str(canonicalize_name(name)): found for name, found in _table_in(project, "optional-dependencies").items()
+    }
+    own = canonicalize_name(str(project.get("name", "")))
+    lines = _strings(_table_in(table, "build-system").get("requires")) + _strings(project.get("dependencies"))
+    waiting, seen = [canonicalize_name(extra.strip()) for extra in extras.split(",") if extra.strip()], set[str]()
+    while waiting or lines:
+        for line in lines:
+            if (requirement := _requirement(line)) and canonicalize_name(requirement.name) == own:
+                waiting += [canonicalize_name(extra) for extra in requirement.extras]
+            else:
+                yield line
+        lines = []
+        extra = waiting.pop() if waiting else ""
+        if extra and extra not in seen:
+            seen.add(extra)
+            if extra not in optional:
+                raise BadInputError(f"there is no extra {extra[:100]}")
+            lines = _strings(optional[extra])
+
+
+def _requirement(text: str) -> Requirement | None:
+    """Return a requirement; None for what is not one, which the reader of all lines refuses."""
+    try:
+        return Requirement(text)
+    except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
+        return None
+
+
+def _table_in(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return a table of a table; an empty one where there is none."""
+    found = table.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _strings(found: object) -> list[str]:
+    return [str(one) for one in found] if isinstance(found, list) else []
