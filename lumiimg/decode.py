@@ -113,12 +113,13 @@ def read_text(path: Path, limit_bytes: int) -> str:
         raise DecodeError("is not UTF-8", where=str(path)) from error
 
 
-def read_whole(path: Path, limit_bytes: int) -> bytes:
+def read_whole(path: Path, limit_bytes: int, *, hint: str | None = None) -> bytes:
     """Return a whole regular file. Raises DecodeError if it cannot be read, or is larger."""
     try:
         data = read_beginning(path, limit_bytes + 1)
     except (OSError, ValueError) as error:
-        raise DecodeError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(path)) from error
+        what = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise DecodeError(what, where=str(path), hint=hint) from error
     if len(data) > limit_bytes:
         raise DecodeError(f"is larger than {limit_bytes} bytes", where=str(path))
     return data

@@ -47,7 +47,7 @@ def write_snapshot(snapshot: Snapshot, path: Path) -> None:
 def read_snapshot(path: Path) -> Snapshot:
     """Return the snapshot in a file. Raises DecodeError, whatever the bytes."""
     where = str(path)
-    data = parse_json(read_whole(path, MAX_FILE_BYTES), where=where, hint=_HINT)
+    data = parse_json(read_whole(path, MAX_FILE_BYTES, hint=_HINT), where=where, hint=_HINT)
     schema = data.get("schema") if isinstance(data, dict) else None
     if type(schema) is not int or schema < 1:
         raise DecodeError("is not a host snapshot", where=where, hint=_HINT)

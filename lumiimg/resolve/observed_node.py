@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.sites import Site, SiteFabric, find_site
+from lumiimg.elf.versions import numbers_of
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI
+from lumiimg.host.margins import newest_needs
 from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.host.snapshot_tree import HostFiles
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import HostLibrary, Snapshot
 
 _VERSION_IN_PATH = re.compile(r"/libfabric/v?(\d+(?:\.\d+)+)/")
-_GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?")
-_OLDEST_GLIBC = (2, 2)
+_OLDEST_GLIBC = "2.2"
 """Where no library asks for a version."""
 
 
@@ -79,6 +80,6 @@ def _fabric_of(snapshot: Snapshot, where: str) -> tuple[HostLibrary, HostLibrary
 
 def _glibc_of(libraries: Iterable[HostLibrary]) -> str:
     """Return the newest version of the C library that one of them asks for: `2.38`."""
-    needs = [need.name for library in libraries for need in library.facts.version_needs]
-    versions = [(int(match[1]), int(match[2])) for name in needs if (match := _GLIBC.fullmatch(name))]
-    return ".".join(map(str, max(versions, default=_OLDEST_GLIBC)))
+    needs = (need for library in libraries for need in newest_needs(library.facts).items())
+    versions = (number for (_, family), number in needs if family == "GLIBC")
+    return ".".join(max(versions, key=numbers_of, default=_OLDEST_GLIBC).split(".")[:2])

@@ -146,6 +146,10 @@ def test_a_file_without_end_is_refused(target: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(DecodeError, match="larger than 10 bytes"):
         read_snapshot(target)
     os.mkfifo(target.with_name("pipe"))
-    for name, words in (("pipe", "is not a file"), ("none", "No such file"), ("a\0b", "null byte")):
+    for name, words in (
+        ("pipe", "is not a file"),
+        ("none", "No such file or directory; take a new one"),
+        ("a\0b", "null byte"),
+    ):
         with pytest.raises(DecodeError, match=words):
             read_snapshot(target.with_name(name))
