@@ -18,6 +18,7 @@ from lumiimg import __version__
 from lumiimg.build.capabilities import program_of
 from lumiimg.build.squash import pack
 from lumiimg.catalog.needs import version_of
+from lumiimg.decode import to_json
 from lumiimg.engine.engine import Engine, clean_environment, exec_words, find_engine
 from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
@@ -34,7 +35,7 @@ from lumiimg.resolve.own_requirements import OwnPackages, read_own
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.requirement_files import OwnRequirement
 from lumiimg.resolve.site_catalogue import SiteCatalogue
-from lumiimg.resolve.venv import MOUNT, RECORD, VenvRecord, mark_of, record_text, seen_by
+from lumiimg.resolve.venv import MOUNT, RECORD, VenvRecord, mark_of, seen_by
 from lumiimg.secret import hidden
 from lumiimg.wording import count, word
 
@@ -204,9 +205,10 @@ def make_venv(
             torch=plan.torch,
             requirements=tuple(one.text for one in plan.own.requirements if one.where != _OF_VENV),
             packages={one.name: one.version for one in plan.wheels},
+            made_by=f"lumiimg {__version__}",
         )
         made_over = WrittenVenv(record, output.absolute(), plan.doubt)
-        _write_record(folder / RECORD, record_text(record, f"lumiimg {__version__}"))
+        _write_record(folder / RECORD, to_json(record))
         if as_folder:
             try:
                 folder.rename(output)

@@ -10,11 +10,10 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.check.pipeline import CheckReport, explain_image
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.cli.request import context_with_servers, open_sources, options_of, read_request, resolve_request
+from lumiimg.cli.request import context_with_servers, options_of, read_request, resolve_request
 from lumiimg.errors import BadInputError
 from lumiimg.report.views.compatibility import compatibility_document
 from lumiimg.report.views.request import bases_document, request_document
-from lumiimg.resolve.pin import with_taken
 from lumiimg.resolve.planner import possible_bases
 
 
@@ -57,9 +56,7 @@ def _several(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _request(arguments: argparse.Namespace, output: Output) -> int:
-    request, plan = resolve_request(arguments)
-    if plan.lock is not None and plan.lock.own is not None and not arguments.offline:
-        plan = with_taken(plan, plan.lock, open_sources(arguments), request.until)
+    _, plan = resolve_request(arguments)
     return output.deliver(request_document(plan), "explain-request", plan, plan.exit_code)
 
 

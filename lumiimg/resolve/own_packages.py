@@ -15,10 +15,10 @@ from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.catalog.templates import expand
-from lumiimg.errors import FailedError, RefusedError
+from lumiimg.errors import RefusedError
 from lumiimg.gpu.cuda import instead_of, is_of_cuda
 from lumiimg.resolve.closure import ROCM_TRITONS, THIS_IMAGE, TRITON, FoundWheel, Indexes, LayerWants, resolve
-from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
+from lumiimg.resolve.lock import LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.own_requirements import OF_TORCH, OwnPackages
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.uv import NoSolutionError
@@ -295,23 +295,3 @@ def refuse_other_files(own: OwnPackages, wheels: Sequence[LockedSource]) -> None
                 f"{wheel.file} has the sha256 {wheel.sha256}, and {said}",
                 hint="write the file again (uv export, pip-compile --generate-hashes), or take all hashes out",
             )
-
-
-def is_refusal(error: FailedError) -> bool:
-    """Whether an index answered, and own packages cannot be put in for what it has."""
-    return isinstance(error, RefusedError | NoSolutionError)
-
-
-def against(error: FailedError) -> RuleResult:
-    """Return a refusal of the index's as what stands against a plan."""
-    return _refused("nothing", "requirements that cannot be met", str(error))
-
-
-def taken(rule: RuleResult, found: Sequence[FoundWheel], lock: Lock) -> RuleResult:
-    """Return the rule that a plan has of own packages with what they would take from the index; another as it is."""
-    if lock.own is None or rule.because != lock.own.unsettled:
-        return rule
-    names = [f"{wheel.name} {wheel.version}" for wheel in found]
-    more = f" and {len(names) - _TAKEN} more" if len(names) > _TAKEN else ""
-    listed = f"{', '.join(names[:_TAKEN]) or 'nothing'}{more}"
-    return replace(rule, because=f"{lock.own.told}; from the index, less what the layers below bring: {listed}")

@@ -16,7 +16,6 @@ from lumiimg.resolve.archive_requirements import read_requirements
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants, resolve
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256, wants_python
 from lumiimg.resolve.network.daemon import saved
-from lumiimg.resolve.network.index import project_page
 from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from lumiimg.resolve.network.pull import save_image, save_sif
 from lumiimg.resolve.network.registry import DAEMON_SCHEME, ImageManifest, parse_reference, resolve_image
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.resolve.bootstrap import LockedBootstrap
-    from lumiimg.resolve.plan import Plan
     from lumiimg.resolve.python_target import PythonTarget
     from lumiimg.resolve.store import Store
 
@@ -255,25 +253,6 @@ def wheels_of_own(
             held=held,
             on_line=sources.on_line,
         )
-
-
-def with_taken(plan: Plan, lock: Lock, sources: Sources, until: dt.date | None) -> Plan:
-    """Return a plan with what the user's own packages would take from the index, where that answers now.
-
-    What the layers below bring is known by their pins alone, so a lock may take less.
-    """
-    from lumiimg.resolve.own_packages import against, is_refusal, taken
-
-    try:
-        general = general_index(sources.mirrors)
-        # one question of ours before those of uv: it gives up soon, and a page for people is not an index without files
-        project_page(general, "pip", Web(patient=False))
-        found = wheels_of_own(lock.stack[:-1], lock, sources, {}, until)
-    except MissingHereError:
-        return plan
-    except FailedError as error:
-        return replace(plan, rules=(*plan.rules, against(error))) if is_refusal(error) else plan
-    return replace(plan, rules=tuple(taken(rule, found, lock) for rule in plan.rules))
 
 
 def _named(stack: list[LockedLayer]) -> list[str]:

@@ -6,14 +6,17 @@ As LUMI's guide teaches it, it is bound to one place, which is written into its 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
+from msgspec import Meta
+
+from lumiimg.decode import decode_json
 from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.findings import Remedy
 from lumiimg.host.manifest import Bind
@@ -34,7 +37,6 @@ RECORD = "lumiimg-venv.json"
 _EDGE_BYTES = 1 << 20
 _MOST_NAMED = 6
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][ -~]{0,100}")
-_VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,64}")
 _LIBRARY = re.compile(r"python(3\.[0-9]{1,2})")
 
 
@@ -48,22 +50,28 @@ class VenvFault(StrEnum):
     NOT_KNOWN = "not known"
 
 
+_Word = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9.+!_-]{1,64}\Z", description="a name or a version")]
+_Line = Annotated[str, Meta(max_length=4096, description="a text of one line")]
+
+
 @dataclass(frozen=True, slots=True)
 class VenvRecord:
-    """What an environment was made for."""
+    """What an environment was made for, as it lies in it."""
 
-    image: str
+    image: _Line
     """Path of the image then."""
-    image_mark: str | None
-    """Short name of the image's content, as it is in the environment; null for a folder."""
-    python: str
+    image_mark: _Word | None
+    """Short name of the image's content; null for a folder."""
+    python: _Word
     """Of the image: `3.12`."""
-    torch: str | None
+    torch: _Word | None
     """Of the image, which stays; null where it has none."""
-    requirements: tuple[str, ...] = ()
+    requirements: tuple[_Line, ...] = ()
     """That were asked for, as in PEP 508."""
-    packages: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[_Word, _Word] = field(default_factory=dict)
     """Versions of what was put in, by name."""
+    made_by: _Line = ""
+    """The release of lumiimg."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,45 +133,8 @@ def _record(root: RootFileSystem, path: Path) -> VenvRecord | None:
     """Return what it was made for. Raises BadInputError for a record that was changed by hand."""
     if (text := read_text(root, f"/{RECORD}")) is None:
         return None
-    try:
-        found = json.loads(text)
-        return VenvRecord(
-            image=_text(found["image"]["path"]),
-            image_mark=_version(found["image"]["mark"]) if found["image"]["mark"] is not None else None,
-            python=_version(found["python"]),
-            torch=_version(found["torch"]) if found["torch"] is not None else None,
-            requirements=tuple(map(_text, found["requirements"])),
-            packages={_version(name): _version(version) for name, version in found["packages"].items()},
-        )
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        hint = "make the environment again: lumiimg venv"
-        raise BadInputError(f"{RECORD} in it cannot be read", where=str(path), hint=hint) from error
-
-
-def _text(found: object) -> str:
-    if not isinstance(found, str) or len(found) > 4096:
-        raise TypeError
-    return found
-
-
-def _version(found: object) -> str:
-    if not isinstance(found, str) or not _VERSION.fullmatch(found):
-        raise TypeError
-    return found
-
-
-def record_text(record: VenvRecord, made_by: str) -> str:
-    """Return a record as it lies in the environment."""
-    document = {
-        "schema": 1,
-        "made_by": made_by,
-        "image": {"path": record.image, "mark": record.image_mark},
-        "python": record.python,
-        "torch": record.torch,
-        "requirements": list(record.requirements),
-        "packages": dict(sorted(record.packages.items())),
-    }
-    return json.dumps(document, indent=2) + "\n"
+    hint = "make the environment again: lumiimg venv"
+    return decode_json(text.encode(), VenvRecord, where=f"{path}, {RECORD} in it", hint=hint)
 
 
 def mark_of(path: Path) -> str | None:

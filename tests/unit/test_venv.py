@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import main
+from lumiimg.decode import to_json
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.image import open_image
 from lumiimg.image.python import read_python
-from lumiimg.resolve.venv import RECORD, VenvRecord, mark_of, open_venv, record_text, with_venv
+from lumiimg.resolve.venv import RECORD, VenvRecord, mark_of, open_venv, with_venv
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.programs import squashed
@@ -49,7 +50,7 @@ def venv_at(folder: Path, image: Path | None, *, python_version: str = "3.12", m
     dist(folder / f"lib/python{python_version}/site-packages", "einops-0.8.1")
     if image is not None:
         record = VenvRecord(str(image), mark_of(image), python_version, made_beside, ("einops",), {"einops": "0.8.1"})
-        (folder / RECORD).write_text(record_text(record, "the tests"))
+        (folder / RECORD).write_text(to_json(record))
     return folder
 
 
@@ -74,7 +75,7 @@ def test_what_is_no_environment_is_refused_in_one_line(image: Path, tmp_path: Pa
     paths["folder"].mkdir()
     (tmp_path / "x/etc").mkdir(parents=True)
     packed(tmp_path / "x", paths["squashfs"])
-    (venv_at(paths["record"], image) / RECORD).write_text('{"image": {"path": "x", "mark": "\\u001b[2J"}}')
+    (venv_at(paths["record"], image) / RECORD).write_text('{"image": "x", "image_mark": "\\u001b[2J"}')
     for path in paths.values():
         for command, *words in (
             ("check", "--level", "static"),
@@ -148,7 +149,7 @@ def test_a_job_with_packages_of_another_python_is_refused_with_both(
     assert f"make it for this image: lumiimg venv {image} einops -o {over}-new/" in error
     # what a stranger wrote into a record is no option of a command
     record = VenvRecord("/x.sif", None, "3.11", TORCH, ("--mirror=pypi=http://x.example",), {})
-    (over / RECORD).write_text(record_text(record, "a stranger"))
+    (over / RECORD).write_text(to_json(record))
     script(image, over, code=ExitCode.NO)
     error = capsys.readouterr().err
     assert "-r requirements.txt" in error
