@@ -7,6 +7,8 @@ command. Rooms subclass these where a caller distinguishes cases (`ElfError(BadI
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -99,6 +101,18 @@ def printable(text: str) -> str:
     All that is printed passes here; JSON, which keeps its lines, passes `json_text` of report/json_output.py.
     """
     return one_line(hidden(text, secrets_here()))
+
+
+def write_note(text: str) -> None:
+    """Print on standard error what does not stop a command."""
+    say(f"lumiimg: {text}")
+
+
+def say(text: str) -> None:
+    """Print a line on standard error while a command works; where that is full the work goes on."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{printable(text)}\n")
+        sys.stderr.flush()
 
 
 def one_line(text: str) -> str:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.commands import LOCK
-from lumiimg.cli.error_output import write_note
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import options_of, resolve_request
 from lumiimg.definition.writer import BuildPlan, write_chain
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, write_note
 from lumiimg.files import refuse_places
 from lumiimg.report.views.request import plan_document
 from lumiimg.resolve.lock import Lock

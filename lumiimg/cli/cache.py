@@ -8,9 +8,8 @@ import os
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_upkeep import content_of, prune, remove, verify
 from lumiimg.catalog.settings import read_settings
-from lumiimg.cli.error_output import write_note
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, write_note
 from lumiimg.report.views.cache import entries_document, faults_document, removed_document
 from lumiimg.wording import count
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import CheckReport, check_image
-from lumiimg.cli.error_output import say
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, say
 from lumiimg.files import write_text
 from lumiimg.findings import Level
 from lumiimg.nccl.node_names import folded

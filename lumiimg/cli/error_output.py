@@ -9,17 +9,6 @@ from typing import TextIO
 from lumiimg.errors import printable
 
 
-def write_note(text: str) -> None:
-    """Print on standard error what does not stop a command."""
-    say(f"lumiimg: {text}")
-
-
-def say(text: str) -> None:
-    """Print a line on standard error while a command works; where that is full the work goes on."""
-    with contextlib.suppress(OSError):
-        print(printable(text), file=sys.stderr, flush=True)
-
-
 def write_error(program: str, line: str, sentence: str, hint: str | None) -> None:
     """Print on standard error what stops a command: `sentence` and `hint` at a terminal, else `line`.
 

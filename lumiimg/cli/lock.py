@@ -7,11 +7,10 @@ import os
 from dataclasses import replace
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
-from lumiimg.cli.error_output import write_note
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import context_with_servers, decide_request, open_sources, options_of, read_request
-from lumiimg.errors import BadInputError, LumiimgError
+from lumiimg.errors import BadInputError, LumiimgError, write_note
 from lumiimg.files import refuse_places
 from lumiimg.report.views.build import lock_document
 from lumiimg.resolve.context import Preferences, preferences_of

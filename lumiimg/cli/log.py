@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 from lumiimg.check.run.log_answer import answer_of_log
-from lumiimg.cli.error_output import say, write_note
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, say, write_note
 from lumiimg.nccl.follow import follow
 from lumiimg.nccl.headline import headline
 from lumiimg.nccl.job_files import read_logs, total_bytes

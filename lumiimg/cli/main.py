@@ -18,9 +18,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.cli.commands import commands_with, parser_for
-from lumiimg.cli.error_output import say, write_error, write_note
+from lumiimg.cli.error_output import write_error
 from lumiimg.cli.parser import Parser
-from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable, say, write_note
 from lumiimg.secret import has_login
 
 if TYPE_CHECKING:

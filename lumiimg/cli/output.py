@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.error_output import say
-from lumiimg.errors import ExitCode, LumiimgError
+from lumiimg.errors import ExitCode, LumiimgError, say
 from lumiimg.files import refuse_places, write_text
 from lumiimg.report.text import show
 

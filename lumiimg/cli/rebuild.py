@@ -13,11 +13,10 @@ from lumiimg.build.places import refuse_inputs, refuse_output
 from lumiimg.build.provenance import PLAN, plan_of, read_chain
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.build import check_result
-from lumiimg.cli.error_output import say
 from lumiimg.cli.image_build import progress_of, report_built
 from lumiimg.cli.request import open_sources
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import ExitCode
+from lumiimg.errors import ExitCode, say
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import ImageDiff, compare

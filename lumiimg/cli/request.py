@@ -12,9 +12,9 @@ from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import site_to_make_for
-from lumiimg.cli.error_output import say
 from lumiimg.cli.inputs import choose_site, mirrors_of
 from lumiimg.definition.writer import write_chain
+from lumiimg.errors import say
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.network.web import Web

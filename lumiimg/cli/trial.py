@@ -12,7 +12,6 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import site_to_make_for
 from lumiimg.catalog.submission import sbatch_options, where_to_submit
-from lumiimg.cli.error_output import say
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
@@ -21,7 +20,7 @@ from lumiimg.cluster.trial.plan import plan_trial
 from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.turn import take_turn
 from lumiimg.cluster.trial.values import TrialPlan
-from lumiimg.errors import BadInputError, MissingHereError, printable
+from lumiimg.errors import BadInputError, MissingHereError, printable, say
 from lumiimg.files import write_text
 from lumiimg.findings import Advice
 from lumiimg.report.json_output import json_text

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from lumiimg.build.progress import BuildStage, Progress
-from lumiimg.errors import printable
+from lumiimg.errors import printable, say
 from lumiimg.report.read_progress import write_over
 from lumiimg.wording import duration
 
@@ -80,8 +78,7 @@ class LineProgress(Progress):
 
     def _say(self, text: str) -> None:
         self._spoken_at = time.monotonic()
-        with contextlib.suppress(OSError):  # a build goes on where standard error is full or gone
-            print(printable(text), file=sys.stderr, flush=True)
+        say(text)
 
 
 class VerboseProgress(LineProgress):

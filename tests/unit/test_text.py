@@ -22,8 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.check.images import ImageAnswer, ImageAnswers
-from lumiimg.cli.error_output import say
-from lumiimg.errors import ExitCode
+from lumiimg.errors import ExitCode, say
 from lumiimg.findings import Advice, Remedy, Severity
 from lumiimg.report.document import (
     Block,
