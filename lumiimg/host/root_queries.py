@@ -8,7 +8,6 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
-from lumiimg.image.tree import FileKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 _MAX_TEXT_BYTES = 1 << 20
 _LARGEST_SCRIPT_BYTES = 64 << 10
 _MAX_MATCHES = 512
-_MAX_LINKS = 40
 _NUMBER = re.compile(r"(\d+)")
 
 
@@ -76,33 +74,3 @@ def by_version(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key in which 1.9 comes before 1.22."""
     parts = (part for part in _NUMBER.split(name) if part)
     return tuple((1, int(part[:18]), "") if part.isdecimal() else (0, 0, part) for part in parts)
-
-
-def trace(root: RootFileSystem, path: str) -> tuple[str, dict[str, str], set[str]]:
-    """Walk a path and return (its real path, the symlinks on the way with their text, directories left again by `..`).
-
-    A symlink is given by where it really is. OSError as from a lookup.
-    """
-    real = root.resolve(path)  # raises whatever is wrong with it
-    links: dict[str, str] = {}
-    left: set[str] = set()
-    here: list[str] = []
-    todo = [part for part in path.split("/") if part][::-1]
-    while todo and len(links) <= _MAX_LINKS:
-        name = todo.pop()
-        if name == ".":
-            continue
-        if name == "..":
-            if here:
-                left.add("/" + "/".join(here))
-                here.pop()
-            continue
-        inner = "/" + "/".join([*here, name])
-        if root.stat(inner, follow=False).kind is not FileKind.SYMLINK:
-            here.append(name)
-            continue
-        links[inner] = text = root.readlink(inner)
-        if text.startswith("/"):
-            here.clear()
-        todo.extend([part for part in text.split("/") if part][::-1])
-    return real, links, left

@@ -27,13 +27,14 @@ from lumiimg.errors import BadInputError, MissingHereError, one_line
 from lumiimg.fabric.names import LIBCXI, NET_SYMBOL, net_api, net_symbol
 from lumiimg.host import node_facts
 from lumiimg.host.library_search import Candidate, LibrarySearch
-from lumiimg.host.root_queries import read_word, trace
+from lumiimg.host.root_queries import read_word
 from lumiimg.host.scan_facts import known
 from lumiimg.host.snapshot import ContainerEngine, FoundLibrary, HostLibrary, Snapshot, fabric_entry
 from lumiimg.host.snapshot_file import SCHEMA
 from lumiimg.host.snapshot_tree import MACHINES
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
+from lumiimg.image.tree import FileKind
 
 if TYPE_CHECKING:
     from lumiimg.image.tree import OpenFile
@@ -259,7 +260,7 @@ class Recorder:
         """
         at = path
         try:
-            at, links, left = trace(self._root, path)
+            at, way = self._root.resolve(path), self._root.way(path)
             if at in self._refused:
                 return False
             if at not in self.libraries:
@@ -271,8 +272,11 @@ class Recorder:
             self._refused.add(at)
             self.gaps.append(one_line(f"{at} is not recorded: {why}"))
             return False
-        self.links |= links
-        self.directories |= left
+        for here, found in way:
+            if found.kind is FileKind.SYMLINK:
+                self.links[here] = self._root.readlink(here)
+            elif found.kind is FileKind.DIRECTORY:
+                self.directories.add(here)
         return True
 
     def _check_limits(self, file: OpenFile) -> None:

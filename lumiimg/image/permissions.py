@@ -33,7 +33,8 @@ def barred(root: RootFileSystem, paths: Iterable[str]) -> Iterator[tuple[str, st
         except ImageError:
             continue
         for here, found in way:
-            if not _may(found, _SEARCH if found.kind is FileKind.DIRECTORY else _READ):
+            right = _SEARCH if found.kind is FileKind.DIRECTORY else _READ
+            if found.kind is not FileKind.SYMLINK and not _may(found, right):
                 yield path, here
                 break
 

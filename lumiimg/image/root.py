@@ -199,7 +199,7 @@ class RootFileSystem:
                 yield found
 
     def way(self, path: str) -> list[tuple[str, FileStat]]:
-        """Return (path, inode) of each directory below the root that a lookup goes through, and of what it finds.
+        """Return (path, inode) of each directory and link below the root that a lookup goes through, and what it finds.
 
         Where the lookup fails, there is what it came through. Raises ImageError for damaged attributes.
         """
@@ -235,7 +235,7 @@ class RootFileSystem:
                 missing.append(name)
 
     def _lookup(self, path: str, *, follow: bool = True, passed: list[tuple[str, TreeNode]] | None = None) -> _Place:
-        """Walk a path; a relative one starts at the root. What is met on the way, but for symlinks, is `passed`."""
+        """Walk a path; a relative one starts at the root. What is met on the way is `passed`."""
         longest_bytes = _path_bytes(path)
         if not longest_bytes:
             raise _os_error(errno.ENOENT, path)
@@ -264,6 +264,8 @@ class RootFileSystem:
             if node is None:
                 raise _os_error(errno.ENOENT, path)
             found = node.kind
+            if passed is not None:
+                passed.append(("/" + "/".join([*names, name]), node))
             if found is FileKind.SYMLINK and (follow or todo):
                 links += 1
                 if links > _MAX_LINKS:
@@ -277,8 +279,6 @@ class RootFileSystem:
                 continue
             nodes.append(node)
             names.append(name)
-            if passed is not None:
-                passed.append(("/" + "/".join(names), node))
             kind = found
             if len(names) > _MAX_DEPTH:
                 raise _os_error(errno.ENAMETOOLONG, path)
