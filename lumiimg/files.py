@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import tempfile
@@ -48,6 +49,17 @@ def read_beginning(path: Path | str, limit_bytes: int, *, follow: bool = True) -
     """Return the first bytes of a regular file. Raises OSError as `regular_file` does."""
     with open_regular(path, follow=follow) as stream:
         return stream.read(limit_bytes) or b""  # None where there is nothing to read yet
+
+
+def file_sha256(path: Path) -> str:
+    """Return the digest of a file, in hexadecimal. Raises BadInputError if it is not a file that can be read."""
+    try:
+        if not path.is_file():
+            raise BadInputError("is not a file", where=str(path))
+        with open_regular(path) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"cannot be read: {error}", where=str(path)) from error
 
 
 def refuse_bad_name(path: Path) -> None:

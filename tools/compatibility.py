@@ -9,8 +9,8 @@ from lumiimg.catalog.age import OLD_AFTER_DAYS
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations
+from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve.context import PlanContext
-from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.planner import Planner
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome

@@ -24,9 +24,9 @@ from lumiimg.catalog.needs import NO_VERSION
 from lumiimg.cli.commands import add_options
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.errors import BadInputError, ExitCode, FailedError, LumiimgError, MissingHereError
+from lumiimg.fetch.http import Http
+from lumiimg.fetch.mirrors import general_index
 from lumiimg.files import write_text
-from lumiimg.resolve.network.mirrors import general_index
-from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.release_reader import read_pages, read_releases
 from lumiimg.wording import count
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer, Release
-    from lumiimg.resolve.network.mirrors import Mirrors
+    from lumiimg.fetch.mirrors import Mirrors
 
 MOST = 8
 """Releases that are read of a layer, the newest first."""
@@ -62,7 +62,7 @@ def main(words: Sequence[str]) -> int:
     add_options(parser, ["--mirror", "--layers"])
     parser.set_defaults(offline=False, quiet=False)
     arguments = parser.parse_args(words)
-    mirrors, web = mirrors_of(arguments), Web(patient=False)
+    mirrors, web = mirrors_of(arguments), Http(retry=False)
     found, unread = [], dict[str | None, LumiimgError]()
     for layer in _layers(open_catalogue(os.environ, arguments.layers), arguments.layer):
         index = layer.unlisted.index if layer.unlisted else None
@@ -109,7 +109,7 @@ def add_rows(path: Path, rows: Sequence[Release]) -> None:
         write_text(path, path.read_text(encoding="utf-8") + "\n" + rows_text)
 
 
-def refresh(layer: Layer, mirrors: Mirrors, web: Web) -> Refreshed:
+def refresh(layer: Layer, mirrors: Mirrors, web: Http) -> Refreshed:
     """Read the newest releases of a layer that it has no row for.
 
     Raises FailedError, MissingHereError where the index cannot be read.

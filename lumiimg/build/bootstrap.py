@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.layer_build import LayerBuild
     from lumiimg.definition.definition import Header
-    from lumiimg.resolve.store import Store
+    from lumiimg.fetch.store import Store
 
 _EXCLUDED = "openssl,udev,debconf-i18n,e2fsprogs"
 _INCLUDED = ("apt",)
@@ -44,13 +44,13 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
             begin_base(LayerRoot(root))
         case "docker":
             image = step.folder / "image"
-            config = store.image(header.origin, image, step.say, plain_http=plain_http)
+            config = store.image(header.origin, image, step.say, insecure=plain_http)
             _unpack(step, root, image)
             begin_base(LayerRoot(root), config)
         case "oras":
             sif = step.folder / "image.sif"
             step.say(f"fetching {header.origin}")
-            store.sif(header.origin, sif, plain_http=plain_http)
+            store.sif(header.origin, sif, insecure=plain_http)
             _unpack(step, root, sif)
             begin_layer(LayerRoot(root))
         case "localimage":

@@ -59,10 +59,10 @@ if TYPE_CHECKING:
     from lumiimg.build.strategy import Strategy
     from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
+    from lumiimg.fetch.store import Store
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image.compare import FileDifference, ImageDiff
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.store import Store
 
 _UNPACKED = 3
 """Bytes of a root file system to one of its squashfs (measured: 2.2 to 3.2)."""

@@ -35,8 +35,7 @@ from lumiimg.engine.own_folder import remove_files, remove_left
 from lumiimg.engine.owner import Owner, lives, this_process
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, FailedError, LumiimgError
-from lumiimg.files import read_beginning, write_text
-from lumiimg.resolve.lock import file_sha256
+from lumiimg.files import file_sha256, read_beginning, write_text
 
 FORMAT = 2
 _NAMES = ("data.sif", "data.sqfs", "data.tar")

@@ -9,8 +9,8 @@ from pathlib import Path
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.engine.namespaces.unpacked import UnpackedImage, remove_unpacked, unpacked_images
 from lumiimg.errors import BadInputError, ExitCode, FailedError
+from lumiimg.files import file_sha256
 from lumiimg.image.oci.kept import kept_layers
-from lumiimg.resolve.lock import file_sha256
 
 _LEAST_DIGITS = 6
 """Of a key."""

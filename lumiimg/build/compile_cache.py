@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from lumiimg.build.kept_archive import TarFile
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
+from lumiimg.files import file_sha256
 from lumiimg.image.tree import FileKind, ImageError
-from lumiimg.resolve.lock import file_sha256
 from lumiimg.wording import size
 
 if TYPE_CHECKING:

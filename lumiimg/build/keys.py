@@ -11,7 +11,8 @@ from lumiimg.build.cache import CacheKey
 from lumiimg.definition.definition import VERSION_LABEL, Definition, Sections, export
 from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.lock import LockedSource, file_sha256
+from lumiimg.files import file_sha256
+from lumiimg.resolve.lock import LockedSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,14 +12,14 @@ from lumiimg.build.keys import stamp
 from lumiimg.catalog.layers import SHA256
 from lumiimg.definition.writer import with_origin
 from lumiimg.errors import BadInputError, LumiimgError
-from lumiimg.files import read_beginning, write_text
-from lumiimg.resolve.lock import Lock, file_sha256
-from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror
+from lumiimg.fetch.mirrors import Mirrors, apt_mirror
+from lumiimg.files import file_sha256, read_beginning, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lumiimg.definition.definition import Definition
+    from lumiimg.resolve.lock import Lock
 
 
 def base_digest(origin: Path, cache: Path, tell: Callable[[str], None]) -> str | None:

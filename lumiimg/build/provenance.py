@@ -29,6 +29,7 @@ from lumiimg.catalog.sites import site_names
 from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.errors import BadInputError, FailedError
+from lumiimg.fetch.mirrors import validated_url
 from lumiimg.files import open_regular
 from lumiimg.host.image_manifest import read_manifest
 from lumiimg.host.manifest import BindManifest  # noqa: TC001 - the schema reads the types of the fields
@@ -36,7 +37,6 @@ from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import DataType, read_sif
 from lumiimg.resolve.lock import STAGED_FILE, LockedSource
-from lumiimg.resolve.network.mirrors import checked
 
 FOLDER = ".lumiimg"
 PLAN = "lumiimg.json"
@@ -363,6 +363,6 @@ def _file(file: _ChainFile, layer: str, carried: _Carried) -> StagedFile:
                 where=path,
                 hint="the image does not carry it; build it again by `lumiimg build` with that --source",
             )
-    elif len(source.location) > _ADDRESS_LIMIT or not checked(source.location, path):
+    elif len(source.location) > _ADDRESS_LIMIT or not validated_url(source.location, path):
         raise BadInputError("a source whose address is too long", where=path)
     return StagedFile(path, source)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.layer_build import LayerBuild
-    from lumiimg.resolve.store import Store
+    from lumiimg.fetch.store import Store
 
 
 class Strategy(ABC):

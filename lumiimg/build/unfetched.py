@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.definition.definition import Definition
-    from lumiimg.resolve.store import Store
+    from lumiimg.fetch.store import Store
 
 FETCH = "fetch.sh"
 _HEAD = """\

@@ -24,12 +24,12 @@ from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
+from lumiimg.fetch.mirrors import general_index
 from lumiimg.files import refuse_places
 from lumiimg.image import open_image, refuse_empty, refuse_not_runnable
 from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants
 from lumiimg.resolve.lock import LockedSource
-from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.own_packages import brought_by_layers, refuse_other_files, resolve_own
 from lumiimg.resolve.own_requirements import OwnPackages, read_own
 from lumiimg.resolve.python_target import PythonTarget

@@ -23,6 +23,7 @@ from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
 from lumiimg.definition.writer import write_chain
 from lumiimg.errors import ExitCode
+from lumiimg.fetch.store import Store
 from lumiimg.files import write_text
 from lumiimg.host.image_manifest import read_manifest, to_text
 from lumiimg.host.snapshot import Snapshot
@@ -37,13 +38,12 @@ from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lockfile import to_text as lock_text
 from lumiimg.resolve.pin import settle
 from lumiimg.resolve.request import Request
-from lumiimg.resolve.store import Store
 
 
 def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     """Settle what only the network can tell, and build, unless something less is asked for."""
     if lock.bootstrap.image is not None:
-        lock.bootstrap.image.refuse_unproved()
+        lock.bootstrap.image.require_tls_or_digest()
     cache = read_settings(os.environ).cache
     if arguments.why:  # before anything is asked of a server
         steps_to(arguments.why, write_chain(lock), machine_for_builds(os.environ, cache))

@@ -15,10 +15,10 @@ from lumiimg.catalog.site_choice import ChosenSite, site_here
 from lumiimg.catalog.sites import Site, find_site
 from lumiimg.check.context import ImageInContext, open_for_check
 from lumiimg.errors import BadInputError
+from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.host.container_view import without_ours
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
 from lumiimg.resolve.venv import Venv, open_venv
 
 Choose = Callable[..., ChosenSite | None]

@@ -17,10 +17,10 @@ from lumiimg.cli.image_build import progress_of, report_built
 from lumiimg.cli.request import open_sources
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode, say
+from lumiimg.files import file_sha256
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import ImageDiff, compare
-from lumiimg.resolve.lock import file_sha256
 
 
 def execute(arguments: argparse.Namespace) -> int:

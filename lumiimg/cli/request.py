@@ -15,15 +15,15 @@ from lumiimg.catalog.site_choice import site_to_make_for
 from lumiimg.cli.inputs import choose_site, mirrors_of
 from lumiimg.definition.writer import write_chain
 from lumiimg.errors import say
+from lumiimg.fetch.http import Http
+from lumiimg.fetch.store import Store
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.resolve.context import PlanContext
-from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.pin import Sources, pulled
 from lumiimg.resolve.plan import Plan
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.request_options import RequestOptions, request_of
-from lumiimg.resolve.store import Store
 from lumiimg.secret import known_secrets
 
 
@@ -71,7 +71,7 @@ def context_with_servers(arguments: argparse.Namespace, request: Request, catalo
     context = PlanContext.of(request, catalogue, os.environ)
     return replace(
         context,
-        web=Web(offline=arguments.offline, patient=False),
+        web=Http(offline=arguments.offline, retry=False),
         on_line=_line_of(arguments),
         pull=lambda base: fetch_image(base, arguments),
     )
@@ -82,7 +82,7 @@ def open_sources(arguments: argparse.Namespace) -> Sources:
 
     Raises BadInputError.
     """
-    mirrors, web, folder = mirrors_of(arguments), Web(offline=arguments.offline), read_settings(os.environ).cache
+    mirrors, web, folder = mirrors_of(arguments), Http(offline=arguments.offline), read_settings(os.environ).cache
     store = Store(folder / "sources", web, mirrors, vars(arguments).get("jobs", 1))
     return Sources(web, store, mirrors, folder, _line_of(arguments))
 

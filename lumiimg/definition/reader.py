@@ -24,9 +24,9 @@ from lumiimg.definition.definition import (
 )
 from lumiimg.definition.text import DefinitionError, quote_sh, trap
 from lumiimg.errors import BadInputError
+from lumiimg.fetch.mirrors import Mirrors, validated_url
+from lumiimg.fetch.reference import parse_reference
 from lumiimg.resolve.image_base import LOCAL_AGENTS
-from lumiimg.resolve.network.mirrors import Mirrors, checked
-from lumiimg.resolve.network.registry import parse_reference
 
 _REGISTRY_AGENTS = frozenset({"docker", "oras"})
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
@@ -145,7 +145,7 @@ def _is_known(definition: Definition, header: Header) -> bool:
             and not definition.plain_http
             and SUITE.fullmatch(header.origin) is not None
             and header.mirror_url is not None
-            and _is_as_read(header.mirror_url, lambda text: checked(text, "MirrorURL"))
+            and _is_as_read(header.mirror_url, lambda text: validated_url(text, "MirrorURL"))
             and len(header.include) <= _MAX_PACKAGES
             and all(map(PACKAGE.fullmatch, header.include))
         )

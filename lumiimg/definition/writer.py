@@ -155,7 +155,7 @@ def _local_origin(lock: Lock) -> Path | None:
 
 
 def _is_plain(lock: Lock) -> bool:
-    return lock.bootstrap.image is not None and lock.bootstrap.image.plain_http
+    return lock.bootstrap.image is not None and lock.bootstrap.image.insecure
 
 
 def _bootstrap_header(lock: Lock) -> Header:

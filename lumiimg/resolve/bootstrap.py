@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine.process import which
 from lumiimg.errors import MissingHereError
-from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror
-from lumiimg.resolve.network.registry import ImageReference, parse_reference
+from lumiimg.fetch.mirrors import Mirrors, apt_mirror
+from lumiimg.fetch.reference import ImageReference, parse_reference
 
 if TYPE_CHECKING:
     from lumiimg.catalog.layers import Bootstrap, Layer

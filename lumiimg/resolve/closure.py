@@ -24,10 +24,10 @@ from lumiimg.catalog.layers import SHA256
 from lumiimg.catalog.needs import is_version
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
+from lumiimg.fetch.http import Http, display_url, require_tls_or_digest
+from lumiimg.fetch.mirrors import validated_url
 from lumiimg.gpu.cuda import is_of_cuda
 from lumiimg.resolve.lock import STAGED_FILE
-from lumiimg.resolve.network.mirrors import checked
-from lumiimg.resolve.network.web import Web, place, refuse_unproved
 from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.resolve.uv import NoSolutionError, NoTimesError, compile_lock, compile_versions
 
@@ -96,7 +96,7 @@ class Indexes:
     """Where wheels come from."""
 
     general: str
-    web: Web
+    web: Http
     cache: Path
     """What uv keeps of them."""
 
@@ -136,7 +136,7 @@ def resolve(
     Raises FailedError for what cannot be had, NoSolutionError for what does not go together, CudaError where CUDA comes
     in.
     """
-    refuse_unproved(indexes.general)
+    require_tls_or_digest(indexes.general)
     pins = _pins(layers)
     of = {name: _index_of(name, layer.indexes or (indexes.general,), indexes.web) for name, (_, layer) in pins.items()}
     for day in sorted({layer.date for layer in layers if layer.date and until and layer.date < until}):
@@ -234,19 +234,19 @@ def stand_in_version(triton: str) -> str:
     return f"{Version(triton).public}+rocm"
 
 
-def _index_of(name: str, indexes: Sequence[str], web: Web) -> str:
+def _index_of(name: str, indexes: Sequence[str], web: Http) -> str:
     """Return the first index that has the project. One that cannot answer is an error, never a reason to go on.
 
     So versions of two indexes are never mixed: a torch for CUDA of the general index cannot win over one for ROCm.
     """
     for index in indexes:
-        refuse_unproved(index)
-        url = f"{checked(index, 'the package index').rstrip('/')}/{name}/"
+        require_tls_or_digest(index)
+        url = f"{validated_url(index, 'the package index').rstrip('/')}/{name}/"
         absent = _absent_statuses(url)
         headers = {"Accept": "application/vnd.pypi.simple.v1+json, text/html;q=0.1"}
-        if web.ask(url, limit_bytes=_PAGE_LIMIT_BYTES, headers=headers, allow=absent).status not in absent:
+        if web.get(url, limit_bytes=_PAGE_LIMIT_BYTES, headers=headers, allow=absent).status not in absent:
             return index
-    raise FailedError(f"no package index has {name}: {', '.join(map(place, indexes))[:400]}")
+    raise FailedError(f"no package index has {name}: {', '.join(map(display_url, indexes))[:400]}")
 
 
 def _absent_statuses(url: str) -> frozenset[int]:
@@ -276,7 +276,7 @@ class _Project:
 
     def write(self, folder: Path, held: Mapping[str, str]) -> None:
         """Write the project, its wheels without content, and what is to be kept."""
-        from lumiimg.resolve.network.session import with_login
+        from lumiimg.fetch.logins import with_login
 
         sources: dict[str, dict[str, str]] = {}
         for layer in self.layers:
@@ -299,7 +299,7 @@ class _Project:
 
     def configure(self, folder: Path, until: dt.date | None) -> None:
         """Write the settings."""
-        from lumiimg.resolve.network.session import with_login
+        from lumiimg.fetch.logins import with_login
 
         left_out = {str(canonicalize_name(name)) for layer in self.layers for name in layer.without}
         if "torch" in {*self.pins, *self.there} and TRITON not in {*self.pins, *self.there}:
@@ -369,7 +369,7 @@ def _wheel(package: Mapping[str, Any], target: PythonTarget) -> FoundWheel:
         if rank is None or own != name or of_version != Version(version) or not STAGED_FILE.fullmatch(file):
             continue
         sha256 = str(wheel.get("hashes", {}).get("sha256", "")).lower()
-        found = FoundWheel(name, version, file, checked(url, f"the wheel of {name}"), None)
+        found = FoundWheel(name, version, file, validated_url(url, f"the wheel of {name}"), None)
         found = replace(found, sha256=sha256 if SHA256.fullmatch(sha256) else None)
         if best is None or (-rank, build) > best[:2]:
             best = (-rank, build, found)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from lumiimg.catalog.settings import read_settings
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
+from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.resolve.observed_node import site_seen
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer, Release
     from lumiimg.catalog.sites import Site
+    from lumiimg.fetch.http import Http
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.network.web import Web
     from lumiimg.resolve.request import Request
 
 
@@ -48,7 +48,7 @@ class PlanContext:
     """Releases of layers to keep, by name, where the request does not name another."""
     images: Mapping[str, Layer] = field(default_factory=dict)
     """Bases that are images, by their names, as far as they were read."""
-    web: Web | None = None
+    web: Http | None = None
     """By which releases are looked for that no row has; None: no server is asked."""
     on_line: Callable[[str], None] = lambda _: None
     """Is given a line about what is fetched."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.catalogue import Catalogue, UnknownNameError
 from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.network.mirrors import refuse_password
-from lumiimg.resolve.network.registry import DAEMON_SCHEME
+from lumiimg.fetch.mirrors import refuse_password
+from lumiimg.fetch.reference import DAEMON_SCHEME
 from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.catalog.templates import expand
-from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
-from lumiimg.files import open_regular
 from lumiimg.findings import Severity
 from lumiimg.resolve.arguments import sources_named_otherwise
 from lumiimg.resolve.rules import NO_MACHINE, RuleResult
@@ -19,7 +16,6 @@ from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.own_requirements import OwnPackages
@@ -136,20 +132,3 @@ def wants_python(layer: LockedLayer) -> bool:
     own = layer.layer
     is_of_wheels = layer.release is not None and bool(layer.release.wheels)
     return is_of_wheels or bool(own.packages) or any(one.requirements for one in own.sources_of(layer.release))
-
-
-def file_sha256(path: Path) -> str:
-    """Return the digest of a file.
-
-    Raises BadInputError if it is not a file that can be read.
-    """
-    digest = hashlib.sha256()
-    try:
-        if not path.is_file():
-            raise BadInputError("is not a file", where=str(path))
-        with open_regular(path) as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
-                digest.update(chunk)
-    except (OSError, ValueError) as error:
-        raise BadInputError(f"cannot be read: {error}", where=str(path)) from error
-    return digest.hexdigest()

@@ -15,8 +15,8 @@ from lumiimg.resolve.request import words_of
 from lumiimg.wording import count, typed
 
 if TYPE_CHECKING:
+    from lumiimg.fetch.mirrors import Mirrors
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.request import Request
 
 _USUAL = "lumiimg.lock"

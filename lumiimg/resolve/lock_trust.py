@@ -11,11 +11,11 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.errors import BadInputError, LumiimgError, shortened
+from lumiimg.fetch.mirrors import Mirrors, general_index, public_index
 from lumiimg.resolve.arguments import values_of
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.locking import lock_source
-from lumiimg.resolve.network.mirrors import Mirrors, general_index, public_index
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _is_known(source: LockedSource, known: LayerSource | None, layer: LockedLaye
 def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
     if not any(layer.wheels for layer in lock.stack):
         return
-    indexes = own_table("lumiimg.resolve.network", "indexes.toml")["index"]
+    indexes = own_table("lumiimg.fetch", "indexes.toml")["index"]
     files_of = {f"https://{index['host']}": f"https://{index['files']}" for index in indexes}
     hosts = {*public_index(), *map(_host, mirrors.table.values())}
     with suppress(LumiimgError):

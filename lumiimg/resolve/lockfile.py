@@ -20,14 +20,14 @@ from lumiimg.catalog.layers import AGENTS, NAME, SHA256, Layer, read_release, ro
 from lumiimg.catalog.toml_table import LONG_FAULT, CatalogError, Table, read_limited
 from lumiimg.errors import BadInputError, MissingHereError, RefusedError, shortened
 from lumiimg.fabric.path import Fabric
-from lumiimg.files import open_regular
+from lumiimg.fetch.mirrors import Mirrors, validated_url
+from lumiimg.fetch.reference import parse_reference
+from lumiimg.files import file_sha256, open_regular
 from lumiimg.resolve.arguments import LONGEST
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
 from lumiimg.resolve.image_base import LOCAL_AGENTS, foreign_layer
-from lumiimg.resolve.lock import STAGED_FILE, Lock, LockedLayer, LockedSource, file_sha256
+from lumiimg.resolve.lock import STAGED_FILE, Lock, LockedLayer, LockedSource
 from lumiimg.resolve.lock_agreement import refuse_disagreement, twice
-from lumiimg.resolve.network.mirrors import Mirrors, checked
-from lumiimg.resolve.network.registry import parse_reference
 from lumiimg.resolve.own_requirements import OwnPackages
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.request import Request
@@ -411,7 +411,7 @@ def _source(entry: Table) -> LockedSource:
         LockedSource,
         file=_file(entry, "file"),
         sha256=_sha256_of(entry),
-        location=location if Path(location).is_absolute() else checked(location, "url"),
+        location=location if Path(location).is_absolute() else validated_url(location, "url"),
         note=entry.string("note", may_be_empty=True),
         version="",
     )
@@ -442,7 +442,7 @@ def _wheels(table: Table) -> tuple[dict[str, list[LockedSource]], PythonTarget |
         if len(files) != 1:
             package.fault("wheels", f"should be 1 file, are {len(files)}")
         for wheel in files:
-            file, url = _file(wheel, "name"), checked(wheel.string("url"), f"the wheel of {name}")
+            file, url = _file(wheel, "name"), validated_url(wheel.string("url"), f"the wheel of {name}")
             source = LockedSource(name, "", file, _sha256_of(wheel.table("hashes")), url, "", version)
             found.setdefault(layer, []).append(source)
     if glibc is None:

@@ -11,10 +11,11 @@ from lumiimg.catalog.needs import version_of
 from lumiimg.catalog.templates import expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
+from lumiimg.fetch.mirrors import validated_url
+from lumiimg.files import file_sha256
 from lumiimg.resolve.arguments import LONGEST, values_of
 from lumiimg.resolve.bootstrap import choose_bootstrap
-from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
-from lumiimg.resolve.network.mirrors import checked
+from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.stack import HEADERS, Stack
 from lumiimg.secret import hidden, is_secret_name
@@ -139,11 +140,11 @@ def lock_source(source: LayerSource, arguments: Mapping[str, str], asked: Mappin
     pinned = source.sha256.get(key)
     given = asked.get(source.name)
     if given is None:
-        url = checked(expand(source.url, arguments), f"the source {source.name}")
+        url = validated_url(expand(source.url, arguments), f"the source {source.name}")
         return LockedSource(source.name, source.variable, _safe(file), pinned, url, "" if pinned else MADE_HERE)
     location, digest = _split_digest(source.name, given)
     if location.startswith(("http://", "https://")):
-        checked(location, f"--source {source.name}")
+        validated_url(location, f"--source {source.name}")
         expected = digest or pinned
         note = "" if expected else MADE_HERE
         return LockedSource(source.name, source.variable, _safe(file), expected, location, note)

@@ -12,14 +12,16 @@ from packaging.utils import canonicalize_name
 from lumiimg.catalog.templates import expand
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError
+from lumiimg.fetch.daemon import save_from_daemon
+from lumiimg.fetch.http import Http, ReplacedError
+from lumiimg.fetch.mirrors import Mirrors, general_index
+from lumiimg.fetch.pull import save_image, save_sif
+from lumiimg.fetch.reference import DAEMON_SCHEME, parse_reference
+from lumiimg.fetch.registry import ImageManifest, resolve_image
+from lumiimg.files import file_sha256
 from lumiimg.resolve.archive_requirements import read_requirements
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants, resolve
-from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256, wants_python
-from lumiimg.resolve.network.daemon import saved
-from lumiimg.resolve.network.mirrors import Mirrors, general_index
-from lumiimg.resolve.network.pull import save_image, save_sif
-from lumiimg.resolve.network.registry import DAEMON_SCHEME, ImageManifest, parse_reference, resolve_image
-from lumiimg.resolve.network.web import ReplacedError, Web
+from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.wording import count, size
 
@@ -27,16 +29,16 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from lumiimg.fetch.store import Store
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.python_target import PythonTarget
-    from lumiimg.resolve.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where answers come from."""
 
-    web: Web
+    web: Http
     store: Store
     mirrors: Mirrors
     cache: Path
@@ -51,7 +53,7 @@ def pulled(base: str, sources: Sources, cache: Path) -> Path:
     there is no engine.
     """
     if base.startswith(DAEMON_SCHEME):
-        return saved(base, cache / "daemon", sources.on_line)
+        return save_from_daemon(base, cache / "daemon", sources.on_line)
     found = resolve_image(parse_reference(base, sources.mirrors), sources.web)
     store = cache / ("oras" if base.startswith("oras://") else "oci")
     name = found.digest.removeprefix("sha256:")
@@ -100,7 +102,7 @@ def settle(
     """
     bootstrap = _as_before(lock.bootstrap, before)
     if bootstrap.image is not None:
-        bootstrap.image.refuse_unproved()
+        bootstrap.image.require_tls_or_digest()
     if pin_base and lock.bootstrap.is_open and bootstrap.image is not None:
         sources.on_line(f"looking up {bootstrap.image}")
         with _held(before):

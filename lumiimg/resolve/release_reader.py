@@ -17,14 +17,15 @@ from lumiimg.catalog.needs import NO_VERSION, Need, version_of
 from lumiimg.catalog.templates import expand, placeholders
 from lumiimg.catalog.unlisted import FILE, METADATA, PROJECT, ReadFact, Unlisted
 from lumiimg.errors import FailedError
+from lumiimg.fetch.deadline import Bounds
+from lumiimg.fetch.http import require_tls_or_digest
 from lumiimg.resolve.network.index import IndexFile, metadata_of, project_page
-from lumiimg.resolve.network.web import Bounds, refuse_unproved
 from lumiimg.resolve.source_archive import ChunkReader, read_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lumiimg.resolve.network.web import Web
+    from lumiimg.fetch.http import Http
 
 _VALUE = re.compile(r"[!-~](?:[ -~]{0,398}[!-~])?")
 """Of a fact: what is printed, and no more than anybody writes."""
@@ -68,13 +69,13 @@ class ProjectPages:
         return next(good, None) or next(wanted.filter(self.versions, prereleases=True), None)
 
 
-def read_pages(rule: Unlisted, index: str, web: Web) -> ProjectPages:
+def read_pages(rule: Unlisted, index: str, web: Http) -> ProjectPages:
     """Return the pages of a rule's projects. Raises as `project_page` does."""
     names = (*rule.projects, *rule.companions)
     return ProjectPages(rule, {name: project_page(index, name, web) for name in names})
 
 
-def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Web) -> tuple[Release, ...]:
+def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Http) -> tuple[Release, ...]:
     """Return the rows of a version: of each project that has it one, of wheels for ROCm one for each ROCm.
 
     Raises FailedError, MissingHereError where what a file says of it cannot be had.
@@ -111,7 +112,7 @@ def _is_build_of(file: IndexFile, wanted: Version, rule: Unlisted) -> bool:
 
 
 def _release(
-    layer: Layer, version: Version, project: str, files: Sequence[IndexFile], pages: ProjectPages, web: Web
+    layer: Layer, version: Version, project: str, files: Sequence[IndexFile], pages: ProjectPages, web: Http
 ) -> Release:
     rule = pages.rule
     chosen = next((file for file in files if file.yanked is None), files[0])
@@ -154,12 +155,12 @@ def _release(
     return _like_rows(release, layer, rule)
 
 
-def _texts(file: IndexFile, project: str, rule: Unlisted, web: Web) -> dict[str, str]:
+def _texts(file: IndexFile, project: str, rule: Unlisted, web: Http) -> dict[str, str]:
     """Return the files that facts are read from, by name."""
     names = {name for fact in rule.facts for name in fact.files} - {PROJECT, FILE}
     texts = {PROJECT: project, FILE: file.name}
     if rule.read == "sdist" and names:
-        refuse_unproved(file.url)
+        require_tls_or_digest(file.url)
         with web.open(file.url, Bounds(*_SDIST_BOUNDS), {}) as stream:
             return texts | read_texts(ChunkReader(stream.chunks), names.__contains__, _UNPACKED_LIMIT_BYTES, file.name)
     if METADATA in names:
@@ -175,7 +176,7 @@ def value_of(fact: ReadFact, texts: Mapping[str, str]) -> str | None:
     return None
 
 
-def _companions(file: IndexFile, project: str, pages: ProjectPages, web: Web) -> tuple[dict[str, str], list[str]]:
+def _companions(file: IndexFile, project: str, pages: ProjectPages, web: Http) -> tuple[dict[str, str], list[str]]:
     """Return the versions of the companions that belong to a file, and what is in doubt about them."""
     found, doubts = dict[str, str](), list[str]()
     for name in pages.rule.companions:

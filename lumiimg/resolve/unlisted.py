@@ -10,8 +10,8 @@ from lumiimg.catalog.layers import PIN, Layer, Release
 from lumiimg.catalog.needs import NO_VERSION, exact_version, version_of
 from lumiimg.catalog.templates import placeholders
 from lumiimg.errors import FailedError, MissingHereError
+from lumiimg.fetch.mirrors import general_index
 from lumiimg.resolve.context import FoundReleases
-from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.release_reader import expanded, filled, needs_of, read_pages, read_releases
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from lumiimg.elf.facts import read_elf
 from lumiimg.elf.reader import BytesReader
 from lumiimg.engine.engine import PACKED, Engine, clean_environment, find_engine
 from lumiimg.errors import MissingHereError
-from lumiimg.resolve.network.mirrors import apt_mirror
+from lumiimg.fetch.mirrors import apt_mirror
 from tests.engine.groups import SLURM, Groups, group, place
 from tests.shared.programs import needs, patient
 from tests.shared.validation import told_by

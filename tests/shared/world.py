@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 from packaging.requirements import Requirement
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.resolve.network.mirrors import PYPI
+from lumiimg.fetch.mirrors import PYPI
 from tests.shared.loopback import Asked, Reply, listening, part
 from tests.shared.oci_builder import MANIFEST, Layout, digest
 

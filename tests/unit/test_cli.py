@@ -360,7 +360,7 @@ def test_without_an_engine_a_build_says_what_is_missing_and_exits_4(
 def test_definitions_are_written_whole_or_not_at_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lumiimg.resolve.network.web._PAUSE_S", 0.0)  # between attempts
+    monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)  # between attempts
     folder = tmp_path / "defs"
     argv = ["build", "--base", "debian-13", "--add", "aws-ofi-nccl==1.19.0", "--definitions", str(folder), "--quiet"]
     argv += ["--mirror", "debian=http://m/debian", "--mirror", "https://github.com=http://127.0.0.1:9"]

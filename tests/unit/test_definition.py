@@ -20,8 +20,8 @@ from lumiimg.definition.text import (
     quote_bash,
 )
 from lumiimg.definition.writer import write_chain, write_flat
+from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve.context import PlanContext
-from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, FREE, LAYER, ODD, MakeLayer, catalogue_of

@@ -29,9 +29,9 @@ from lumiimg.definition.definition import BUILD_FOLDER
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode, LumiimgError
+from lumiimg.fetch.mirrors import parse_mirrors
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lockfile import read_lock
-from lumiimg.resolve.network.mirrors import parse_mirrors
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.shared import fabric_builder

@@ -20,9 +20,9 @@ from lumiimg.catalog.layers import read_layer
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
+from lumiimg.fetch.logins import login_for
 from lumiimg.nccl import sources
 from lumiimg.resolve.lockfile import layer_digest
-from lumiimg.resolve.network.session import login_for
 from tests.shared.layer_builder import LAYER, MakeLayer
 from tests.shared.programs import patient, sampled
 
@@ -104,7 +104,6 @@ from lumiimg.build import capability_cache
 from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.build.local_base import base_digest
 from lumiimg.cli.main import main
-from lumiimg.resolve.network.resume import Partial
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 root, cache = Path(sys.argv[1]), LayerCache(Path(sys.argv[1]))
 signal.alarm(20)
@@ -114,7 +113,6 @@ for name in sys.argv[2].split():
 print(cache.find(CacheKey({"definition": "above"}), "1" * 64))
 print(base_digest(root / "base", root, print))
 print(capability_cache.recall(Path("/bin/true"), {"PATH": "/bin"}, root))
-print(Partial(root, is_known=False).validator("https://host.test"))
 for verb in ("ls", "verify", "prune", "ls"):
     print("code", int(main(["cache", verb])), flush=True)
 """

@@ -16,19 +16,29 @@ from lumiimg.build.overlay import Overlay
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import FailedError, LumiimgError
+from lumiimg.fetch import connection, download, http, pull
+from lumiimg.fetch.http import Http
+from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
+from lumiimg.fetch.pull import save_sif
+from lumiimg.fetch.reference import parse_reference
+from lumiimg.fetch.registry import (
+    SIF_LAYER,
+    Descriptor,
+    Document,
+    ImageManifest,
+    Repository,
+    VerifiedManifest,
+    resolve_image,
+)
+from lumiimg.fetch.store import Store
 from lumiimg.resolve import uv
 from lumiimg.resolve.closure import Indexes, LayerWants, resolve
-from lumiimg.resolve.network import download, pull, web
-from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
-from lumiimg.resolve.network.pull import save_sif
-from lumiimg.resolve.network.registry import SIF_LAYER, ImageManifest, Repository, parse_reference, resolve_image
-from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.store import Store
 from tests.shared.build_machine import build_machine
 from tests.shared.hostile_server import serving
 from tests.shared.loopback import Reply, listening
 from tests.shared.programs import EVERYTHING
+from tests.shared.tls import CERTIFICATE
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -76,15 +86,16 @@ SERVERS: dict[str, tuple[bytes, bytes]] = {
 
 
 def _image(url: str, name: str) -> Repository:
-    return Repository(parse_reference(name, parse_mirrors({}, [f"docker.io={url}"])), Web())
+    return Repository(parse_reference(name, parse_mirrors({}, [f"docker.io={url}"])), Http())
 
 
 def _manifest(url: str, _: Path) -> None:
-    resolve_image(parse_reference("a/b:tag", parse_mirrors({}, [f"docker.io={url}"])), Web())
+    resolve_image(parse_reference("a/b:tag", parse_mirrors({}, [f"docker.io={url}"])), Http())
 
 
 def _config(url: str, _: Path) -> None:
-    _image(url, "a/b").config(f"sha256:{MARK}")
+    found = Descriptor("application/vnd.oci.image.config.v1+json", f"sha256:{MARK}", 4)
+    _image(url, "a/b").config(VerifiedManifest("", "", "", Document(2, config=found), b""))
 
 
 def _token(url: str, _: Path) -> None:
@@ -95,29 +106,29 @@ def _token(url: str, _: Path) -> None:
 
 def _index(url: str, folder: Path) -> None:
     wants = LayerWants("a", "1", pins=("egg==1.0",))
-    indexes = Indexes(f"{url}/simple", Web(), folder / "uv")
+    indexes = Indexes(f"{url}/simple", Http(), folder / "uv")
     resolve([wants], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=lambda _: None)
 
 
 def _general_index(url: str, folder: Path) -> None:
     """The one that uv alone asks."""
     wants = LayerWants("a", "1", requires=("egg",))
-    indexes = Indexes(f"{url}/simple", Web(), folder / "uv")
+    indexes = Indexes(f"{url}/simple", Http(), folder / "uv")
     resolve([wants], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=lambda _: None)
 
 
 def _wheel(url: str, folder: Path) -> None:
-    Store(folder, Web(), Mirrors({})).get(f"{url}/egg-1.0-py3-none-any.whl", MARK)
+    Store(folder, Http(), Mirrors({})).get(f"{url}/egg-1.0-py3-none-any.whl", MARK)
 
 
 def _new_source(url: str, folder: Path) -> None:
-    Store(folder, Web(), Mirrors({})).add(f"{url}/source.tar.gz")
+    Store(folder, Http(), Mirrors({})).add(f"{url}/source.tar.gz")
 
 
 def _sif(url: str, folder: Path) -> None:
     reference = parse_reference("a/b:tag", parse_mirrors({}, [f"docker.io={url}"]))
     digest = f"sha256:{MARK}"
-    save_sif(ImageManifest(reference, digest, None, SIF_LAYER, 4, (digest,), {}), Web(), folder / "image.sif")
+    save_sif(ImageManifest(reference, digest, None, SIF_LAYER, 4, (digest,), {}), Http(), folder / "image.sif")
 
 
 KINDS: dict[str, Callable[[str, Path], None]] = {
@@ -144,14 +155,16 @@ HARMLESS = {
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "_ANSWER_S", LIMIT_S)
-    monkeypatch.setattr(web, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(http, "_ANSWER_S", LIMIT_S)
+    monkeypatch.setattr(connection, "_PAUSE_S", 0.01)
     monkeypatch.setattr(download, "TOTAL_S", LIMIT_S)
     monkeypatch.setattr(download, "_PAUSE_S", 0.01)
     monkeypatch.setattr(pull, "_LAYER_S", LIMIT_S)
     monkeypatch.setattr(uv, "_LIMIT_S", LIMIT_S)
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setenv("NO_PROXY", "*")
+    # read in a moment: Python forgets to close a socket that ends between its connection and its handshake
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(CERTIFICATE))
 
 
 @pytest.mark.threat
@@ -193,6 +206,6 @@ def test_a_base_is_pulled_within_limits_though_there_is_an_engine(tmp_path: Path
             step = LayerBuild(build_machine(engine), {}, base, tmp_path / "step", io.BytesIO(), print)
             start = time.monotonic()
             with pytest.raises(FailedError, match=r"http://127\.0\.0\.1:"):
-                Overlay().base(step, tmp_path / "x.sif", Store(tmp_path / "store", Web(), Mirrors({})))
+                Overlay().base(step, tmp_path / "x.sif", Store(tmp_path / "store", Http(), Mirrors({})))
             assert time.monotonic() - start < LIMIT_S * 4 + SLACK_S, server
         assert not (tmp_path / "x.sif").exists(), server

@@ -67,7 +67,7 @@ def folder(
     make_layer("snake", SNAKE)
     make_layer("tool", ARCHIVE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lumiimg.resolve.network.web._PAUSE_S", 0.0)
+    monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)
     return layers
 
 

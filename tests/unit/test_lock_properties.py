@@ -17,9 +17,9 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain
 from lumiimg.errors import BadInputError, RefusedError
+from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lockfile import read_lock, to_text
-from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.fuzz.locks import REQUESTS, settled

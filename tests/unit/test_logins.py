@@ -17,10 +17,10 @@ from lumiimg.build.layer_build import LayerBuild
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import LumiimgError
+from lumiimg.fetch.daemon import save_from_daemon
+from lumiimg.fetch.http import Http
 from lumiimg.resolve import closure
 from lumiimg.resolve.closure import Indexes, LayerWants, resolve
-from lumiimg.resolve.network import daemon
-from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.python_target import PythonTarget
 from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.programs import needs
@@ -84,7 +84,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         **dict.fromkeys(("REQUESTS_CA_BUNDLE", "PIP_CERT"), str(CERTIFICATE)),
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("lumiimg.resolve.network.web._PAUSE_S", 0.0)
+    monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)
     return home
 
 
@@ -96,7 +96,7 @@ def write_netrc(home: Path, text: str) -> None:
 def by_uv(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closure, "_index_of", lambda _, indexes, __: indexes[0])
     layer = LayerWants("a", "1", pins=("egg==1.0",), indexes=(f"{url}/whl",), requires=("ham",))
-    indexes = Indexes(f"{url}/simple", Web(), folder / "uv")
+    indexes = Indexes(f"{url}/simple", Http(), folder / "uv")
     with pytest.raises(LumiimgError):
         resolve([layer], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=print)
 
@@ -104,12 +104,12 @@ def by_uv(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def by_docker(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", url.replace("http://", "tcp://"))
     with pytest.raises(LumiimgError):
-        daemon.saved("docker-daemon://theirs:1", folder / "saved", print)
+        save_from_daemon("docker-daemon://theirs:1", folder / "saved", print)
 
 
 def by_ourselves(url: str, _folder: Path, _monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LumiimgError):
-        Web().ask(f"{url}/file", limit_bytes=10)
+        Http().get(f"{url}/file", limit_bytes=10)
 
 
 def by_debootstrap(url: str, folder: Path, _monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_the_lock_that_comes_of_an_index_with_a_login_has_none(tls: Server, home
         )
 
     tls.leads = answer
-    indexes = Indexes(f"{tls.url}/simple", Web(), tmp_path / "uv")
+    indexes = Indexes(f"{tls.url}/simple", Http(), tmp_path / "uv")
     layer = LayerWants("a", "1", pins=("egg==1.0",), indexes=(f"{tls.url}/whl",))
     found = resolve([layer], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=print)
     assert [wheel.url for wheel in found["a"]] == [f"{tls.url}/{file}"]
@@ -205,7 +205,7 @@ def test_an_engine_gets_a_login_for_registries_with_tls_alone(tmp_path: Path, mo
     for (agent, plain_http), gets in cases.items():
         step = step_of(tmp_path, Header(agent, "host.test/a"))
         machine = replace(step.machine, engine=Engine(engine, EngineKind.APPTAINER, "1", frozenset()))
-        definition, log = replace(step.definition, plain_http=plain_http), Log()
+        definition, log = replace(step.definition, insecure=plain_http), Log()
         with pytest.raises(LumiimgError):
             replace(step, machine=machine, definition=definition, log=log).build(tmp_path / "target")
         said = set(log.getvalue().decode().splitlines())

@@ -88,7 +88,7 @@ def folder(
     make_layer("ham", HAM)
     make_layer("fast-attn", COMPILED)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lumiimg.resolve.network.web._PAUSE_S", 0.0)
+    monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     return layers
 

@@ -32,18 +32,19 @@ from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, ExitCode, FailedError
+from lumiimg.fetch.http import Http
+from lumiimg.fetch.mirrors import Mirrors
+from lumiimg.fetch.store import Store
+from lumiimg.files import file_sha256
 from lumiimg.host.image_manifest import MANIFEST_PATH, make_manifest, read_manifest, to_text
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image, sif_writer
 from lumiimg.image.shell.parser import Simple, parse
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.image_base import foreign_layer
-from lumiimg.resolve.lock import LockedSource, file_sha256
-from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.network.web import Web
+from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request, options_of
-from lumiimg.resolve.store import Store
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import examples, squashed
@@ -363,10 +364,10 @@ def test_a_source_that_was_a_file_counts_only_where_it_is_kept_already(
 
 
 def test_a_local_source_is_a_file_of_some_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(tmp_path / "store", Web(), Mirrors({}))
+    store = Store(tmp_path / "store", Http(), Mirrors({}))
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_text("content")
-    monkeypatch.setattr("lumiimg.resolve.store.SIZE_LIMIT_BYTES", 6)
+    monkeypatch.setattr("lumiimg.fetch.store.SIZE_LIMIT_BYTES", 6)
     for name, what in (
         ("/dev/zero", "is not a file"),
         ("pipe", "is not a file"),
@@ -378,7 +379,7 @@ def test_a_local_source_is_a_file_of_some_size(tmp_path: Path, monkeypatch: pyte
         assert str(tmp_path / name) in str(caught.value)
     with pytest.raises(FailedError, match="is larger than 6 bytes"):
         store.add(str(tmp_path / "file"))
-    monkeypatch.setattr("lumiimg.resolve.store.SIZE_LIMIT_BYTES", 7)
+    monkeypatch.setattr("lumiimg.fetch.store.SIZE_LIMIT_BYTES", 7)
     assert store.add(str(tmp_path / "file")) == file_sha256(tmp_path / "file")
 
 
@@ -488,7 +489,7 @@ def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, 
         documents={PLAN: b"{}"},
         environment=dict(os.environ),
         cache=cache,
-        downloads=Store(cache / "sources", Web(), Mirrors({})),
+        downloads=Store(cache / "sources", Http(), Mirrors({})),
         **{
             "node": None,
             "progress": Progress(),

@@ -14,8 +14,8 @@ from lumiimg.cli.main import main
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
+from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve.lockfile import read_lock
-from lumiimg.resolve.network.mirrors import Mirrors
 from tests.shared.layer_builder import RECIPES
 from tests.shared.world import World, serve, wheels_of_layers
 

@@ -14,19 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, UndecidedError
-from lumiimg.resolve.network import web as web_room
-from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
-from lumiimg.resolve.network.registry import (
-    DOCKER_HUB_API,
-    SIF_LAYER,
-    ImageManifest,
-    ImageReference,
-    parse_reference,
-    resolve_image,
-)
-from lumiimg.resolve.network.web import Response, Web
+from lumiimg.fetch import connection, http
+from lumiimg.fetch.http import Http, Response
+from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
+from lumiimg.fetch.reference import ImageReference, parse_reference
+from lumiimg.fetch.registry import DOCKER_HUB_API, SIF_LAYER, ImageManifest, resolve_image
+from lumiimg.fetch.store import Store
 from lumiimg.resolve.pin import Sources, pulled
-from lumiimg.resolve.store import Store
 from tests.shared.loopback import Asked, Reply, listening, part
 from tests.shared.tls import CERTIFICATE, certified
 
@@ -72,7 +66,7 @@ def test_a_name_means_what_docker_takes_it_for() -> None:
     ):
         reference = parse_reference(text, NO_MIRRORS)
         assert str(reference) == meant
-        assert not reference.plain_http
+        assert not reference.insecure
         assert parse_reference(meant, NO_MIRRORS) == replace(reference, tag=None if "@" in meant else reference.tag)
     text = f"host.org/{'a' * 246}:{'t' * 128}@{SHA}"
     assert parse_reference(text, NO_MIRRORS).repository == "a" * 246
@@ -87,7 +81,7 @@ def test_a_mirror_takes_the_place_of_its_registry() -> None:
         ("quay.io=http://host.org", "docker.io/library/a:latest", False),
     ):
         reference = parse_reference("a", parse_mirrors({}, [mirror]))
-        assert (str(reference), reference.plain_http) == (meant, plain)
+        assert (str(reference), reference.insecure) == (meant, plain)
     for target in ("http://", "ftp://host.org", "http://me:hunter2@host.org", "host.org/UPPER", "http://host"):
         with pytest.raises(BadInputError, match=r"^mirror 'docker\.io': is not a registry") as caught:
             parse_reference("a", Mirrors({"docker.io": target}))
@@ -146,7 +140,7 @@ class Registry:
 
     def resolve(self, name: str = ":tag", platform: str = "linux/amd64") -> ImageManifest:
         reference = parse_reference(f"registry.test/a/b{name}", Mirrors({"registry.test": self.url}))
-        return resolve_image(reference, Web(), platform=platform)
+        return resolve_image(reference, Http(), platform=platform)
 
     def authorised(self, shown: str | None) -> bool:
         """Whether the token is the one of now; used up, another takes its place."""
@@ -217,8 +211,9 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nobody's login or proxy, and no patience."""
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr(web_room, "TIMEOUT_S", (5.0, 1.0))
-    monkeypatch.setattr(web_room, "_ATTEMPTS", 1)
+    monkeypatch.setattr(http, "_CONNECT_S", 5.0)
+    monkeypatch.setattr(connection, "_READ_S", 1.0)
+    monkeypatch.setattr(http, "_ATTEMPTS", 1)
 
 
 def test_the_platform_is_chosen_from_an_index(server: Registry) -> None:
@@ -275,7 +270,10 @@ def test_what_is_no_image_is_refused(server: Registry) -> None:
     for lie in ({"digest": "sha256:5"}, {"size": -1}, {"size": 1e400}, {"size": "5"}, {"mediaType": None}):
         document = manifest_of(config, layers=[LAYERS[0] | lie])
         server.manifest("tag", json.dumps(document).replace("Infinity", "1e400").encode())
-        with pytest.raises(FailedError, match=r"/v2/a/b/manifests/tag: names content without a type"):
+        with pytest.raises(
+            FailedError,
+            match=r"/v2/a/b/manifests/tag: is not the JSON that a registry sends: .*layers\[0\]|out of range",
+        ):
             server.resolve()
 
 
@@ -326,14 +324,14 @@ def test_a_token_is_not_asked_for_just_anywhere(server: Registry) -> None:
         assert len(server.asked) == 2, body
 
 
-class Answering(Web):
+class Answering(Http):
     """A stand-in for the network: one answer to all."""
 
     def __init__(self, status: int, **headers: str) -> None:
         super().__init__()
         self.status, self.headers, self.asked = status, headers, list[str]()
 
-    def ask(self, url: str, **_: Any) -> Response:
+    def get(self, url: str, **_: Any) -> Response:
         self.asked.append(url)
         return Response(url, self.status, {name.replace("_", "-"): text for name, text in self.headers.items()}, b"")
 
@@ -429,7 +427,7 @@ def cut(data: bytes, *after: int) -> list[Reply]:
 
 def pull(server: Registry, cache: Path, base: str = "docker://registry.test/a/b:tag") -> Path:
     """Fetch the image in a new run."""
-    web, mirrors = Web(), Mirrors({"registry.test": server.url})
+    web, mirrors = Http(), Mirrors({"registry.test": server.url})
     return pulled(base, Sources(web, Store(cache / "sources", web, mirrors), mirrors, cache, lambda _: None), cache)
 
 
@@ -458,7 +456,7 @@ def test_the_next_run_fetches_only_what_is_missing_of_an_image(
     filled(server)
     server.replies[blob_path(BLOBS[1])] = cut(BLOBS[1], 1000)
     with monkeypatch.context() as ending:
-        ending.setattr(Web, "pause", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        ending.setattr("lumiimg.fetch.download.time.sleep", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             pull(server, tmp_path)
     assert not list((tmp_path / "oci").glob("*/oci-layout"))
@@ -474,7 +472,7 @@ def test_the_next_run_fetches_only_what_is_missing_of_an_image(
 def test_a_sif_behind_a_token_goes_on_where_it_ended(
     server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lumiimg.resolve.network.download._ATTEMPTS", 1)
+    monkeypatch.setattr("lumiimg.fetch.download._ATTEMPTS", 1)
     data = server.blob(BLOBS[0])
     server.manifest("tag", manifest_of(server.blob({}), layers=[descriptor(SIF_LAYER, data)]))
     guarded(server)
@@ -517,12 +515,17 @@ def test_each_misbehaviour_is_one_line_with_the_address(server: Registry) -> Non
         (Reply(body=b"<html>"), "is not the JSON"),
         (Reply(body=b"[" * 100_000), "is not the JSON"),
         (Reply(body=b'{"schemaVersion": 1' + b"0" * 5000 + b"}"), "is not the JSON"),
-        (Reply(body=b"[]"), "not the object"),
-        (Reply(body=b"{}"), "is neither an image nor an index"),
-        (Reply(body=b'{"schemaVersion": 1, "fsLayers": []}'), "schema 1"),
-        (Reply(body=b'{"manifests": []}'), "has no image for linux/amd64; there is: none"),
-        (Reply(body=b'{"layers": []}'), "names content without"),
-        (Reply(body=b'{"layers": []}', headers={"Content-Type": INDEX}), "is neither an image nor an index"),
+        (Reply(body=b"[]"), "is not the JSON that a registry sends: Expected `object`"),
+        (Reply(body=b"{}"), "is not the JSON .*`schemaVersion`"),
+        (Reply(body=b'{"schemaVersion": 2}'), "is neither an image nor an index"),
+        (Reply(body=b'{"schemaVersion": 1, "fsLayers": []}'), "is neither an image nor an index"),
+        (Reply(body=b'{"schemaVersion": 1, "layers": []}'), "is neither an image nor an index"),
+        (Reply(body=b'{"schemaVersion": 2, "manifests": []}'), "has no image for linux/amd64; there is: none"),
+        (Reply(body=b'{"schemaVersion": 2, "layers": []}'), "holds an image without a config"),
+        (
+            Reply(body=b'{"schemaVersion": 2, "layers": []}', headers={"Content-Type": INDEX}),
+            "is neither an image nor an index",
+        ),
         (Reply(302, headers={"Location": "http://[zz"}), ": "),
         (Reply(302, headers={"Location": "file:///etc/passwd"}), ": "),
         (Reply(302, headers={"Location": "http://x:y:z/"}), ": "),

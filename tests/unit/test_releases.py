@@ -22,7 +22,7 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import Layer, Release, read_layer
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from lumiimg.resolve.network.web import Web
+from lumiimg.fetch.http import Http
 from lumiimg.resolve.release_reader import read_pages, read_releases
 from tests.fuzz.targets.resolve import signed
 from tests.shared.programs import EVERYTHING, sampled
@@ -138,7 +138,7 @@ def test_a_vllm_that_needs_torch_2_11_gets_it_or_is_refused_with_a_network_and_w
 
 def rows_of(layer: str, version: str, index: ReleaseIndex) -> tuple[Release, ...]:
     """Return what is read of a version in an index."""
-    entry, web = open_catalogue({}).layer(layer), Web()
+    entry, web = open_catalogue({}).layer(layer), Http()
     assert entry.unlisted is not None
     return read_releases(entry, Version(version), read_pages(entry.unlisted, index.url, web), web)
 

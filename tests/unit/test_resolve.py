@@ -10,8 +10,8 @@ import pytest
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, RefusedError
 from lumiimg.fabric.rccl import Rccl, generation_of, version_of_code
+from lumiimg.fetch.mirrors import Mirrors, apt_mirror, parse_mirrors
 from lumiimg.resolve.context import PlanContext
-from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror, parse_mirrors
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer

@@ -95,7 +95,7 @@ def test_no_secret_is_in_any_file_or_stream(
     work.mkdir()
     monkeypatch.chdir(work)
     monkeypatch.setenv("LUMIIMG_CACHE", str(work / "cache"))
-    monkeypatch.setattr("lumiimg.resolve.network.web._PAUSE_S", 0.0)
+    monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)
     image = fabric_builder.image(tmp_path / "image")
     with open_image(fabric_builder.host(tmp_path / "host")) as opened:
         write_snapshot(scan_host(os.environ, root=opened.root), work / "host.json")

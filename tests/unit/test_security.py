@@ -28,13 +28,13 @@ from lumiimg.engine.engine import find_container_engine
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError
+from lumiimg.fetch.http import Http
+from lumiimg.fetch.mirrors import Mirrors, general_index, refuse_password
 from lumiimg.files import write_text
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.nccl import sources as log_sources
 from lumiimg.nccl.lines import EVIDENCE_LIMIT, evidence_text, excerpt
-from lumiimg.resolve.network.mirrors import Mirrors, general_index, refuse_password
-from lumiimg.resolve.network.web import Web
 from lumiimg.secret import HIDDEN, has_key, hidden, is_secret_name, known_secrets, without_secrets
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
@@ -155,12 +155,12 @@ def test_xz_may_not_ask_for_more_memory_than_others(
 
 @pytest.mark.threat
 def test_a_server_whose_certificate_nobody_vouches_for_is_not_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lumiimg.resolve.network.web._ATTEMPTS", 0)  # one is like the other
+    monkeypatch.setattr("lumiimg.fetch.http._ATTEMPTS", 0)  # one is like the other
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
     asked: list[Asked] = []
     with listening(asked.append, certified()) as url, pytest.raises(LumiimgError, match="certificate"):
-        Web().ask(f"{url}/", limit_bytes=10)
+        Http().get(f"{url}/", limit_bytes=10)
     assert asked == []
 
 

@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 
 from lumiimg.errors import FailedError, LumiimgError
+from lumiimg.fetch import connection, download, http
+from lumiimg.fetch.http import Http
+from lumiimg.fetch.logins import login_for
+from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
+from lumiimg.fetch.reference import parse_reference
+from lumiimg.fetch.registry import resolve_image
+from lumiimg.fetch.store import Store
 from lumiimg.resolve.closure import Indexes, LayerWants, resolve
-from lumiimg.resolve.network import download, web
-from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
-from lumiimg.resolve.network.registry import parse_reference, resolve_image
-from lumiimg.resolve.network.session import login_for
-from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.store import Store
 from tests.shared.hostile_server import serving
 from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.tls import CERTIFICATE, certified
@@ -34,7 +35,7 @@ LIMIT_S = 0.4
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "_ANSWER_S", LIMIT_S)
+    monkeypatch.setattr(http, "_ANSWER_S", LIMIT_S)
     monkeypatch.setattr(download, "TOTAL_S", LIMIT_S)
     monkeypatch.setenv("NO_PROXY", "*")
 
@@ -46,19 +47,19 @@ def test_a_proxy_that_goes_on_for_ever_is_left_in_time(monkeypatch: pytest.Monke
     with serving(*ENDLESS) as url:
         monkeypatch.setenv("https_proxy", url)
         with pytest.raises(LumiimgError, match="did not come within 0 s"):
-            Web().ask("https://host.test/file", limit_bytes=10)
+            Http().get("https://host.test/file", limit_bytes=10)
 
 
 @pytest.mark.threat
 def test_many_slow_answers_take_no_more_than_the_command_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "_ALL_ANSWERS_S", 2 * LIMIT_S)
+    monkeypatch.setattr(http, "_ALL_ANSWERS_S", 2 * LIMIT_S)
     with serving(*ENDLESS) as url:
-        asking = Web()
+        asking = Http()
         for _ in range(2):
             with pytest.raises(FailedError, match="did not come within"):
-                asking.ask(url, limit_bytes=10)
+                asking.get(url, limit_bytes=10)
         with pytest.raises(FailedError, match="all that is left for the answers of one command"):
-            asking.ask(url, limit_bytes=10)
+            asking.get(url, limit_bytes=10)
 
 
 PACKED = gzip.compress(b"\0" * 1_000_000)
@@ -95,21 +96,21 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 def test_an_answer_is_unpacked_once_and_no_further_than_it_may_be_long(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "_ANSWER_S", 60.0)
-    monkeypatch.setattr(web, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(http, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(connection, "_PAUSE_S", 0.0)
     url = server.url
-    assert len(Web().ask(f"{url}/once", limit_bytes=1_000_000).body) == 1_000_000
+    assert len(Http().get(f"{url}/once", limit_bytes=1_000_000).body) == 1_000_000
     with pytest.raises(FailedError, match="is larger than 999999 bytes"):
-        Web().ask(f"{url}/once", limit_bytes=999_999)
+        Http().get(f"{url}/once", limit_bytes=999_999)
     for path in ("/twice", "/other"):
         with pytest.raises(FailedError, match="has an encoding that was not requested"):
-            Web().ask(f"{url}{path}", limit_bytes=1 << 30)
+            Http().get(f"{url}{path}", limit_bytes=1 << 30)
     # what comes with a redirect or an excuse is not kept
     for path in ("/moved", "/busy"):
         tracemalloc.start()
         try:
             with contextlib.suppress(FailedError):
-                Web().ask(f"{url}{path}", limit_bytes=10)
+                Http().get(f"{url}{path}", limit_bytes=10)
             assert tracemalloc.get_traced_memory()[1] < 16 << 20, path
         finally:
             tracemalloc.stop()
@@ -118,15 +119,15 @@ def test_an_answer_is_unpacked_once_and_no_further_than_it_may_be_long(
 @pytest.fixture
 def tls(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of the server, which speaks TLS."""
-    monkeypatch.setattr(web, "_ANSWER_S", 60.0)
-    monkeypatch.setattr(web, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(http, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(connection, "_PAUSE_S", 0.0)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(CERTIFICATE))
     return server.url
 
 
 @pytest.mark.threat
 def test_no_redirect_leads_away_from_tls(tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asking, leads_away = Web(), r"redirects to http://127\.0\.0\.1:1/, which is not followed"
+    asking, leads_away = Http(), r"redirects to http://127\.0\.0\.1:1/, which is not followed"
     with pytest.raises(FailedError, match=leads_away):
         Store(tmp_path, asking, Mirrors({})).add(f"{tls}/down")
     # the server is spoken to under OpenSSL's own name for its certificate, too
@@ -134,10 +135,10 @@ def test_no_redirect_leads_away_from_tls(tls: str, tmp_path: Path, monkeypatch: 
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
     monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
     with pytest.raises(FailedError, match=leads_away):
-        Web().ask(f"{tls}/down", limit_bytes=10)
+        Http().get(f"{tls}/down", limit_bytes=10)
     monkeypatch.delenv("SSL_CERT_FILE")
     with pytest.raises(FailedError, match=r"certificate"):
-        Web().ask(f"{tls}/down", limit_bytes=10)
+        Http().get(f"{tls}/down", limit_bytes=10)
 
 
 LOGINS = {
@@ -158,7 +159,7 @@ def test_a_login_goes_to_a_host_that_is_named(
     for text, login in LOGINS.items():
         (tmp_path / "netrc").write_text(text)
         server.logins.clear()
-        Web().ask(f"{tls}/", limit_bytes=10)
+        Http().get(f"{tls}/", limit_bytes=10)
         assert server.logins == [f"Basic {base64.b64encode(login.encode()).decode()}" if login else None], text
         for other in ("default", "not-127.0.0.1", "1127.0.0.1", "127.0.0.1.host.test", "x.127.0.0.1"):
             assert login_for(f"https://{other}/") is None, text
@@ -168,7 +169,7 @@ def test_a_login_goes_to_a_host_that_is_named(
 def test_no_login_goes_anywhere_without_tls(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "netrc").write_text(next(iter(LOGINS)))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    Web().ask(f"{server.url}/", limit_bytes=10)
+    Http().get(f"{server.url}/", limit_bytes=10)
     assert server.logins == [None]
 
 
@@ -176,13 +177,13 @@ def test_no_login_goes_anywhere_without_tls(server: Server, tmp_path: Path, monk
 def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def opened(_: Web, url: str, *__: object) -> None:
+    def opened(_: Http, url: str, *__: object) -> None:
         asked.append(url)
         raise FailedError("was asked")
 
-    monkeypatch.setattr(Web, "_open", opened)
+    monkeypatch.setattr(Http, "_follow", opened)
     mirrors = parse_mirrors({}, ["https://github.com=http://mirror.test", "docker.io=http://mirror.test"])
-    store = Store(tmp_path, Web(), mirrors)
+    store = Store(tmp_path, Http(), mirrors)
     digest = hashlib.sha256(b"x").hexdigest()
     for refused in (
         lambda: store.add("http://host.test/file"),
@@ -190,7 +191,7 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
         lambda: store.add("http://localhost.host.test/file"),
         lambda: store.add("http://localhost@host.test/file"),
         lambda: store.add("https://github.com/file"),
-        lambda: resolve_image(parse_reference("a/b:tag", mirrors), Web()),
+        lambda: resolve_image(parse_reference("a/b:tag", mirrors), Http()),
         lambda: _resolved("http://host.test/simple"),
     ):
         with pytest.raises(FailedError, match="without TLS, and its digest is not known"):
@@ -201,13 +202,13 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
         lambda: store.add("http://127.0.0.1/file"),
         lambda: store.add("http://localhost/file"),
         lambda: store.add("https://host.test/file"),
-        lambda: resolve_image(parse_reference(f"a/b@sha256:{digest}", mirrors), Web()),
+        lambda: resolve_image(parse_reference(f"a/b@sha256:{digest}", mirrors), Http()),
     ):
         with pytest.raises(FailedError, match="was asked"):
             taken()
 
 
 def _resolved(index: str) -> None:
-    indexes = Indexes(index, Web(), Path("uv"))
+    indexes = Indexes(index, Http(), Path("uv"))
     wants = LayerWants("a", "1", requires=("egg",))
     resolve([wants], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=lambda _: None)

@@ -15,11 +15,11 @@ import packaging.tags
 import pytest
 
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
+from lumiimg.fetch.http import Http, Response
+from lumiimg.fetch.mirrors import Mirrors, general_index
 from lumiimg.resolve import closure, uv
 from lumiimg.resolve.archive_requirements import read_requirements
 from lumiimg.resolve.closure import CudaError, Indexes, LayerWants, resolve
-from lumiimg.resolve.network.mirrors import Mirrors, general_index
-from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.python_target import PythonTarget
 from tests.shared.loopback import Reply, listening
 from tests.shared.tls import ANOTHER, CERTIFICATE, certified
@@ -80,7 +80,7 @@ def world() -> Iterator[World]:
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    monkeypatch.setattr("lumiimg.resolve.network.web._PAUSE_S", 0.0)
+    monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)
 
 
 SNAKE: dict[str, Any] = {"name": "snake", "version": "2.0", "pins": ("snake==2.0+rocm6.4",), "indexes": ("/whl",)}
@@ -99,7 +99,7 @@ def chosen(
         LayerWants(**{**layer, "indexes": tuple(f"{world.url}{index}" for index in layer.get("indexes", ()))})
         for layer in layers
     ]
-    indexes = Indexes(f"{world.url}/pypi/simple", Web(), tmp_path / "uv")
+    indexes = Indexes(f"{world.url}/pypi/simple", Http(), tmp_path / "uv")
     said = (lines if lines is not None else []).append
     found = resolve(wants, UBUNTU, indexes, until=until, held=held or {}, on_line=said)
     return {layer: {wheel.name: wheel.version for wheel in wheels} for layer, wheels in found.items()}
@@ -130,8 +130,8 @@ def test_what_a_layer_pins_comes_from_the_first_of_its_indexes_that_has_it(world
 
 @pytest.mark.threat
 def test_an_index_that_forbids_is_an_error_but_that_of_pytorch_means_that_it_has_none(world: World) -> None:
-    class Forbidding(Web):
-        def ask(self, url: str, *, allow: Any = (), **_: Any) -> Response:
+    class Forbidding(Http):
+        def get(self, url: str, *, allow: Any = (), **_: Any) -> Response:
             if "pytorch" in url and 403 not in allow:
                 raise FailedError("the server answers 403", where=url)
             return Response(url, 403 if "pytorch" in url else 200, {}, b"")
@@ -318,7 +318,7 @@ def test_where_uv_has_no_memory_that_is_said_with_the_indexes(
     monkeypatch.setattr(uv, "find_uv", lambda *_: str(program))
     monkeypatch.setattr(closure, "_index_of", lambda _, indexes, __: indexes[0])
     wants = LayerWants("a", "1", pins=("ham==1.0",), indexes=("https://host.test/whl",), requires=("egg",))
-    indexes = Indexes(f"{world.url}/pypi/simple", Web(), tmp_path / "uv")
+    indexes = Indexes(f"{world.url}/pypi/simple", Http(), tmp_path / "uv")
     for end in (
         "kill -KILL $$",
         "kill -SEGV $$",

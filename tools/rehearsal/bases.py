@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import FailedError, MissingHereError
-from lumiimg.resolve.network.mirrors import apt_mirror
+from lumiimg.fetch.mirrors import apt_mirror
 from tools.rehearsal.archives import content_of
 from tools.rehearsal.index import requires
 from tools.rehearsal.server import StandInImage

@@ -15,7 +15,7 @@ from urllib.parse import urljoin
 import requests
 
 from lumiimg.errors import FailedError
-from lumiimg.resolve.network.mirrors import Mirrors, general_index
+from lumiimg.fetch.mirrors import Mirrors, general_index
 
 _LIMIT_S = 300
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.resolve.network.mirrors import PYPI, apt_mirror
+from lumiimg.fetch.mirrors import PYPI, apt_mirror
 from tools.rehearsal.rows import lock_of
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.definition.docker.dockerfile import Reference, text_of
 from lumiimg.errors import BadInputError
+from lumiimg.fetch.mirrors import Mirrors
+from lumiimg.fetch.reference import parse_reference
 from lumiimg.findings import Severity
-from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.network.registry import parse_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,7 +15,7 @@ from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonica
 from packaging.version import InvalidVersion, Version
 
 from lumiimg.errors import FailedError, one_line
-from lumiimg.resolve.network.web import Web, place, refuse_unproved
+from lumiimg.fetch.http import Http, display_url, require_tls_or_digest
 
 PAGE_LIMIT_BYTES = 32 << 20
 """The largest page of everybody's index has 8 MB."""
@@ -45,26 +45,26 @@ class IndexFile:
     """Whether its METADATA lies beside it (PEP 658)."""
 
 
-def project_page(index: str, project: str, web: Web) -> tuple[IndexFile, ...]:
+def project_page(index: str, project: str, web: Http) -> tuple[IndexFile, ...]:
     """Return the files of a project; none where the index does not have it.
 
     Raises FailedError for an answer that is not a page of an index, or too large, MissingHereError without a network.
     """
     url = f"{index.rstrip('/')}/{project}/"
-    refuse_unproved(url)
-    answer = web.ask(url, limit_bytes=PAGE_LIMIT_BYTES, headers={"Accept": _ACCEPT}, allow=_ABSENT)
+    require_tls_or_digest(url)
+    answer = web.get(url, limit_bytes=PAGE_LIMIT_BYTES, headers={"Accept": _ACCEPT}, allow=_ABSENT)
     if answer.status in _ABSENT:
         return ()
     is_json = "json" in answer.headers.get("content-type", "")
     return (files_in_json if is_json else files_in_html)(answer.body, answer.url, project)
 
 
-def metadata_of(file: IndexFile, web: Web) -> str:
+def metadata_of(file: IndexFile, web: Http) -> str:
     """Return the METADATA that an index has beside a wheel; empty where it has none. Raises as `project_page`."""
     if not file.has_metadata:
         return ""
-    refuse_unproved(file.url)
-    answer = web.ask(f"{file.url}.metadata", limit_bytes=_METADATA_LIMIT_BYTES)
+    require_tls_or_digest(file.url)
+    answer = web.get(f"{file.url}.metadata", limit_bytes=_METADATA_LIMIT_BYTES)
     return answer.body.decode("utf-8", "replace")
 
 
@@ -149,6 +149,6 @@ def _word(value: Any) -> str:  # noqa: ANN401 - whatever stands there
 def _not_a_page(url: str) -> FailedError:
     return FailedError(
         "is not a page of a package index, neither as JSON nor as HTML",
-        where=place(url),
+        where=display_url(url),
         hint="does the address lead to an index, or to a page for people? --mirror pypi=URL names another",
     )

@@ -28,6 +28,7 @@ from lumiimg.elf.loader import Process
 from lumiimg.engine.namespaces.unpacked import unpacked_images
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
+from lumiimg.fetch.mirrors import apt_mirror, parse_mirrors
 from lumiimg.host import node_facts as host_node
 from lumiimg.host.image_manifest import differences as other_binds
 from lumiimg.host.image_manifest import from_bytes
@@ -43,7 +44,6 @@ from lumiimg.inventory.rocm import rocm_of
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
 from lumiimg.report.views.host import snapshot_document
-from lumiimg.resolve.network.mirrors import apt_mirror, parse_mirrors
 from lumiimg.resolve.stack import stack_of
 from lumiimg.wording import size
 from tests.fuzz.target import target
@@ -268,7 +268,7 @@ def _own(data: bytes) -> str:
     return f"{printable(found.image)} {size(found.size_bytes)}"
 
 
-@target("apt-sources", "resolve.network.mirrors.apt_mirror", "resolve.network.mirrors.parse_mirrors")
+@target("apt-sources", "fetch.mirrors.apt_mirror", "fetch.mirrors.parse_mirrors")
 def _sources(data: bytes) -> None:
     one, two, words = parts(data, 3)
     written(one, "apt/sources.list")

@@ -16,6 +16,8 @@ from lumiimg.engine import engine, failures
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
+from lumiimg.fetch import mirrors
+from lumiimg.fetch.mirrors import Mirrors, general_index
 from lumiimg.host import import_calls
 from lumiimg.host import node_facts as host_node
 from lumiimg.host.job_process import JobProcess
@@ -31,8 +33,6 @@ from lumiimg.report.text import show
 from lumiimg.report.views.log import log_document
 from lumiimg.resolve import closure, uv
 from lumiimg.resolve.closure import CudaError
-from lumiimg.resolve.network import mirrors
-from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import FIXTURES, answering, parts, printed, scratch, text_of, written
 
@@ -135,7 +135,7 @@ def _probe(data: bytes) -> None:
     "engine.failures.explain",
     "engine.failures.telling_line",
     "host.node_facts.slurm_version",
-    "resolve.network.mirrors.general_index",
+    "fetch.mirrors.general_index",
     "nccl.node_names.folded",
     "cluster.nodes.slurm.seconds",
     "resolve.uv.first_paragraph",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,7 +23,8 @@ PYPI = "pypi"
 _PIP_S = 60.0
 _PIPS_INDEX = re.compile(r"--index-url <url>\s+Base URL[^(]*\(default (\S+?)\)")
 _PIPS_OWN = "from pip._internal.models.index import PyPI; print(PyPI.netloc, PyPI.file_storage_domain)"
-_ONE_LINE = re.compile(r"\s*deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<rest>.*)")
+_ONE_LINE = re.compile(r"(?m)^\s*deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<url>\S+)[^\S\n]+\S+(?P<components>[^#\n]*)")
+_FIELD = re.compile(r"(?m)^([^\s:]+)[ \t]*:(.*(?:\n[ \t]+\S.*)*)")
 _OFF = frozenset({"0", "disable", "false", "no", "off", "without"})
 """What apt takes for a no (apt-pkg/contrib/strutl.cc StringToBool)."""
 
@@ -57,7 +58,7 @@ class Mirrors:
         Raises BadInputError if it is not a plain http(s) address, or contains a password.
         """
         url = self.table.get(name)
-        return None if url is None else checked(url, f"mirror {name!r}")
+        return None if url is None else validated_url(url, f"mirror {name!r}")
 
 
 def parse_mirrors(settings: Mapping[str, str], words: Sequence[str]) -> Mirrors:
@@ -69,16 +70,15 @@ def parse_mirrors(settings: Mapping[str, str], words: Sequence[str]) -> Mirrors:
     for word in words:
         source, equals, target = word.partition("=")
         if not (source and equals and target):
-            raise BadInputError(
-                f"--mirror {hidden(word)!r} is not FROM=TO", hint="for example debian=https://host/debian"
-            )
+            hint = "for example debian=https://host/debian"
+            raise BadInputError(f"--mirror {hidden(word)!r} is not FROM=TO", hint=hint)
         if named.setdefault(source, target) != target:
             raise BadInputError(f"--mirror {hidden(source)} is given twice, with two values", hint="leave one out")
     table = {**settings, **named}
     for source, target in table.items():
         refuse_password(target, f"mirror {source!r}")
         if "://" in source:
-            checked(target, f"mirror {source!r}")
+            validated_url(target, f"mirror {source!r}")
     return Mirrors(table)
 
 
@@ -86,71 +86,38 @@ def apt_mirror(archive: str, folder: Path = APT_FOLDER) -> str | None:
     """Return the first mirror of a distribution (`debian`) in this machine's apt sources, or None.
 
     It is one that apt uses, whose path ends in the name, with packages of the part `main`; where a key is named for it,
-    that of the distribution: the archives of others, whose addresses end like this too, have keys of their own.
-    Source: sources.list(5), both the one-line and the deb822 format.
+    that of the distribution (`/usr/share/keyrings/debian-archive-keyring.gpg`): the archives of others, whose addresses
+    end like this too, have keys of their own. Source: sources.list(5), both the one-line and the deb822 format.
     """
     for entry in _apt_entries(folder):
-        if "deb" not in entry.types or "main" not in entry.components or not _is_key_of(archive, entry.signed_by):
+        key = entry.get("signed-by", "")
+        if "main" not in entry["components"].split() or (key and f"/{archive}-archive-" not in f"/{key}"):
             continue
-        for url in entry.urls:
-            try:
-                parts = urlsplit(url)
-            except ValueError:  # `http://[`: apt could not use it either
-                continue
-            if parts.scheme in {"http", "https"} and parts.path.rstrip("/").endswith(f"/{archive}"):
-                return checked(url, f"the apt sources in {folder}")
+        for url in entry["uris"].split():
+            if re.fullmatch(rf"https?://[^\s\[\]]+/{re.escape(archive)}/*", url):
+                return validated_url(url, f"the apt sources in {folder}")
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _AptEntry:
-    """A line of a sources.list, or a stanza."""
-
-    types: Sequence[str]
-    urls: Sequence[str]
-    components: Sequence[str]
-    signed_by: str
-
-
-def _is_key_of(archive: str, signed_by: str) -> bool:
-    """Whether a key is the distribution's: `/usr/share/keyrings/debian-archive-keyring.gpg`; or none is named."""
-    return not signed_by or signed_by.rpartition("/")[2].startswith(f"{archive}-archive-")
-
-
-def _apt_entries(folder: Path) -> Iterator[_AptEntry]:
+def _apt_entries(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Yield what apt gets packages from, each with the fields of a deb822 stanza, by name in small letters."""
     parts = folder / "sources.list.d"
     for path in (*sorted(parts.glob("*.sources")), folder / "sources.list", *sorted(parts.glob("*.list"))):
         try:
             text = read_beginning(path, _APT_FILE_LIMIT_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
-        lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-        yield from _stanzas(lines) if path.suffix == ".sources" else _one_line_entries(lines)
-
-
-def _one_line_entries(lines: Iterable[str]) -> Iterator[_AptEntry]:
-    for line in lines:
-        if (match := _ONE_LINE.match(line)) is not None:
-            options = dict(option.partition("=")[::2] for option in (match["options"] or "").split())
-            words = match["rest"].partition("#")[0].split()
-            yield _AptEntry(("deb",), words[:1], words[2:], options.get("signed-by", ""))
-
-
-def _stanzas(lines: Iterable[str]) -> Iterator[_AptEntry]:
-    fields: dict[str, str] = {}
-    name = ""
-    for line in (*lines, ""):
-        if line[:1] in {" ", "\t"} and line.strip():
-            fields[name] = f"{fields.get(name, '')} {line.strip()}"
-        elif line.strip():
-            name, _, value = line.partition(":")
-            name = name.strip().lower()
-            fields[name] = value.strip()
-        elif fields:
-            if fields.get("enabled", "").lower() not in _OFF:
-                types, urls, components = (fields.get(key, "").split() for key in ("types", "uris", "components"))
-                yield _AptEntry(types, urls, components, fields.get("signed-by", ""))
-            fields = {}
+        text = re.sub(r"(?m)^\s*#.*\n?", "", text)
+        if path.suffix == ".sources":
+            for stanza in re.split(r"\n\s*\n", text):
+                fields = dict.fromkeys(("types", "uris", "components"), "")
+                fields |= {name.lower(): value.strip() for name, value in _FIELD.findall(stanza)}
+                if "deb" in fields["types"].split() and fields.get("enabled", "").lower() not in _OFF:
+                    yield fields
+        else:
+            for line in _ONE_LINE.finditer(text):
+                options = dict(option.partition("=")[::2] for option in (line["options"] or "").split())
+                yield {**options, "uris": line["url"], "components": line["components"]}
 
 
 def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ) -> str:
@@ -158,7 +125,8 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
 
     As with apt's sources for Debian, what the machine is set to holds: an index behind a firewall, or everybody's.
 
-    Raises MissingHereError where pip cannot be asked, BadInputError for an address that is none or contains a password.
+    Raises MissingHereError where pip cannot be asked, BadInputError for an address that is not valid or contains a
+    password.
     """
     named = mirrors.named(PYPI)
     if named is not None:
@@ -166,7 +134,7 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
     # Its help names the index that its settings, files and variables, come to; one wide line, so that none is cut.
     for answer in _asked_of_pip("-m", "pip", "download", "--help", environment=environment):
         if found := _PIPS_INDEX.search(answer.output):
-            return mirrors.rewrite(checked(found[1], "the index of pip's settings"))
+            return mirrors.rewrite(validated_url(found[1], "the index of pip's settings"))
     raise MissingHereError(
         "pip, which would say where Python packages are looked up, does not answer here",
         hint=f"name the index: --mirror {PYPI}=URL",
@@ -221,13 +189,14 @@ def refuse_password(address: str, where: str) -> None:
         )
 
 
-def checked(url: str, where: str) -> str:
+def validated_url(url: str, where: str) -> str:
     """Return an address. Raises BadInputError if it is not a plain http(s) one, or contains a password."""
     refuse_password(url, where)
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise BadInputError(f"{url!r} is not a valid http(s) address", where=where) from error
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not re.fullmatch(r"[!-~]+", url):
+        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        is_address = False
+    if not is_address or not re.fullmatch(r"[!-~]+", url):
         raise BadInputError(f"{url!r} is not a valid http(s) address", where=where)
     return url

@@ -1,0 +1,1 @@
+"""Servers: HTTP within a deadline, registries, downloads by digest, mirrors, the store."""

@@ -1,0 +1,169 @@
+"""One file over HTTP, by its digest, which goes on where an earlier try broke off. Rules: RFC 9110 section 14.
+
+    part-<sha256>.<word>                             nobody's: the next download of the file takes it
+    part-<sha256>.<word>.<owner>.lumiimg-partial     somebody's (engine/owner.py)
+
+No lock of a file system is used: a partial changes hands by a rename, which only one of many can do. One whose owner
+was killed is nobody's from then on; of another node or namespace, which alone can see whether its processes live, once
+it has stood still for longer than a download may take. Where the digest is not known, a wrong end would not be
+noticed: such a file begins at its first byte each time, and nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from lumiimg.engine.owner import is_left, owner_mark
+from lumiimg.errors import FailedError
+from lumiimg.fetch.deadline import Bounds
+from lumiimg.fetch.http import BrokeOffError, Http, display_url
+from lumiimg.files import regular_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from io import FileIO
+    from pathlib import Path
+
+    from lumiimg.fetch.registry import Repository
+
+SIZE_LIMIT_BYTES = 16 * 1024**3
+"""Of one file, if nothing else is said; a wheel of torch for ROCm has 4 GiB."""
+TOTAL_S = 3600.0
+"""Longest time of one download with all its tries, unless the caller sets another."""
+OLD_S = 7 * 24 * 3600.0
+"""Of the last byte: what nobody has asked for since is removed."""
+_STILL_S = 2 * TOTAL_S
+_ATTEMPTS = 4
+_PAUSE_S = 0.5
+"""Before the second try; twice as long before each that follows."""
+_PART, _NO_SUCH_PART = 206, 416
+_CONTENT_RANGE = re.compile(r"bytes (?P<first>\d{1,18})-\d{1,18}/(?P<total>\d{1,18}|\*)", re.IGNORECASE)
+_NAME = re.compile(r"part-(?P<sha256>[0-9a-z]+)\.[0-9a-f]+(?P<owner>\..+)?")
+
+
+@contextmanager
+def claim_partial(store: Path, sha256: str | None) -> Iterator[Path]:
+    """Yield the beginning of the file of a digest, or a new name; until the end nobody else takes it.
+
+    Afterwards, also where the download failed or was interrupted, it is there for the next one, unless it was moved to
+    its place. Old ones of any file are removed. Raises OSError if the folder cannot be written.
+    """
+    store.mkdir(parents=True, exist_ok=True)
+    claimed = sorted(_claimed(store, sha256), key=lambda path: path.stat().st_size)
+    partial = claimed.pop() if claimed else _new_name(store, sha256)
+    for smaller in claimed:
+        smaller.unlink()
+    try:
+        yield partial
+    finally:
+        with suppress(OSError):  # it was moved
+            if sha256 is None or not partial.stat().st_size:
+                partial.unlink()
+            else:
+                partial.rename(partial.with_name(partial.name.removesuffix(owner_mark())))
+
+
+def _claimed(store: Path, sha256: str | None) -> Iterator[Path]:
+    """Yield the partials of a digest that were nobody's, now ours; remove old ones of any file."""
+    for entry in store.glob("part-*"):
+        match = _NAME.fullmatch(entry.name)
+        with suppress(OSError):  # another process was as quick
+            seen = entry.lstat()
+            still_s = time.time() - seen.st_mtime
+            is_wanted = match is not None and match["sha256"] == sha256
+            if match is None or seen.st_uid != os.getuid() or not (is_wanted or still_s >= OLD_S):
+                continue
+            if match["owner"] is not None and not is_left(entry) and still_s <= _STILL_S:
+                continue
+            if still_s >= OLD_S:
+                entry.unlink()
+                continue
+            os.utime(entry)  # under its new name it must not look as if it stood still
+            yield entry.rename(_new_name(store, sha256))
+
+
+def _new_name(store: Path, sha256: str | None) -> Path:
+    """Return a name that no other download has, in this process or another."""
+    return store / f"part-{sha256 or 'unknown'}.{secrets.token_hex(8)}{owner_mark()}"
+
+
+def download(
+    url: str, partial: Path, server: Http | Repository, sha256: str | None, bounds: Bounds | None = None
+) -> str:
+    """Complete a partial, and return the digest that it then has.
+
+    A file that came in pieces, and is not what it must be, is fetched once more from its first byte: the pieces may not
+    have been of one file. What is wrong even so is emptied. Raises FailedError if it cannot be had, OSError if it
+    cannot be written.
+    """
+    bounds = bounds or Bounds(SIZE_LIMIT_BYTES, TOTAL_S)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+    # without a buffer: kill -9 takes nothing of it away
+    with os.fdopen(regular_file(partial, flags, follow=False), "ab+", buffering=0) as file:
+        if not _size(file) or _digest(file) != sha256:  # else killed between the last byte and the end
+            is_of_pieces = _complete(url, server, bounds, file, can_resume=sha256 is not None)
+            if is_of_pieces and _digest(file) != sha256:
+                file.truncate(0)
+                _complete(url, server, bounds, file, can_resume=False)
+        actual = _digest(file)
+        if sha256 not in {None, actual}:
+            file.truncate(0)
+        return actual
+
+
+def _complete(url: str, server: Http | Repository, bounds: Bounds, file: FileIO, *, can_resume: bool) -> bool:
+    """Get what is missing, again where the connection breaks; return whether it is of several answers."""
+    for attempt in range(_ATTEMPTS):
+        if not can_resume:
+            file.truncate(0)
+        try:
+            resumed = _resume(url, server, bounds, file)
+            if resumed is None:
+                file.truncate(0)
+                resumed = _resume(url, server, bounds, file)
+            return bool(resumed)
+        except BrokeOffError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_PAUSE_S * 2**attempt)
+    raise AssertionError
+
+
+def _resume(url: str, server: Http | Repository, bounds: Bounds, file: FileIO) -> bool | None:
+    """Get the rest of a file, or the whole; return whether it was a rest, None where the server has no such rest."""
+    start = size = _size(file)
+    headers = {"Range": f"bytes={start}-"} if start else {}
+    with server.open(url, bounds, headers, allow={_NO_SUCH_PART} if start else ()) as answer:
+        part = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "").strip())
+        if answer.status in {_PART, _NO_SUCH_PART}:
+            if not start:
+                raise FailedError("sends a part of the file, and was asked for all of it", where=display_url(url))
+            if answer.status == _NO_SUCH_PART or part is None or int(part["first"]) != start:
+                return None
+        else:  # the whole: the server knows no ranges
+            file.truncate(0)
+            size, part = 0, None
+        for chunk in answer.chunks:
+            size += len(chunk)
+            if size > bounds.size_bytes:
+                file.truncate(0)
+                raise FailedError(f"is larger than {bounds.size_bytes} bytes", where=display_url(url))
+            file.write(chunk)
+    if part is not None and part["total"] not in {"*", f"{size}"}:
+        raise BrokeOffError(f"broke off: {size} bytes came, of {part['total']}", where=display_url(url))
+    return part is not None
+
+
+def _size(file: FileIO) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def _digest(file: FileIO) -> str:
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()

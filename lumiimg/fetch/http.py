@@ -1,0 +1,241 @@
+"""HTTP within bounds: of size, of time, and of what a redirect may carry."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin, urlsplit
+
+from lumiimg.errors import BadInputError, FailedError, MissingHereError, one_line
+from lumiimg.fetch.deadline import Bounds, Deadline
+from lumiimg.secret import hidden
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import requests
+
+_ANSWER_S = 120.0
+_ALL_ANSWERS_S, _ALL_FILES_S = 3600.0, 24 * 3600.0
+"""What all answers, and all files, of one command may take together."""
+_ATTEMPTS = 4
+"""After the first."""
+_CONNECT_S, _SOON_S = 10.0, 3.0
+_REDIRECTS = 5
+_MOVED = frozenset({301, 302, 303, 307, 308})
+_CARRIED = frozenset({"accept", "accept-encoding", "range"})
+"""What a redirect to another host may carry: none of it is a secret, and a signed address still serves a part."""
+_ENCODINGS = frozenset({"identity", "gzip"})
+"""What was asked for: what is packed twice may unpack to a million times its size."""
+ELSEWHERE = "name a mirror (--mirror FROM=TO), or fetch it on a machine with a network"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer: whole, or on its way."""
+
+    url: str
+    """After redirects: what links in the body are relative to; what is behind its `?` may be a key."""
+    status: int
+    headers: Mapping[str, str]
+    """By name in lower case."""
+    body: bytes = b""
+    chunks: Iterator[bytes] = field(default_factory=lambda: iter(()))
+
+
+class BrokeOffError(FailedError):
+    """The connection ended before the answer did: the rest may come when it is asked for."""
+
+
+class ReplacedError(FailedError):
+    """What an address, or a digest, stood for is not there any more."""
+
+
+class Http:
+    """What a command asks servers by. Every request raises FailedError if there is no answer, or one out of bounds.
+
+    MissingHereError says that there is no network. Sessions are of one thread each: requests promises nothing else.
+    """
+
+    def __init__(self, *, offline: bool = False, retry: bool = True) -> None:
+        """`retry` is for what must come: where something else will do, one try of few seconds is enough."""
+        self.offline = offline
+        self._attempts, self._connect_s = (_ATTEMPTS, _CONNECT_S) if retry else (0, _SOON_S)
+        self._of_thread = threading.local()
+        self._running: set[Deadline] = set()
+        self._is_stopped = False
+        self._left_s = {"answers": _ALL_ANSWERS_S, "files": _ALL_FILES_S}
+
+    def stop(self) -> None:
+        """End what comes at this moment in all threads, with FailedError there; nothing can be asked for afterwards."""
+        self._is_stopped = True
+        for deadline in [*self._running]:
+            deadline.end(FailedError("was stopped"))
+
+    def get(
+        self,
+        url: str,
+        *,
+        limit_bytes: int,
+        headers: Mapping[str, str] | None = None,
+        allow: Collection[int] = (),
+        login: str | None = None,
+    ) -> Response:
+        """Return the whole answer; one of another status than 2xx or `allow` is a FailedError.
+
+        Where `headers` carry no Authorization, the login that ~/.netrc has for the host of `login` (of `url`, if that
+        is None) is shown.
+        """
+        bounds = Bounds(limit_bytes, _ANSWER_S)
+        with (
+            self._exchange(url, bounds, "answers") as deadline,
+            self._follow(url, headers or {}, allow, login or url, deadline) as answer,
+        ):
+            where = display_url(answer.url)
+            if answer.headers.get("content-encoding", "identity").strip().lower() not in _ENCODINGS:
+                raise FailedError("has an encoding that was not requested", where=where)
+            body = b"".join(_chunks(answer, bounds, deadline, where, decode=True))
+            return Response(answer.url, answer.status_code, _lower(answer), body)
+
+    @contextmanager
+    def open(
+        self, url: str, bounds: Bounds, headers: Mapping[str, str], allow: Collection[int] = ()
+    ) -> Iterator[Response]:
+        """Yield a file, byte by byte as it lies on the server: what a digest is of, and a range.
+
+        Its chunks raise BrokeOffError where the connection ends early.
+        """
+        headers = {"Accept-Encoding": "identity", **headers}
+        with (
+            self._exchange(url, bounds, "files") as deadline,
+            self._follow(url, headers, allow, url, deadline) as answer,
+        ):
+            chunks = _chunks(answer, bounds, deadline, display_url(url), decode=False)
+            yield Response(answer.url, answer.status_code, _lower(answer), chunks=chunks)
+
+    @contextmanager
+    def _exchange(self, url: str, bounds: Bounds, kind: str) -> Iterator[Deadline]:
+        """Yield the time of one exchange: what is left of its own, and of that of all of its kind."""
+        start, all_s = time.monotonic(), self._left_s[kind]
+        own_s = bounds.since + bounds.within_s - start
+        what = f"did not come within {bounds.within_s:.0f} s"
+        if all_s < own_s:
+            what = f"did not come within {max(0, all_s):.0f} s, all that is left for the {kind} of one command"
+        late = FailedError(what, where=display_url(url), hint=ELSEWHERE)
+        with Deadline(min(own_s, all_s), late) as deadline:
+            self._running.add(deadline)
+            try:
+                if self._is_stopped:
+                    raise FailedError("was stopped")
+                yield deadline
+            finally:
+                self._running.discard(deadline)
+                self._left_s[kind] -= time.monotonic() - start
+
+    def _follow(
+        self, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None, deadline: Deadline
+    ) -> AbstractContextManager[requests.Response]:
+        """Ask, and follow redirects by hand: never from https to http, and with no word of ours to another host."""
+        for _ in range(_REDIRECTS + 1):
+            answer = self._ask(url, headers, login, deadline)
+            target = answer.headers.get("location")
+            if answer.status_code not in _MOVED or not target:
+                if answer.ok or answer.status_code in allow:
+                    return answer
+                answer.close()
+                what = f"the server answers {answer.status_code} {one_line(answer.reason or '')[:60]}".rstrip()
+                raise FailedError(what, where=display_url(url), hint=ELSEWHERE)
+            answer.close()
+            there = _redirected(url, target)
+            if urlsplit(there).netloc != urlsplit(url).netloc:
+                headers = {name: value for name, value in headers.items() if name.lower() in _CARRIED}
+                login = None
+            url = there
+        raise FailedError(f"redirects more than {_REDIRECTS} times", where=display_url(url))
+
+    def _ask(self, url: str, headers: Mapping[str, str], login: str | None, deadline: Deadline) -> requests.Response:
+        if self.offline:
+            raise MissingHereError(
+                "would be needed from the network, which --offline forbids",
+                where=display_url(url),
+                hint="fetch it once without --offline, or name the file: --source NAME=FILE",
+            )
+        from lumiimg.fetch.connection import Session  # 135 ms that only the network should cost
+
+        if not hasattr(self._of_thread, "session"):
+            self._of_thread.session = Session(self._attempts, self._connect_s)
+        session: Session = self._of_thread.session
+        try:
+            return session.ask(url, headers, login, deadline)
+        except OSError as error:
+            deadline.check()
+            # no network, or a wrong address, is another thing than a server that misbehaves
+            kind = MissingHereError if isinstance(error, ConnectionError) else FailedError
+            raise kind(f"could not be reached: {error}", where=display_url(url), hint=ELSEWHERE) from error
+        except (ValueError, UnicodeError) as error:
+            raise BadInputError(f"is not an address: {one_line(str(error))}", where=display_url(url)[:200]) from error
+
+
+def _redirected(url: str, target: str) -> str:
+    """Return where a redirect leads. Raises FailedError for one that is not followed."""
+    try:
+        there = urljoin(url, target)
+        schemes = urlsplit(url).scheme, urlsplit(there).scheme
+    except ValueError as error:
+        what = f"redirects to {display_url(target)[:200]}, which is not a valid address"
+        raise FailedError(what, where=display_url(url)) from error
+    if schemes[1] not in {"http", "https"} or schemes == ("https", "http"):
+        raise FailedError(f"redirects to {display_url(there)[:200]}, which is not followed", where=display_url(url))
+    return there
+
+
+def _chunks(
+    answer: requests.Response, bounds: Bounds, deadline: Deadline, where: str, *, decode: bool
+) -> Iterator[bytes]:
+    from lumiimg.fetch.connection import read
+
+    size = 0
+    try:
+        while chunk := read(answer, decode=decode):
+            size += len(chunk)
+            if size > bounds.size_bytes:
+                raise FailedError(f"is larger than {bounds.size_bytes} bytes", where=where)
+            yield chunk
+    except OSError as error:
+        deadline.check()
+        raise BrokeOffError(f"broke off: {error}", where=where, hint=ELSEWHERE) from error
+    deadline.check()  # a connection that was shut down looks like the end of an answer of unknown length
+
+
+def _lower(answer: requests.Response) -> dict[str, str]:
+    return {name.lower(): value for name, value in answer.headers.items()}
+
+
+def require_tls_or_digest(url: str, sha256: str | None = None) -> None:
+    """Refuse what would come without TLS and without a digest: whoever is on the way could put another in its place.
+
+    This machine itself is no way. Raises FailedError.
+    """
+    if sha256 is None and url.startswith("http://") and not _is_here(urlsplit(url).hostname or ""):
+        raise FailedError(
+            "would come without TLS, and its digest is not known",
+            where=display_url(url),
+            hint="name an address with https://, or lock the digest where there is one",
+        )
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def display_url(url: str) -> str:
+    """Return an address for a message: what is behind its `?` may be the key to a file (signed redirects of stores)."""
+    return one_line(hidden(url.partition("?")[0]))

@@ -1,0 +1,107 @@
+"""Names of images in registries, as Docker reads them.
+
+Sections (§) are those of the OCI distribution specification 1.1; `reference` is its neighbour distribution/reference.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import BadInputError
+from lumiimg.fetch.http import require_tls_or_digest
+from lumiimg.wording import engine_word
+
+if TYPE_CHECKING:
+    from lumiimg.fetch.mirrors import Mirrors
+
+DAEMON_SCHEME = "docker-daemon://"
+"""In front of the name of an image that a daemon of this machine has."""
+DOCKER_HUB = "docker.io"
+DEFAULT_TAG = "latest"
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+# §Pulling manifests for repository and tag, reference regexp.go for the host; of digests only the common algorithm.
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
+_LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_REGISTRY = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]{{1,5}})?")
+_TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
+_NAME_LIMIT = 255
+"""Of registry/repository: what many clients allow (§Pulling manifests)."""
+_TEXT_LIMIT = 512
+"""The longest name with a tag, a digest and a scheme is shorter, so what is cut off here is not valid either way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageReference:
+    """Where an image is, the mirror of its registry already in its place."""
+
+    registry: str
+    """Host, or host:port; `docker.io` for Docker Hub."""
+    repository: str
+    tag: str | None
+    """Beside a digest only a note of where that came from."""
+    digest: str | None
+    insecure: bool
+    """Whether the registry is asked without TLS, because the user's mirror says `http://`."""
+
+    def __str__(self) -> str:
+        """Return `host/repository:tag`, or `host/repository@digest`: engines refuse both at once."""
+        version = f"@{self.digest}" if self.digest else f":{self.tag}"
+        return f"{self.registry}/{self.repository}{version}"
+
+    def require_tls_or_digest(self) -> None:
+        """Raise FailedError for a tag of a registry without TLS."""
+        if self.insecure:
+            require_tls_or_digest(f"http://{self.registry}/{self.repository}", self.digest)
+
+
+def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
+    """Return what a person means by `rocm/pytorch`, `docker://host:5000/a:tag` or `a/b@sha256:…`.
+
+    Docker Hub, its `library/` and the tag `latest` are filled in as Docker does (reference normalize.go).
+
+    Raises BadInputError if it is not a valid image reference, or the mirror of its registry is not a registry.
+    """
+    text = text[:_TEXT_LIMIT]
+    name, *digests = re.sub(r"^(docker|oras)://", "", text).split("@")
+    if len(digests) > 1 or not all(map(DIGEST.fullmatch, digests)):
+        # Not repeated: `user:password@host/name` is what it often is.
+        raise BadInputError(
+            "in an image reference, only sha256: and 64 hexadecimal digits may follow an @",
+            hint=f"leave the login out: lumiimg reads ~/.netrc, the engine uses `{engine_word()} registry login`",
+        )
+    digest = next(iter(digests), None)
+    tag = None if digest else DEFAULT_TAG
+    if ":" in name.rpartition("/")[2]:  # before the last slash it is that of a port
+        name, _, tag = name.rpartition(":")
+    registry, slash, repository = name.partition("/")
+    if not slash or not _is_host(registry):
+        registry, repository = DOCKER_HUB, name
+    if registry in {DOCKER_HUB, f"index.{DOCKER_HUB}"}:
+        registry = DOCKER_HUB
+        repository = repository if "/" in repository else f"library/{repository}"
+    if not _is_name(registry, repository) or not _TAG.fullmatch(DEFAULT_TAG if tag is None else tag):
+        what = f"{text!r} is not a valid image reference"
+        raise BadInputError(what, hint="for example docker.io/rocm/pytorch:latest")
+    target = mirrors.table.get(registry)
+    if target is None:
+        return ImageReference(registry, repository, tag, digest, insecure=False)
+    host, _, folder = re.sub(r"^https?://", "", target).rstrip("/").partition("/")
+    repository = f"{folder}/{repository}" if folder else repository
+    if not _is_host(host) or not _is_name(host, repository):
+        what = "is not a registry: a host with a dot or a port, with or without http:// before it"
+        raise BadInputError(what, where=f"mirror {registry!r}")
+    return ImageReference(host, repository, tag, digest, insecure=target.startswith("http://"))
+
+
+def _is_host(text: str) -> bool:
+    """Whether engines take it for a registry, not for the first part of a name (reference normalize.go)."""
+    return bool({".", ":"} & {*text}) or text == "localhost"
+
+
+def _is_name(registry: str, repository: str) -> bool:
+    length = len(registry) + 1 + len(repository)
+    return bool(length <= _NAME_LIMIT and _REGISTRY.fullmatch(registry) and _REPOSITORY.fullmatch(repository))

@@ -1,0 +1,309 @@
+"""Which image a name in a registry means now: the pull side of the OCI distribution specification 1.1.
+
+Every body is checked by the digest that was asked for or announced before a word of it is believed. Sections (§) are
+those of that specification; `image-spec` is its neighbour opencontainers/image-spec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from lumiimg.errors import FailedError, UndecidedError, shortened
+from lumiimg.fetch.http import Http, ReplacedError, Response
+from lumiimg.fetch.reference import DEFAULT_TAG, DIGEST, DOCKER_HUB, ImageReference
+from lumiimg.wording import engine_word
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from lumiimg.fetch.deadline import Bounds
+
+_T = TypeVar("_T")
+DOCKER_HUB_API = "registry-1.docker.io"
+"""The host that answers for docker.io. Source: distribution/reference normalize.go, beside `defaultDomain`."""
+SIF_LAYER = "application/vnd.sylabs.sif.layer.v1.sif"
+"""What the one layer of a SIF in a registry is. Source: `SifLayerMediaTypeV1`, apptainer internal/pkg/client/oras."""
+LAYER_LIMIT_BYTES = 64 * 1024**3
+
+_INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+_IMAGES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+_CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
+_ACCEPT = {"Accept": ", ".join(_INDEXES + _IMAGES)}
+_MANIFEST_LIMIT_BYTES = 4 << 20
+"""What registries take at least (§Pushing manifests)."""
+_CONFIG_LIMIT_BYTES = 8 << 20
+_TOKEN_LIMIT_BYTES = 1 << 20
+_MAX_INDEXES = 2
+_HANDLED = frozenset({401, 403, 404, 429})
+
+# RFC 9110 §11.2: name=token or name="quoted string"; RFC 6750 §2.1: what a token is made of.
+_BEARER = re.compile(r"(?:^|,)\s*Bearer\s+(.*)", re.IGNORECASE)
+_PARAMETER = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|([^\s",]+))')
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,16384}=*")
+_CHALLENGE_LIMIT = 4096
+
+
+class Descriptor(msgspec.Struct, frozen=True, rename="camel"):
+    """A pointer to content (image-spec descriptor.md)."""
+
+    media_type: str
+    digest: Annotated[str, msgspec.Meta(pattern=rf"^{DIGEST.pattern}\Z")]
+    size: Annotated[int, msgspec.Meta(ge=0, lt=1 << 50)]
+    platform: dict[str, Any] | None = None
+
+
+class Document(msgspec.Struct, frozen=True, rename="camel"):
+    """A manifest or an index (image-spec manifest.md, image-index.md)."""
+
+    schema_version: int
+    media_type: str | None = None
+    config: Descriptor | None = None
+    layers: tuple[Descriptor, ...] | None = None
+    manifests: tuple[Descriptor, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedManifest:
+    """A manifest or an index, its digest verified."""
+
+    url: str
+    digest: str
+    media_type: str
+    document: Document
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ImageManifest:
+    """One image for one platform, as its registry describes it."""
+
+    reference: ImageReference
+    """With the digest of this manifest."""
+    digest: str
+    index_digest: str | None
+    """Of the index that was asked for, where it was one."""
+    media_type: str
+    """Of the manifest; SIF_LAYER where it carries a SIF."""
+    size_bytes: int
+    """Of the layers as they are stored, so compressed."""
+    layers: tuple[str, ...]
+    """Their digests, the lowest first."""
+    config: Mapping[str, Any]
+    """The image's config (image-spec config.md), its digest verified, its fields as they came. Empty for a SIF."""
+
+
+def resolve_image(reference: ImageReference, http: Http, *, platform: str = "linux/amd64") -> ImageManifest:
+    """Return what the reference means now, for one platform (`os/architecture`, or with `/variant`).
+
+    Raises FailedError if the registry does not have it, does not give it, or says what is not true or not understood;
+    UndecidedError for an image that does not say for which platform it is.
+    """
+    reference.require_tls_or_digest()
+    repository = Repository(reference, http)
+    found = top = repository.manifest(reference.digest or reference.tag or DEFAULT_TAG)
+    for _ in range(_MAX_INDEXES):
+        if found.document.manifests is not None:
+            found = repository.manifest(_of_platform(found.url, found.document.manifests, platform))
+    layers = found.document.layers
+    if layers is None:
+        raise FailedError(f"indexes of images are nested more than {_MAX_INDEXES} deep", where=top.url)
+    is_sif = [layer.media_type for layer in layers] == [SIF_LAYER]
+    config = {} if is_sif else repository.config(found)
+    made_for = _platform(config)
+    if made_for is None and not is_sif:
+        what = f"does not state its architecture, so whether it is for {platform} is not known"
+        raise UndecidedError(what, where=found.url, hint="fetch it and look: lumiimg check reads its programs")
+    if made_for is not None and made_for.split("/")[:2] != platform.split("/")[:2]:
+        raise FailedError(f"is an image for {made_for[:100]}, not for {platform}", where=found.url)
+    return ImageManifest(
+        reference=replace(reference, digest=found.digest),
+        digest=found.digest,
+        index_digest=None if top.document.manifests is None else top.digest,
+        media_type=SIF_LAYER if is_sif else found.media_type,
+        size_bytes=sum(layer.size for layer in layers),
+        layers=tuple(layer.digest for layer in layers),
+        config=config,
+    )
+
+
+class Repository:
+    """One repository, and the token that reads it once the registry wanted one."""
+
+    def __init__(self, reference: ImageReference, http: Http) -> None:
+        self._host = DOCKER_HUB_API if reference.registry == DOCKER_HUB else reference.registry
+        self._url = f"{'http' if reference.insecure else 'https'}://{self._host}/v2/{reference.repository}"
+        self._reference = reference
+        self._http = http
+        self._token: str | None = None
+
+    def manifest(self, name: str) -> VerifiedManifest:
+        """Return what is there under a tag or a digest."""
+        answer = self._get(f"manifests/{name}", _ACCEPT, _MANIFEST_LIMIT_BYTES)
+        digest = _verified(answer, name if DIGEST.fullmatch(name) else None)
+        document = _decoded(answer, Document)
+        return VerifiedManifest(answer.url, digest, _media_type(answer, document), document, answer.body)
+
+    def config(self, image: VerifiedManifest) -> dict[str, Any]:
+        """Return the config of an image."""
+        found = image.document.config
+        if found is None or found.media_type not in _CONFIGS:
+            holds = "an image without a config" if found is None else f"no image but {found.media_type[:100]}"
+            raise FailedError(f"holds {holds}", where=image.url)
+        answer = self._get(f"blobs/{found.digest}", {}, _CONFIG_LIMIT_BYTES)
+        _verified(answer, found.digest)
+        return _decoded(answer, dict[str, Any])
+
+    def blob_url(self, digest: str) -> str:
+        """Return where a blob is."""
+        return f"{self._url}/blobs/{digest}"
+
+    @contextmanager
+    def open(
+        self, url: str, bounds: Bounds, headers: Mapping[str, str], allow: Collection[int] = ()
+    ) -> Iterator[Response]:
+        """Yield a blob, as Http.open does; where a token has expired, another is got."""
+        for is_last in (False, True):
+            with self._http.open(url, bounds, self._with_token(headers), {*allow, *_HANDLED}) as answer:
+                if answer.status not in _HANDLED:
+                    yield answer
+                    return
+                refusal = replace(answer, url=answer.url.partition("?")[0])
+            if is_last or not self._renew_token(refusal):
+                self._refuse(refusal)
+
+    def _get(self, path: str, headers: Mapping[str, str], limit_bytes: int) -> Response:
+        url = f"{self._url}/{path}"
+        for is_last in (False, True):
+            with_token = self._with_token(headers)
+            answer = self._http.get(url, limit_bytes=limit_bytes, headers=with_token, allow=_HANDLED)
+            # Blobs are redirected to addresses whose query is a key to them: not for messages.
+            answer = replace(answer, url=answer.url.partition("?")[0])
+            if answer.status not in _HANDLED:
+                return answer
+            if is_last or not self._renew_token(answer):
+                self._refuse(answer)
+        raise AssertionError
+
+    def _with_token(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        return headers if self._token is None else {**headers, "Authorization": f"Bearer {self._token}"}
+
+    def _renew_token(self, refusal: Response) -> bool:
+        """Get a token where the registry wants one, by its login in ~/.netrc or as everyone; return whether it did.
+
+        Tokens last minutes, layers may take longer. Only the registry itself says where they are: the login goes there.
+        Source: distribution docs/content/spec/auth/token.md.
+        """
+        challenge = _BEARER.search(refusal.headers.get("www-authenticate", "")[:_CHALLENGE_LIMIT])
+        if refusal.status != 401 or not self._is_from_registry(refusal) or challenge is None:
+            return False  # where it wants Basic, the login in ~/.netrc was shown with the question
+        said: dict[str, str] = {}
+        for key, quoted, bare in _PARAMETER.findall(challenge[1]):
+            said.setdefault(key.lower(), quoted or bare)  # a second challenge in the same header may follow
+        realm = said.get("realm", "")
+        if not re.fullmatch(r"https://[!-~]+" if self._url.startswith("https") else r"https?://[!-~]+", realm):
+            what = f"asks for a token from {realm[:200]!r}, which lumiimg does not contact"
+            raise FailedError(what, where=refusal.url)
+        query = {"scope": f"repository:{self._reference.repository}:pull"}
+        query |= {key: said[key] for key in ("service", "scope") if key in said}
+        url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
+        answer = self._http.get(url, limit_bytes=_TOKEN_LIMIT_BYTES, login=self._url, allow=_HANDLED)
+        if answer.status in {401, 403, 429}:
+            self._refuse(replace(answer, url=refusal.url))
+        answer = replace(answer, url=realm.partition("?")[0])
+        found = _decoded(answer, dict[str, Any])
+        token = found.get("token") or found.get("access_token")
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+            raise FailedError("gave no token", where=answer.url)
+        self._token = token
+        return True
+
+    def _is_from_registry(self, answer: Response) -> bool:
+        return urlsplit(answer.url).netloc.lower() == self._host.lower()
+
+    def _refuse(self, answer: Response) -> NoReturn:
+        """Raise what a status means (§Error codes)."""
+        registry = self._reference.registry
+        if answer.status == 429:
+            wait = answer.headers.get("retry-after", "")
+            again = f"in {wait} s" if re.fullmatch(r"[0-9]{1,6}", wait) else "later"
+            hint = f"try again {again}, name a login for {self._host} in ~/.netrc, or a mirror "
+            hint += f"(--mirror {registry}=http://HOST:PORT)"
+            raise FailedError(f"the rate limit of {registry} is reached", where=answer.url, hint=hint)
+        if answer.status == 404:
+            hint = f"look up the name and the tags of {self._reference}"
+            raise ReplacedError("no such image or tag", where=answer.url, hint=hint)
+        if not self._is_from_registry(answer):
+            raise FailedError(f"the server answers {answer.status}", where=answer.url)
+        hint = f"give lumiimg a login for machine {self._host} in ~/.netrc (it goes nowhere without TLS), and the "
+        hint += f"engine one with `{engine_word()} registry login --username NAME docker://{registry}`"
+        raise FailedError("needs a login, or there is no such image", where=answer.url, hint=hint)
+
+
+def _verified(answer: Response, asked: str | None) -> str:
+    """Return the digest of a body, after comparing it with what was asked for and what the registry announced.
+
+    An announced digest of another algorithm is passed over (§Pulling manifests: it MAY differ).
+    """
+    digest = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
+    announced = answer.headers.get("docker-content-digest", "")
+    for said in (asked, announced if announced.startswith("sha256:") else None):
+        if said not in {None, digest}:
+            what = f"has another digest: it is {digest}, not {said}"[:300]
+            hint = "it was changed or broken on its way; nothing of it was used"
+            raise FailedError(what, where=answer.url, hint=hint)
+    return digest
+
+
+def _decoded(answer: Response, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        what = f"is not the JSON that a registry sends: {error}"
+        raise FailedError(shortened(what), where=answer.url) from error
+
+
+def _media_type(answer: Response, document: Document) -> str:
+    """Return which of the types that we understand it is, on which header, word and content have to agree.
+
+    They decide what the bytes mean: one document that is an image to one reader and an index to another is an attack
+    (CVE-2021-41190; §Pulling manifests). One of schema 1 has no digests to rely on.
+    """
+    header = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    said = {kind for kind in (document.media_type, header if header in _INDEXES + _IMAGES else None) if kind}
+    kinds = _IMAGES if document.manifests is None else _INDEXES
+    is_one = (document.manifests is None) != (document.layers is None) and document.schema_version == 2
+    if not is_one or len(said) > 1 or not said <= {*kinds}:
+        named = " and ".join(sorted(kind[:100] for kind in said)) or "of no known type"
+        raise FailedError(f"is neither an image nor an index of images ({named})", where=answer.url)
+    return said.pop() if said else kinds[0]
+
+
+def _of_platform(url: str, images: tuple[Descriptor, ...], platform: str) -> str:
+    """Return the digest of what an index has for a platform; or of the only one for which it names none."""
+    by_platform: dict[str | None, list[Descriptor]] = {}
+    for image in images:
+        by_platform.setdefault(_platform(image.platform), []).append(image)
+    unnamed = by_platform.get(None, [])
+    fitting = by_platform.get(platform) or (unnamed if len(unnamed) == 1 else [])
+    if not fitting:
+        # BuildKit files its attestations under unknown/unknown.
+        there = sorted({one or "one without a platform" for one in by_platform} - {"unknown/unknown"})
+        what = f"has no image for {platform}; there is: {', '.join(there)[:300] or 'none'}"
+        raise FailedError(what, where=url, hint="name a tag that was built for it")
+    return fitting[0].digest
+
+
+def _platform(value: Mapping[str, Any] | None) -> str | None:
+    """Return `os/architecture[/variant]` of an object that has such keys: an index's platform, an image's config."""
+    match value:
+        case {"os": str() as system, "architecture": str() as architecture, **rest}:
+            variant = rest.get("variant")
+            return f"{system}/{architecture}" + (f"/{variant}" if isinstance(variant, str) and variant else "")
+    return None

@@ -1,0 +1,212 @@
+"""Downloads: got once, several at a time, kept by digest, never used without it."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial as bound
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from lumiimg.engine.workspace import scratch_folder
+from lumiimg.errors import FailedError
+from lumiimg.fetch.download import SIZE_LIMIT_BYTES, claim_partial, download
+from lumiimg.fetch.http import Http, ReplacedError, display_url, require_tls_or_digest
+from lumiimg.fetch.mirrors import Mirrors
+from lumiimg.fetch.pull import save_image, save_sif
+from lumiimg.fetch.reference import parse_reference
+from lumiimg.fetch.registry import ImageManifest, resolve_image
+from lumiimg.files import file_sha256, open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+_CHUNK_BYTES = 1 << 20
+_NO_MIRRORS = Mirrors({})
+
+
+class RemoteSource(Protocol):
+    """Something that is got by its digest."""
+
+    @property
+    def location(self) -> str:
+        """Address, or path of a file."""
+
+    @property
+    def sha256(self) -> str | None:
+        """In hexadecimal; null where nobody knows it yet."""
+
+
+_S = TypeVar("_S", bound=RemoteSource)
+_K = TypeVar("_K")
+_T = TypeVar("_T")
+
+
+class Store:
+    """A folder of downloads, each under its sha256. What is got in one call is got by up to `jobs` threads."""
+
+    def __init__(self, folder: Path, http: Http, mirrors: Mirrors, jobs: int = 1) -> None:
+        self._folder = folder
+        self._http = http
+        self._mirrors = mirrors
+        self._jobs = jobs
+        self._verified: dict[str, tuple[int, int, int]] = {}
+        """Files whose digest was found right, with what shows whether they were touched since."""
+
+    def has(self, source: RemoteSource) -> bool:
+        """Whether a file of that digest is there; `get` reads whether it still is what it was."""
+        return source.sha256 is not None and (self._folder / source.sha256).is_file()
+
+    def get(self, location: str, sha256: str, on_line: Callable[[str], None] | None = None) -> Path:
+        """Return the path of a file in the store, after getting it there if need be, from a URL or a path.
+
+        `on_line` is called before it is fetched. Raises FailedError if that fails, or the digest is another.
+        """
+        file = self._folder / sha256
+        if not self._is_whole(file, sha256):
+            if on_line is not None:
+                on_line(f"fetching {display_url(location)}")
+            self._put(location, sha256)
+        return file
+
+    def add(self, location: str) -> str:
+        """Get a file whose digest nobody has published, and return its sha256. Raises FailedError."""
+        return self._put(location, None)
+
+    def sources(self, wanted: Iterable[_S], on_line: Callable[[str], None]) -> dict[_S, Path]:
+        """Return the paths of sources that are settled; what is not there is got, at once. Raises as `get` does."""
+        unique = dict.fromkeys(wanted)
+        by_digest: dict[str, _S] = {}
+        for source in unique:
+            if source.sha256 is None:
+                hint = "write it again: lumiimg lock"
+                raise FailedError("has no digest in the lock", where=source.location, hint=hint)
+            by_digest.setdefault(source.sha256, source)
+        tasks = {sha256: bound(self.get, source.location, sha256, on_line) for sha256, source in by_digest.items()}
+        paths = run_parallel(tasks, self._jobs, self._http.stop)
+        return {source: paths[source.sha256] for source in unique if source.sha256 is not None}
+
+    def digests(self, locations: Iterable[str], on_line: Callable[[str], None]) -> dict[str, str]:
+        """Get files whose digest nobody has published, at once; return their sha256. Raises as `add` does."""
+
+        def add(location: str) -> str:
+            on_line(f"fetching {display_url(location)}, for its digest")
+            return self.add(location)
+
+        return run_parallel({one: bound(add, one) for one in locations}, self._jobs, self._http.stop)
+
+    def image(self, origin: str, folder: Path, on_line: Callable[[str], None], *, insecure: bool) -> Mapping[str, Any]:
+        """Write an image of a registry into a new folder, as an OCI layout; return `config` of its config.
+
+        `origin` is where it is, mirrors already in their places. Raises FailedError if it cannot be had.
+        """
+        with self._resolved(origin, folder, insecure=insecure) as (found, target):
+            save_image(found, self._http, target, self._folder, on_line)
+        how = found.config.get("config")
+        return how if isinstance(how, dict) else {}
+
+    def sif(self, origin: str, file: Path, *, insecure: bool) -> None:
+        """Write a SIF of a registry to a file. Raises as `image` does."""
+        with self._resolved(origin, file, insecure=insecure) as (found, target):
+            save_sif(found, self._http, target)
+
+    @contextmanager
+    def _resolved(self, origin: str, target: Path, *, insecure: bool) -> Iterator[tuple[ImageManifest, Path]]:
+        """Yield what a reference means, and where on the file system of the store it is put first."""
+        reference = replace(parse_reference(origin, _NO_MIRRORS), insecure=insecure)
+        found = resolve_image(reference, self._http)
+        with scratch_folder(self._folder) as scratch:
+            yield found, scratch / target.name
+            shutil.move(scratch / target.name, target)
+
+    def _is_whole(self, file: Path, sha256: str) -> bool:
+        """Whether a file is there and is what it must be; one is read once, unless it was touched."""
+        if not file.is_file():
+            return False
+        stamp = _file_stamp(file)
+        if self._verified.get(sha256) != stamp and file_sha256(file) == sha256:
+            self._verified[sha256] = stamp
+        return self._verified.get(sha256) == stamp
+
+    def _put(self, location: str, expected: str | None) -> str:
+        try:
+            if location.startswith(("http://", "https://")):
+                url = self._mirrors.rewrite(location)
+                require_tls_or_digest(url, expected)
+                with claim_partial(self._folder, expected) as partial:
+                    actual = download(url, partial, self._http, expected)
+                    return self._keep(partial, actual, location, expected)
+            with scratch_folder(self._folder) as scratch:
+                copy = scratch / "copy"
+                _copy(location, copy)
+                return self._keep(copy, file_sha256(copy), location, expected)
+        except OSError as error:
+            raise FailedError(
+                f"cannot be kept: {error.strerror or error}",
+                where=str(self._folder),
+                hint="LUMIIMG_CACHE names the folder for downloads",
+            ) from error
+
+    def _keep(self, file: Path, actual: str, location: str, expected: str | None) -> str:
+        if expected not in {None, actual}:
+            raise ReplacedError(
+                f"has another digest: sha256 is {actual}, not {expected}",
+                where=location,
+                hint="the file was replaced or broken on its way; nothing was built from it",
+            )
+        self._verified[actual] = _file_stamp(file.replace(self._folder / actual))
+        return actual
+
+
+def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable[[], None]) -> dict[_K, _T]:
+    """Return what each task returns; up to `jobs` run at a time.
+
+    When one fails, or something is raised in the caller's thread (Ctrl-C), no other begins, `stop` is called for those
+    that run, and that error is raised once they have ended.
+    """
+    errors: list[BaseException] = []
+
+    def run(task: Callable[[], _T]) -> _T:
+        if errors:
+            raise errors[0]
+        try:
+            return task()
+        except BaseException as error:
+            errors.append(error)
+            stop()
+            raise
+
+    with ThreadPoolExecutor(max(1, min(jobs, len(tasks)))) as pool:
+        futures = {name: pool.submit(run, task) for name, task in tasks.items()}
+        try:
+            wait(futures.values())
+        except BaseException as error:
+            errors.append(error)
+            stop()
+            raise
+    if errors:
+        raise errors[0]
+    return {name: future.result() for name, future in futures.items()}
+
+
+def _copy(location: str, target: Path) -> None:
+    """Copy a file of this machine. Raises FailedError if it is not a file or too large, OSError if it cannot be kept.
+
+    A pipe would never end its opening, and a device never its reading.
+    """
+    try:
+        source = open_regular(location)
+    except (OSError, ValueError) as error:
+        raise FailedError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=location) from error
+    with source, target.open("wb") as file:
+        while chunk := source.read(_CHUNK_BYTES):
+            if file.tell() + len(chunk) > SIZE_LIMIT_BYTES:
+                raise FailedError(f"is larger than {SIZE_LIMIT_BYTES} bytes", where=location)
+            file.write(chunk)
+
+
+def _file_stamp(file: Path) -> tuple[int, int, int]:
+    seen = file.stat()
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns
