@@ -12,7 +12,8 @@ A type is a `msgspec.Struct`, a dataclass, or what is made of them. Its fields s
 raises for a wrong file one DecodeError, which is one line: `site.toml: key 'name' is 'A'; a name of small letters is
 needed; key 'node' is not known; did you mean 'nodes'? allowed: name, nodes, note; key 'nodes' is missing (a whole
 number)`. What fields say together, a type says in its `__post_init__` with `refuse`. A class of ours that a file holds
-as one text has a classmethod `decoded(value)`, which raises ValueError.
+as one text has a classmethod `decoded(value)`, which raises ValueError; another that msgspec does not know is made of
+the text.
 
 A file without a fault is converted by msgspec in one go. It stops at the first fault, so for a file with one each value
 is converted by its own type.
@@ -37,7 +38,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct
 
 from lumiimg.errors import LONG, BadInputError, one_line, shortened
 from lumiimg.files import read_beginning
@@ -60,13 +61,19 @@ _NOT_PRINTABLE = "holds a character that cannot be printed, or more than one lin
 ANY_TEXT = "any text"
 """In `Annotated`: a text of TOML that may have several lines."""
 
+
+def matching(pattern: str, what: str) -> Meta:
+    """Return the note on a text that a pattern matches as a whole; `what` is how a person calls such a text."""
+    return Meta(pattern=rf"\A(?:{pattern})\Z", description=what)
+
+
 Text = Annotated[str, Meta(pattern=r"\S")]
 """A text that says something."""
 AnyText = Annotated[str, ANY_TEXT]
 Positive = Annotated[int, Meta(gt=0, lt=10**9, description="a whole number above 0")]
 Natural = Annotated[int, Meta(ge=0, lt=10**6, description="a whole number from 0 on")]
 PositiveFloat = Annotated[float, Meta(gt=0, lt=10**9, description="a number above 0")]
-Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", description="a digest of 64 hexadecimal digits")]
+Sha256 = Annotated[str, matching(r"[0-9a-f]{64}", "a digest of 64 hexadecimal digits")]
 
 
 class DecodeError(BadInputError):
@@ -128,7 +135,7 @@ def read_whole(path: Path, limit_bytes: int, *, hint: str | None = None) -> byte
 def decode_toml(text: str, kind: type[T], *, where: str | None = None, hint: str | None = None) -> T:
     """Return what TOML of others holds, each text of it printable unless it is AnyText. Raises DecodeError."""
     try:
-        return _decode(parse_toml(text), kind, where, hint, toml=True)
+        return decode(parse_toml(text), kind, where=where, hint=hint, toml=True)
     except TomlError as error:
         raise DecodeError(str(error), where=where, hint=hint) from error
 
@@ -150,17 +157,11 @@ def parse_json(data: bytes, *, where: str | None = None, hint: str | None = None
         raise DecodeError(f"is cut off, or not JSON: {str(error)[:LONG]}", where=where, hint=hint) from error
 
 
-def decode(data: object, kind: type[T], *, where: str | None = None, hint: str | None = None) -> T:
-    """Return what parsed JSON holds. Raises DecodeError."""
-    return _decode(data, kind, where, hint, toml=False)
+def decode(data: object, kind: type[T], *, where: str | None = None, hint: str | None = None, toml: bool = False) -> T:
+    """Return what parsed JSON holds; `toml`: TOML, whose texts are printable and whose days are days.
 
-
-def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
-def _decode(data: object, kind: type[T], where: str | None, hint: str | None, *, toml: bool) -> T:
-    """`toml`: the texts of the data are printable, and its days are days."""
+    Raises DecodeError.
+    """
     if _is_plain(data, toml=toml):
         with suppress(ValueError, OverflowError):  # what it is, and all others, are looked for
             return _converted(data, kind, toml=toml)
@@ -170,6 +171,10 @@ def _decode(data: object, kind: type[T], where: str | None, hint: str | None, *,
         return _converted(data, kind, toml=toml)
     except (ValueError, OverflowError) as error:
         raise DecodeError(shortened(str(error), LONG_FAULT), where=where, hint=hint) from error
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _named(key: str, what: str) -> str:
@@ -183,10 +188,11 @@ def _converted(data: object, kind: type[T], *, toml: bool) -> T:
 
 
 def _of_class(kind: Any, value: object) -> object:  # noqa: ANN401 - a class that msgspec does not know
-    """Return the value of a class of ours, or a regular expression. Raises ValueError."""
+    """Return a value of a class of ours, or of one that is made of a text. Raises ValueError."""
     if kind is re.Pattern or get_origin(kind) is re.Pattern:
         return compiled(value)
-    return kind.decoded(value)
+    decoded = getattr(kind, "decoded", None)
+    return decoded(value) if decoded else kind(text_of(value))
 
 
 def text_of(value: object) -> str:
@@ -247,11 +253,11 @@ class _Faults:
             yield from self._of_whole(kind, data, key)
 
     def _of_parts(self, inner: Any, parts: tuple[Any, ...], data: object, key: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401
-        if isinstance(data, dict) and _has_fields(inner):
+        if isinstance(data, dict) and has_fields(inner):
             yield from self._of_fields(inner, data, key)
         elif isinstance(data, dict) and isinstance(inner, type) and issubclass(inner, Mapping) and parts:
             for name, value in data.items():
-                yield from self._of_name(name, key)
+                yield from self.of(parts[0], name, _below(key, name))
                 yield from self.of(parts[1], value, _below(key, name))
         elif isinstance(data, list) and inner in {tuple, list, frozenset} and {*parts[1:]} <= {...}:
             for index, value in enumerate(data):
@@ -259,21 +265,19 @@ class _Faults:
 
     def _of_fields(self, kind: type, data: dict[str, Any], key: str) -> Iterator[tuple[str, str]]:
         fields = {field.key: field for field in fields_of(kind)}
+        types = get_type_hints(kind, include_extras=True)
         for name, field in fields.items():
             if name in data:
-                yield from self.of(field.type, data[name], _below(key, name))
+                yield from self.of(types[field.name], data[name], _below(key, name))
             elif field.is_required:
-                yield _below(key, name), f"is missing ({self._expected(field.type)})"
+                yield _below(key, name), f"is missing ({self._expected(types[field.name])})"
         if issubclass(kind, Struct) and kind.__struct_config__.forbid_unknown_fields:
             for name in (name for name in data if name not in fields):
-                yield from self._of_name(name, key)
+                if self.toml and not name.isprintable():
+                    yield _below(key, name), _NOT_PRINTABLE
                 near = difflib.get_close_matches(name[:LONG], fields, n=1)
                 hint = f"did you mean {shortened(near[0])!r}? " if near else ""
                 yield _below(key, name), f"is not known; {hint}allowed: {', '.join(fields)}"
-
-    def _of_name(self, name: str, key: str) -> Iterator[tuple[str, str]]:
-        if self.toml and not name.isprintable():
-            yield _below(key, name), _NOT_PRINTABLE
 
     def _of_whole(self, kind: Any, data: object, key: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401
         if isinstance(data, str) and len(data) > _MAX_TEXT:
@@ -301,7 +305,7 @@ class _Faults:
             return f"should be {self._expected(kind)}, is {_shown(data)}"
         for note in get_args(kind):
             if isinstance(note, Meta) and note.description:
-                return f"is {_shown(data)}; {note.description} is needed"
+                return f"is {'empty' if data == [] else _shown(data)}; {note.description} is needed"
         return "is empty" if isinstance(data, str) and not data.strip() else f"is {_shown(data)}: {error}"
 
     def _expected(self, kind: Any) -> str:  # noqa: ANN401
@@ -314,7 +318,9 @@ class _Faults:
             return f"an array of {one.partition(' ')[2]}s" if one.startswith("a ") else "an array"
         if inner is dt.date:
             return f"a date like 2026-11-21, {'without' if self.toml else 'in'} quotes"
-        return _TYPES.get(inner) or ("a table" if self.toml else "an object")
+        if has_fields(inner) or (isinstance(inner, type) and issubclass(inner, Mapping)):
+            return "a table" if self.toml else "an object"
+        return _TYPES.get(inner, "a string")
 
 
 _TYPES: Mapping[Any, str] = {
@@ -357,34 +363,37 @@ def _below(key: str, name: str) -> str:
 
 
 class Field(NamedTuple):
-    """A field of a type, Struct or dataclass."""
+    """A field of a Struct or of a dataclass."""
 
     name: str
     key: str
     """How a file calls it."""
-    type: Any
     default: Any
     is_required: bool
     """Whether a file must have it."""
 
 
-def _has_fields(kind: object) -> bool:
+def has_fields(kind: object) -> bool:
+    """Whether a type is a Struct or a dataclass."""
     return isinstance(kind, type) and (issubclass(kind, Struct) or dataclasses.is_dataclass(kind))
 
 
 @cache
-def fields_of(kind: type) -> tuple[Field, ...]:
+def fields_of(kind: Any) -> tuple[Field, ...]:  # noqa: ANN401
     """Return the fields of a Struct or of a dataclass."""
-    of_struct = issubclass(kind, Struct)
-    found: Iterable[Any] = structs.fields(kind) if of_struct else dataclasses.fields(kind)
-    missing: object = msgspec.NODEFAULT if of_struct else dataclasses.MISSING
-    types = get_type_hints(kind, include_extras=True)
-    made = []
-    for one in found:
-        default = one.default if one.default_factory is missing else one.default_factory()
-        key = getattr(one, "encode_name", one.name)
-        made.append(Field(one.name, key, types[one.name], default, default is missing))
-    return tuple(made)
+    if issubclass(kind, Struct):
+        names, keys = kind.__struct_fields__, kind.__struct_encode_fields__
+        found = [one.factory() if hasattr(one, "factory") else one for one in kind.__struct_defaults__]
+        defaults = [msgspec.NODEFAULT] * (len(names) - len(found)) + found
+    else:
+        own = dataclasses.fields(kind)
+        names = keys = tuple(one.name for one in own)
+        defaults = [one.default if one.default_factory is dataclasses.MISSING else one.default_factory() for one in own]
+    nothing = (msgspec.NODEFAULT, dataclasses.MISSING)
+    return tuple(
+        Field(name, key, default, is_required=any(default is one for one in nothing))
+        for name, key, default in zip(names, keys, defaults, strict=True)
+    )
 
 
 def encode(value: object) -> Any:  # noqa: ANN401 - JSON data
@@ -393,7 +402,7 @@ def encode(value: object) -> Any:  # noqa: ANN401 - JSON data
     What has its default, where that is empty (None, 0, False, nothing in it), is not written.
     """
     kind: Any = type(value)
-    if _has_fields(kind):
+    if has_fields(kind):
         found = ((field, getattr(value, field.name)) for field in fields_of(kind))
         return {field.key: encode(inner) for field, inner in found if inner or inner != field.default}
     if (encoded := getattr(value, "encoded", None)) is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.age import OLD_AFTER_DAYS
 from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.ledger import status_of
 from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations
 from lumiimg.fetch.mirrors import Mirrors
@@ -87,7 +88,7 @@ def natural(names: Iterable[str]) -> list[str]:
 def holding(base: Layer) -> str:
     """Return what is known of what a base has, and how far it was tried."""
     names = {"os": "", "glibc": "glibc ", "python": "Python ", "rocm": "ROCm ", "rccl": "RCCL "}
-    return ", ".join([f"{word}{base.has[key]}" for key, word in names.items() if key in base.has] + [str(base.status)])
+    return ", ".join([f"{word}{base.has[key]}" for key, word in names.items() if key in base.has] + [status_of(base)])
 
 
 def troubles(catalogue: Catalogue) -> Iterator[str]:

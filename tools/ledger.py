@@ -54,7 +54,7 @@ def main(words: list[str]) -> int:
 def record(trials: Iterable[Trial], path: Path = LEDGER) -> None:
     """Put entries into the ledger, each in the place of an older one for the same row and reach.
 
-    Raises ValueError for a row that the catalogue does not have as it was tried, CatalogError for text of several lines.
+    Raises ValueError for a row that the catalogue does not have as it was tried, DecodeError for text of several lines.
     """
     new, known = list(trials), contents()
     for trial in new:
@@ -182,7 +182,7 @@ def _how(
 def write(trials: Iterable[Trial], path: Path) -> None:
     """Write a ledger in its order."""
     ordered = sorted(trials, key=lambda one: (one.name, one.release, REACHES.index(one.reach), one.content))
-    fields = [{name: getattr(trial, name) for name in Trial.__slots__} for trial in ordered]
+    fields = [{name: getattr(trial, name) for name in Trial.__struct_fields__} for trial in ordered]
     body = tomli_w.dumps({"trial": fields}) if fields else ""
     write_text(path, f"{HEAD}\n{body}" if body else HEAD)
 

@@ -19,10 +19,11 @@ import tomli_w
 from packaging.version import Version
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.layers import read_layer, row_of
+from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.needs import NO_VERSION
 from lumiimg.cli.commands import add_options
 from lumiimg.cli.inputs import mirrors_of
+from lumiimg.decode import encode
 from lumiimg.errors import BadInputError, ExitCode, FailedError, LumiimgError, MissingHereError
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import general_index
@@ -105,7 +106,7 @@ def add_rows(path: Path, rows: Sequence[Release]) -> None:
     """Add rows behind those of a layer.toml."""
     there = {row.version for row in read_layer(path.parent).releases}
     if new := [row for row in rows if row.version not in there]:
-        rows_text = tomli_w.dumps({"release": [row_of(row) for row in new]}, multiline_strings=False)
+        rows_text = tomli_w.dumps({"release": [encode(row) for row in new]}, multiline_strings=False)
         write_text(path, path.read_text(encoding="utf-8") + "\n" + rows_text)
 
 

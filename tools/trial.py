@@ -163,7 +163,7 @@ def _ask(report: TrialReport, questions: Path, name: str, day: dt.date) -> Itera
     """Write what differs into the questions, each once; yield a line for each."""
     known = list(read_questions(questions))
     head = questions.read_text(encoding="utf-8").partition("[[")[0].rstrip()
-    entries = [{key: getattr(one, key) for key in type(one).__slots__} for one in known]
+    entries = [{key: getattr(one, key) for key in type(one).__struct_fields__} for one in known]
     asked = {(one.site, one.claim, one.measured) for one in known}
     for row in report.rows:
         if row.outcome is ClaimOutcome.DIFFERS and (report.site, row.id, row.measured) not in asked:

@@ -1,10 +1,10 @@
 # Install AITER with the sources that it compiles its kernels from on a node.
 layer=aiter
-# shellcheck source=layers/fabric-bundled/build.sh
+# shellcheck source=layers/lib/build.sh
 . "$LAYER_FILES/build.sh"
-# shellcheck source=layers/pytorch/python.sh
+# shellcheck source=layers/lib/python.sh
 . "$LAYER_FILES/python.sh"
-# shellcheck source=layers/rccl-tests/gpu.sh
+# shellcheck source=layers/lib/gpu.sh
 . "$LAYER_FILES/gpu.sh"
 
 use_torch

@@ -1,7 +1,7 @@
 # Build aws-ofi-nccl for RCCL. Its configure takes ROCm only as --with-rocm=PATH; --with-libfabric=/usr would break the order of
 # the include folders (stdlib.h is not found); outside of git it reads its version from .release_version.
 layer=aws-ofi-nccl
-# shellcheck source=layers/aws-ofi-nccl/plugin.sh
+# shellcheck source=layers/lib/plugin.sh
 . "$LAYER_FILES/plugin.sh"
 
 ROCM=${ROCM:-$(find_rocm)}

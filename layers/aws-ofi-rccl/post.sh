@@ -1,6 +1,6 @@
 # Build aws-ofi-rccl. Its configure wants a path for each of HIP, RCCL and libfabric; its tests would need MPI.
 layer=aws-ofi-rccl
-# shellcheck source=layers/aws-ofi-nccl/plugin.sh
+# shellcheck source=layers/lib/plugin.sh
 . "$LAYER_FILES/plugin.sh"
 
 ROCM=${ROCM:-$(find_rocm)}

@@ -1,5 +1,5 @@
 # The libraries that JAX's plugin for ROCm is linked with; what the base pins decides their release.
-# shellcheck source=layers/netprobe/packages.sh
+# shellcheck source=layers/lib/packages.sh
 . "$LAYER_FILES/packages.sh"
 
 apt_get update

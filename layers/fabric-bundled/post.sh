@@ -1,7 +1,7 @@
 # Build libcxi and libfabric of the host's Slingshot release, so that the image needs no library of the host. The
 # headers of the NIC and of the driver stay beside libcxi: its own header includes them.
 layer=fabric-bundled
-# shellcheck source=layers/fabric-bundled/build.sh
+# shellcheck source=layers/lib/build.sh
 . "$LAYER_FILES/build.sh"
 
 ROCM=$(find_rocm)

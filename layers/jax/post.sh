@@ -1,6 +1,6 @@
 # Install JAX with its plugin and runtime for ROCm, all of one release.
 layer=jax
-# shellcheck source=layers/pytorch/python.sh
+# shellcheck source=layers/lib/python.sh
 . "$LAYER_FILES/python.sh"
 
 use_environment

@@ -1,6 +1,6 @@
 # Unpack Julia and write the preferences that have MPI.jl take the image's MPI, where the image has one.
 layer=julia
-# shellcheck source=layers/fabric-bundled/build.sh
+# shellcheck source=layers/lib/build.sh
 . "$LAYER_FILES/build.sh"
 
 unpack "$SOURCE_JULIA" julia

@@ -1,6 +1,6 @@
 # Install the wheels of the lock: Lightning and what it requires. The torch of the image stays.
 layer=lightning
-# shellcheck source=layers/pytorch/python.sh
+# shellcheck source=layers/lib/python.sh
 . "$LAYER_FILES/python.sh"
 
 use_torch

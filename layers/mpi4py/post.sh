@@ -1,8 +1,8 @@
 # Compile mpi4py with the image's mpicc. A wheel of mpi4py would look for whatever MPI it finds when it is loaded.
 layer=mpi4py
-# shellcheck source=layers/fabric-bundled/build.sh
+# shellcheck source=layers/lib/build.sh
 . "$LAYER_FILES/build.sh"
-# shellcheck source=layers/pytorch/python.sh
+# shellcheck source=layers/lib/python.sh
 . "$LAYER_FILES/python.sh"
 
 use_environment

@@ -1,6 +1,6 @@
 # Build MPICH against the libfabric that the image has, or that is bound over it: never with the one in its own archive.
 layer=mpich
-# shellcheck source=layers/fabric-bundled/build.sh
+# shellcheck source=layers/lib/build.sh
 . "$LAYER_FILES/build.sh"
 
 ROCM=$(find_rocm)

@@ -1,5 +1,5 @@
 # Compile the probes. A compiler that was not in the image does not stay in it.
-# shellcheck source=layers/netprobe/packages.sh
+# shellcheck source=layers/lib/packages.sh
 . "$LAYER_FILES/packages.sh"
 
 target=/opt/lumiimg/netprobe

@@ -1,6 +1,6 @@
 # Compile the OSU micro-benchmarks with the image's MPI, for buffers on the GPU.
 layer=osu
-# shellcheck source=layers/fabric-bundled/build.sh
+# shellcheck source=layers/lib/build.sh
 . "$LAYER_FILES/build.sh"
 
 ROCM=$(find_rocm)

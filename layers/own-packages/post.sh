@@ -1,6 +1,6 @@
 # Install the wheels of the lock: the packages that the user named, and what they require beside what is there.
 layer=own-packages
-# shellcheck source=layers/pytorch/python.sh
+# shellcheck source=layers/lib/python.sh
 . "$LAYER_FILES/python.sh"
 
 python=$(find_python)

@@ -1,6 +1,6 @@
 # Install the wheels of torch and what belongs to it, and pin them for whatever comes after.
 layer=pytorch
-# shellcheck source=layers/pytorch/python.sh
+# shellcheck source=layers/lib/python.sh
 . "$LAYER_FILES/python.sh"
 
 use_venv

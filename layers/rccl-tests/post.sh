@@ -1,8 +1,8 @@
 # Compile the tests of RCCL with hipcc, for MPI.
 layer=rccl-tests
-# shellcheck source=layers/fabric-bundled/build.sh
+# shellcheck source=layers/lib/build.sh
 . "$LAYER_FILES/build.sh"
-# shellcheck source=layers/rccl-tests/gpu.sh
+# shellcheck source=layers/lib/gpu.sh
 . "$LAYER_FILES/gpu.sh"
 
 need_compilers

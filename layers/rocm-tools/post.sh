@@ -1,7 +1,7 @@
 # Add the two tools from ROCm's own packages, and the Python binding from where ROCm keeps its source: of another
 # release it would not fit the library.
 layer=rocm-tools
-# shellcheck source=layers/pytorch/python.sh
+# shellcheck source=layers/lib/python.sh
 . "$LAYER_FILES/python.sh"
 
 missing=()

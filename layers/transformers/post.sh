@@ -1,7 +1,7 @@
 # Install the wheels of the lock: the three in the releases that belong together, and what they require. The torch of the
 # image stays.
 layer=transformers
-# shellcheck source=layers/pytorch/python.sh
+# shellcheck source=layers/lib/python.sh
 . "$LAYER_FILES/python.sh"
 
 use_torch

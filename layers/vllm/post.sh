@@ -1,10 +1,10 @@
 # Install vLLM's own wheel for this ROCm, or compile it for the GPU of the site.
 layer=vllm
-# shellcheck source=layers/fabric-bundled/build.sh
+# shellcheck source=layers/lib/build.sh
 . "$LAYER_FILES/build.sh"
-# shellcheck source=layers/pytorch/python.sh
+# shellcheck source=layers/lib/python.sh
 . "$LAYER_FILES/python.sh"
-# shellcheck source=layers/rccl-tests/gpu.sh
+# shellcheck source=layers/lib/gpu.sh
 . "$LAYER_FILES/gpu.sh"
 
 use_torch

@@ -7,20 +7,22 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
+from msgspec import Struct, structs
 from packaging.version import Version
 
-from lumiimg.catalog.folders import file_names, layer_folders, names_at_a_glance, recipe_folders
-from lumiimg.catalog.layers import NAME, Bootstrap, Layer, read_layer, variant_names
-from lumiimg.catalog.ledger import judged
+from lumiimg.catalog.folders import Glance, file_names, glances, layer_folders, recipe_folders
+from lumiimg.catalog.layers import NAME, Bootstrap, Layer, read_layer
 from lumiimg.catalog.named_images import NamedImage, completed, named_image, newest_here, newest_named
-from lumiimg.catalog.toml_table import CatalogError, Table, read_toml
+from lumiimg.decode import AnyText, DecodeError, Text, read_toml
 from lumiimg.errors import LONG, BadInputError, shortened
 
-FABRICS = ("host", "bundled", "none")
-"""Where libfabric and libcxi come from, as for `--fabric`."""
+FabricOption = Literal["auto", "host", "bundled", "none"]
+"""As for --fabric."""
 _ENDS_IN_VERSION = re.compile(r"-\d{1,4}(\.\d{1,5})*\Z")
 _VERSION = re.compile(r"\d{1,5}(\.\d{1,5})*")
 _FEW = 8
@@ -39,101 +41,148 @@ class UnknownNameError(BadInputError):
         super().__init__(f"there is no {kind} {shortened(name)!r}", hint=" ".join(filter(None, (hint, listed))))
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """A base with layers, and the arguments that differ from the layers' own."""
+class _RecipeFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    summary: Text
+    """One sentence."""
+    base: Text
+    """As for --base."""
+    add: tuple[Text, ...] = ()
+    """As for --add."""
+    arguments: Mapping[str, Mapping[str, AnyText]] = {}
+    """Value by layer and argument."""
+    site: Text | None = None
+    """As for --site; null where it names none."""
+    fabric: Literal["host", "bundled", "none"] | None = None
+    """Where libfabric and libcxi come from; None: as the base and the machine allow."""
+
+
+class Recipe(_RecipeFile, frozen=True, kw_only=True):
+    """A recipe of the catalogue: a base with layers, and the arguments that differ from the layers' own."""
 
     name: str
     """In the catalogue."""
-    summary: str
-    """One sentence."""
-    base: str
-    """As for --base."""
-    add: tuple[str, ...]
-    """As for --add."""
-    arguments: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Value by (layer, argument)."""
-    site: str | None = None
-    """As for --site; null where it names none."""
-    fabric: str | None = None
-    """One of FABRICS; None: as the base and the machine allow."""
+
+    @property
+    def kind(self) -> Literal["recipe"]:
+        """What it is."""
+        return "recipe"
+
+    @property
+    def fabric_option(self) -> FabricOption:
+        """As for --fabric; `auto` where it names none."""
+        return self.fabric or "auto"
+
+    @property
+    def given(self) -> dict[tuple[str, str], str]:
+        """Values by layer and argument."""
+        return {(layer, name): value for layer, values in self.arguments.items() for name, value in values.items()}
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Values by `LAYER.NAME`."""
+        return {".".join(key): value for key, value in self.given.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Catalogue:
-    """Folders to search, nearest first."""
+    """Folders to search, nearest first. A file is read when it is asked for, and once."""
 
     layer_folders: tuple[Path, ...]
     recipe_folders: tuple[Path, ...]
-    _names: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
-    _read: dict[str, Layer] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _members: dict[str, Path] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The folder of the family by the name of each of its members, once it was looked for."""
-    _all_families: list[Layer] = field(default_factory=list, init=False, repr=False, compare=False)
-    """All families, once they were read."""
-    _by_folder: dict[Path, Layer] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """A family has many members, and is read once."""
+    _read: dict[Path, Layer] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def _glances(self) -> Mapping[str, Glance]:
+        return glances(self.layer_folders)
+
+    @cached_property
+    def _named_families(self) -> tuple[Layer, ...]:
+        """The families whose images have names that say what they have; one that is broken is none."""
+        return tuple(family for family in self._families("named") if family.named is not None)
+
+    @cached_property
+    def _known(self) -> Mapping[str, Layer]:
+        """The family of each image that is known and no member, by the image's name."""
+        return {
+            image.name: family
+            for family in reversed(self._named_families)
+            if family.named is not None
+            for known in family.named.known
+            if (image := named_image(family.named, known.name)) is not None and _member_of(family, image) is None
+        }
+
+    def _families(self, mentioned: str = "variant") -> Iterator[Layer]:
+        """Yield the families of bases that can be read and whose files hold a word."""
+        for folder in dict.fromkeys(one.folder for one in self._glances.values() if mentioned in one.text):
+            with suppress(DecodeError):
+                if (layer := self._in(folder)).variants:
+                    yield layer
+
+    def _in(self, folder: Path) -> Layer:
+        if folder not in self._read:
+            self._read[folder] = read_layer(folder)
+        return self._read[folder]
 
     def layer_names(self) -> list[str]:
         """Return the names of all bases and layers; of a family of bases those of its members."""
-        if not self._names:
-            names = {file.parent.name for folder in self.layer_folders for file in folder.glob("*/layer.toml")}
-            families = self._families()
-            self._names.extend(sorted((names - {folder.name for folder in families.values()}) | families.keys()))
-        return [*self._names]
+        return sorted({*self._glances, *self._known})
 
     def base_names(self) -> list[str]:
         """Return the names of all bases that can be read."""
-        return self._names_of_kind(is_base=True)
+        return self._names_of_kind("base")
 
     def recipe_names(self) -> list[str]:
         """Return the names of all recipes, without reading them."""
         return file_names(self.recipe_folders)
 
+    def mentioning(self, component: str) -> list[str]:
+        """Return the names of the layers whose files hold a word: all that can bring a component, and others."""
+        layers = ((name, one) for name, one in self._glances.items() if one.kind != "base")
+        return sorted(name for name, one in layers if component == name or component in one.text)
+
     def entry(self, name: str) -> Layer:
         """Read a base or a layer by its name.
 
-        Raises UnknownNameError, or CatalogError if it is there and wrong.
+        Raises UnknownNameError, or DecodeError if it is there and wrong.
         """
-        if name not in self._read:
-            self._read[name] = judged(self._entry(name))
-        return self._read[name]
-
-    def _entry(self, name: str) -> Layer:
         is_path = Path(name).name in {"", ".."} or Path(name).name != name
         for folder in () if is_path else self.layer_folders:
             if os.path.lexists(folder / name / "layer.toml"):
-                return read_layer(folder / name)
-        if (found_in := self._families().get(name)) is not None:
-            family = self._family(found_in)
+                return self._in(folder / name)
+        if (glance := self._glances.get(name)) is not None:
+            family = self._in(glance.folder)
             if any(variant.name == name for variant in family.variants):
                 return family.member(name)
-        if (found := self._named(name)) is not None:
-            of_family, image = found
-            has = [variant.has for family in self._all_families for variant in reversed(family.variants)]
-            return member_by_name(of_family, image, has)
+        if (found := self._by_name(name)) is not None:
+            siblings = [variant.has for family in self._families() for variant in reversed(family.variants)]
+            return _member_by_name(*found, siblings)
         raise UnknownNameError("base or layer", name, self.layer_names())
-
-    def _families(self) -> dict[str, Path]:
-        """Return the folder of the family by the name of each of its members; the nearest folder wins."""
-        if not self._members:
-            for folder in self.layer_folders:
-                for file in sorted(folder.glob("*/layer.toml")):
-                    for name in variant_names(file):
-                        self._members.setdefault(name, file.parent)
-            for family in self._with_names():
-                for name in known_by_name(family):
-                    self._members.setdefault(name, family.folder)
-        return self._members
-
-    def images_here(self) -> tuple[Path, ...]:
-        """Return the images of all families that lie on this machine, of each release of ROCm the newest."""
-        self._families()
-        return tuple(path for family in self._with_names() if family.named for path in newest_here(family.named))
 
     def base(self, name: str) -> Layer:
         """Read a base by its name. Raises as `entry` does, and BadInputError if the name is a layer's."""
-        return self._of_kind(name, is_base=True)
+        return self._of_kind("base", name)
+
+    def layer(self, name: str) -> Layer:
+        """Read a layer by its name. Raises as `entry` does, and BadInputError if the name is a base's."""
+        return self._of_kind("layer", name)
+
+    def _of_kind(self, kind: Literal["base", "layer"], name: str) -> Layer:
+        if name not in self._glances and (kind == "layer" or self._by_name(name) is None):
+            raise UnknownNameError(kind, name, self._names_of_kind(kind))
+        entry = self.entry(name)
+        if entry.kind != kind:
+            right = f"--base {name}" if entry.is_base else f"--add {name}"
+            raise BadInputError(f"{name!r} is not a {kind}", hint=f"write {right}")
+        return entry
+
+    def _names_of_kind(self, kind: Literal["base", "layer"]) -> list[str]:
+        names = [*self._known] if kind == "base" else []
+        for name, glance in self._glances.items():
+            if glance.kind in {kind, None}:  # most of the others need not be read for that
+                with suppress(DecodeError):  # a broken folder of the user's must not hide the others
+                    if self.entry(name).kind == kind:
+                        names.append(name)
+        return sorted(names)
 
     def meant_by(self, name: str) -> str:
         """Return the base that a name means.
@@ -141,105 +190,50 @@ class Catalogue:
         `rocm-7.2` is the newest of that version; an image that is not here but whose name says what it has, by its path
         or its place in a registry, is the base of that name. Any other name is returned as it is.
         """
-        known = self.layer_names()
-        if name in known or Path(name).exists():
+        if name in self._glances or Path(name).exists():
             return name
-        if (found := self._named(name)) is not None:
+        if (found := self._by_name(name)) is not None:
             family, image = found
-            return member_of(family, image) or image.name
-        members = {other.removeprefix(f"{name}."): other for other in known if other.startswith(f"{name}.")}
-        versions = {Version(rest): other for rest, other in members.items() if _VERSION.fullmatch(rest)}
+            return _member_of(family, image) or image.name
+        rests = {other.removeprefix(f"{name}."): other for other in self._glances if other.startswith(f"{name}.")}
+        versions = {Version(rest): other for rest, other in rests.items() if _VERSION.fullmatch(rest)}
         return versions[max(versions)] if versions and _ENDS_IN_VERSION.search(name) else name
 
     def said_by(self, name: str) -> Mapping[str, str]:
         """Return the versions that the name of an image says, by component; nothing where it is of no family."""
-        found = self._named(name) or (self._named(os.path.realpath(name)) if Path(name).is_symlink() else None)
+        found = self._by_name(name) or (self._by_name(os.path.realpath(name)) if Path(name).is_symlink() else None)
         return found[1].has if found else {}
 
-    def _named(self, name: str) -> tuple[Layer, NamedImage] | None:
+    def images_here(self) -> tuple[Path, ...]:
+        """Return the images of all families that lie on this machine, of each release of ROCm the newest."""
+        return tuple(path for family in self._named_families if family.named for path in newest_here(family.named))
+
+    def _by_name(self, name: str) -> tuple[Layer, NamedImage] | None:
         """Return the family, and what the name of an image says, where it is one of a family."""
-        self._families()
-        for family in self._with_names():
+        for family in self._named_families:
             if family.named is not None:
                 image = named_image(family.named, name) or newest_named(family.named, name)
                 if image is not None:
                     return family, image
         return None
 
-    def _family(self, folder: Path) -> Layer:
-        if folder not in self._by_folder:
-            self._by_folder[folder] = read_layer(folder)
-        return self._by_folder[folder]
-
-    def _with_names(self) -> list[Layer]:
-        """Return the families whose images have names that say what they have; one that is broken is none."""
-        if not self._all_families:
-            for folder in dict.fromkeys(self._members.values()):
-                with suppress(CatalogError):
-                    self._all_families.append(self._family(folder))
-        return [family for family in self._all_families if family.named is not None]
-
-    def layer(self, name: str) -> Layer:
-        """Read a layer by its name. Raises as `entry` does, and BadInputError if the name is a base's."""
-        return self._of_kind(name, is_base=False)
-
-    def _of_kind(self, name: str, *, is_base: bool) -> Layer:
-        kind = "base" if is_base else "layer"
-        if name not in self.layer_names():
-            if is_base and self._named(name) is not None:
-                return self.entry(name)
-            raise UnknownNameError(kind, name, self._names_of_kind(is_base=is_base))
-        entry = self.entry(name)
-        if entry.is_base != is_base:
-            right = f"--base {name}" if entry.is_base else f"--add {name}"
-            raise BadInputError(f"{name!r} is not a {kind}", hint=f"write {right}")
-        return entry
-
-    def _names_of_kind(self, *, is_base: bool) -> list[str]:
-        names, wanted = [], "base" if is_base else "layer"
-        kinds = names_at_a_glance(self.layer_folders)
-        for name in self.layer_names():
-            if kinds.get(name, wanted) != wanted:
-                continue  # most of them need not be read for that
-            try:
-                if self.entry(name).is_base == is_base:
-                    names.append(name)
-            except CatalogError:
-                continue  # a broken folder of the user's must not hide the answer to another question
-        return names
-
     def recipe(self, name: str) -> Recipe:
         """Read a recipe by its name, or by the path of its file.
 
-        Raises UnknownNameError, or CatalogError if it is there and wrong.
+        Raises UnknownNameError, or DecodeError if it is there and wrong.
         """
         return read_recipe(find_file("recipe", name, self.recipe_folders))
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read and validate a recipe.
-
-    Raises CatalogError, which names the file and every wrong key.
-    """
-    table = Table(read_toml(path), path)
-    recipe = table.fill(
-        Recipe,
-        name=path.stem,
-        fabric=table.choice("fabric", FABRICS, required=False) or None,
-        arguments={
-            (layer, name): value
-            for layer, values in table.named_tables("arguments")
-            for name, value in values.string_values(any_text=True).items()
-        },
-    )
-    table.finish()
-    return recipe
+    """Read and validate a recipe. Raises DecodeError, which names the file and every wrong key."""
+    return Recipe(name=path.stem, **structs.asdict(read_toml(path, _RecipeFile)))
 
 
 def find_file(kind: str, name: str, folders: Sequence[Path]) -> Path:
     """Return the file of a recipe, or of a site, by its name, or by its own path.
 
-    Raises UnknownNameError, or CatalogError for a file whose name is none.
+    Raises UnknownNameError, or DecodeError for a file whose name is none.
     """
     if name.endswith(".toml"):
         return Path(name)
@@ -247,7 +241,7 @@ def find_file(kind: str, name: str, folders: Sequence[Path]) -> Path:
         if name in {file.stem for file in folder.glob("*.toml")}:
             if not NAME.fullmatch(name):
                 what = f"its name {name!r} should be lower-case letters, digits, dots, dashes"
-                raise CatalogError(what, where=str(folder))
+                raise DecodeError(what, where=str(folder))
             return folder / f"{name}.toml"
     raise UnknownNameError(kind, name, file_names(folders))
 
@@ -263,34 +257,25 @@ def open_catalogue(environment: Mapping[str, str], extra_layers: Sequence[Path] 
     return Catalogue(layer_folders=layer_folders(environment, extra_layers), recipe_folders=recipe_folders(environment))
 
 
-# -- members of a family that nobody wrote down: images whose names say what they have --
+# -- members of a family that nobody wrote down: images whose names say what they have
 
 
-def member_of(family: Layer, image: NamedImage) -> str | None:
+def _member_of(family: Layer, image: NamedImage) -> str | None:
     """Return the member that an image is, which says more of it than its name; None where it is none."""
     origins = {origin for _, origin in image.origins}
-    return next((one.name for one in family.variants if one.bootstrap.origin in origins), None)
+    return next((one.name for one in family.variants if one.origin in origins), None)
 
 
-def known_by_name(family: Layer) -> Iterator[str]:
-    """Yield the names of images that are known and no member."""
-    for known in family.named.known if family.named else ():
-        image = named_image(family.named, known.name) if family.named else None
-        if image is not None and member_of(family, image) is None:
-            yield image.name
-
-
-def member_by_name(family: Layer, image: NamedImage, siblings: Iterable[Mapping[str, str]]) -> Layer:
+def _member_by_name(family: Layer, image: NamedImage, siblings: Iterable[Mapping[str, str]]) -> Layer:
     """Return the base that an image of a family is, by its name and what other bases have."""
     has = completed({**family.has, **image.has}, siblings)
     # what each image with ROCm, or with a plugin, has, in whatever version
     more = {"rccl": "rocm" in has, "net-api": "net-plugin" in family.provides}
-    return replace(
+    return structs.replace(
         family,
         name=image.name,
         summary=image.summary,
         source=family.named.source if family.named else family.source,
-        status="documented",
         provides=(*family.provides, *(name for name, there in more.items() if there and name not in has)),
         has=has,
         bootstraps=tuple(Bootstrap(agent, origin) for agent, origin in image.origins),

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - schemas are made from the types of the fields
-import re
-from dataclasses import dataclass
+import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
-from packaging.specifiers import SpecifierSet
+from msgspec import Struct, field
 
-from lumiimg.catalog.needs import Need, read_needs
-from lumiimg.catalog.toml_table import Table, read_toml
+from lumiimg.catalog.needs import Need  # noqa: TC001 - the same
+from lumiimg.decode import Text, matching, read_toml, refuse
 
-_RELEASE = re.compile(r"\d{1,3}(\.\d{1,3}){1,2}")
-_VERSION, _KERNEL = re.compile(r"\d{1,3}(\.\d{1,9}){1,3}", re.ASCII), re.compile(r"[\w.+~-]{1,100}", re.ASCII)
-_ANY = Need("rocm", SpecifierSet())
 _TABLE = Path(__file__).with_name("drivers.toml")
+_Release = Annotated[str, matching(r"[0-9]{1,3}(\.[0-9]{1,3}){1,2}", "a release of ROCm like 7.2")]
+_Version = Annotated[str, matching(r"[0-9]{1,3}(\.[0-9]{1,9}){1,3}", "a version of the driver like 6.3.60300")]
+_Kernel = Annotated[str, matching(r"[A-Za-z0-9_.+~-]{1,100}", "a release of a kernel, as `uname -r` prints it,")]
 
 
 class Rank(StrEnum):
@@ -38,46 +37,52 @@ class Rank(StrEnum):
         return -list(Rank).index(self)
 
 
-@dataclass(frozen=True, slots=True)
-class DriverEvidence:
+class DriverEvidence(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Something that runs, or ran, on the nodes, whatever their driver is."""
 
-    rocm: str
+    rocm: _Release
     """The release that it has, as far as it is known: `7.2`."""
-    text: str
+    text: Text
     """What it is, in a few words."""
-    rank: Rank
+    rank: Rank = Rank.PUBLISHED
     """How that is known."""
-    source: str
+    source: Text
     """Where that is from."""
     date: dt.date
     """When it ran there, ISO 8601."""
 
 
-@dataclass(frozen=True, slots=True)
-class SiteDriver:
+class SiteDriver(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The GPU driver of the nodes, and the user space that it serves."""
 
-    name: str
+    name: Text
     """With its version."""
     rocm: Need | None
     """Releases of ROCm that it serves: `rocm>=6.1,<7.1`."""
-    doubtful: Need | None
+    doubtful: Need | None = None
     """Of these, the releases that are known to give trouble."""
-    trouble: str
+    trouble: str = ""
     """Which; empty where there are none."""
-    rank: Rank
+    rank: Rank = Rank.ANNOUNCED
     """Of this; that of a node's snapshot is `measured`."""
-    evidence: tuple[DriverEvidence, ...]
+    evidence: tuple[DriverEvidence, ...] = ()
     """What runs on the nodes, whatever their driver is."""
-    source: str
+    source: Text
     """Where that is from."""
     date: dt.date
     """When that was looked up, ISO 8601."""
-    version: str | None = None
+    version: _Version | None = None
     """By AMD's number, or that of its kernel module: `6.3.60300`, `6.16.13`."""
-    kernel: str | None = None
+    kernel: _Kernel | None = None
     """Release of the kernel that it came with, as `uname -r`."""
+
+    def __post_init__(self) -> None:
+        needs = {"rocm": self.rocm, "doubtful": self.doubtful}
+        what = "should be releases of ROCm: 'rocm>=6.1,<7.1'"
+        faults = {key: what for key, need in needs.items() if need and not (need.component == "rocm" and need.versions)}
+        if bool(self.doubtful) != bool(self.trouble):
+            faults["trouble"] = "says what is known of `doubtful`: one needs the other"
+        refuse(faults)
 
     @property
     def serves(self) -> str:
@@ -86,8 +91,7 @@ class SiteDriver:
         return f"{self.name} serves {self.rocm}{doubt}"
 
 
-@dataclass(frozen=True, slots=True)
-class DriverRelease:
+class DriverRelease(Struct, frozen=True, forbid_unknown_fields=True):
     """A release of AMD's driver, and what AMD says that it serves."""
 
     release: str
@@ -98,48 +102,14 @@ class DriverRelease:
     source: str
 
 
-def read_driver(entry: Table) -> SiteDriver:
-    (rocm, *_), doubtful = read_needs(entry, "rocm") or (_ANY,), read_needs(entry, "doubtful")
-    for key, needs in (("rocm", (rocm,)), ("doubtful", doubtful)):
-        _check(entry, key, needs)
-    entry.match("version", _VERSION, "no version of the driver like 6.3.60300")
-    entry.match("kernel", _KERNEL, "no release of a kernel, as `uname -r` prints it")
-    return entry.fill(
-        SiteDriver,
-        rocm=rocm,
-        doubtful=doubtful[0] if doubtful else None,
-        trouble=entry.string("trouble") if doubtful else "",
-        rank=_rank(entry, Rank.ANNOUNCED),
-        evidence=tuple(_evidence(one) for one in entry.tables("evidence")),
-        version=entry.optional_string("version"),
-        kernel=entry.optional_string("kernel"),
-    )
-
-
-def _evidence(entry: Table) -> DriverEvidence:
-    entry.match("rocm", _RELEASE, "no release of ROCm like 7.2")
-    return entry.fill(DriverEvidence, rank=_rank(entry, Rank.PUBLISHED))
-
-
-def _rank(entry: Table, usual: Rank) -> Rank:
-    return Rank(entry.choice("rank", tuple(Rank), required=False) or usual)
-
-
-def _check(entry: Table, key: str, needs: tuple[Need, ...]) -> None:
-    if any(need.component != "rocm" or not need.versions for need in needs):
-        entry.fault(key, "should be releases of ROCm: ['rocm>=6.1,<7.1']")
+class _Table(Struct, frozen=True, forbid_unknown_fields=True):
+    drivers: tuple[DriverRelease, ...] = field(name="driver")
 
 
 @cache
 def driver_releases() -> tuple[DriverRelease, ...]:
     """Return the releases of AMD's driver of which it is known what they serve."""
-    table = Table(read_toml(_TABLE), _TABLE)
-    found = []
-    for entry in table.tables("driver"):
-        (rocm, *_) = read_needs(entry, "rocm")
-        found.append(entry.fill(DriverRelease, rocm=rocm))
-    table.finish()
-    return tuple(found)
+    return read_toml(_TABLE, _Table).drivers
 
 
 def release_of(module: str) -> DriverRelease | None:

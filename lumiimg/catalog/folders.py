@@ -5,13 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from lumiimg.files import read_beginning
+from lumiimg.toml import TomlError, parse_toml
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KIND = re.compile(r"""^kind\s*=\s*["'](base|layer)["']""", re.MULTILINE)
 _MEMBER = re.compile(r"""^\[\[variant\]\]\s*name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 _MOST_BYTES = 1 << 20
+
+
+class Glance(NamedTuple):
+    """A base or a layer, as far as a glance at its layer.toml shows; nothing is validated."""
+
+    kind: str | None
+    """`base` or `layer`; None where it does not show."""
+    folder: Path
+    """Of a member of a family that of the family."""
+    text: str
 
 
 def user_folder(environment: Mapping[str, str]) -> Path:
@@ -45,27 +57,36 @@ def file_names(folders: Sequence[Path]) -> list[str]:
     return sorted({file.stem for folder in folders for file in folder.glob("*.toml")})
 
 
-def names_at_a_glance(folders: Sequence[Path]) -> dict[str, str]:
-    """Return what is `base` or `layer` by its name, of a family its members, as far as a glance at the text shows.
+def glances(folders: Sequence[Path]) -> dict[str, Glance]:
+    """Return all bases and layers by their names, of a family of bases its members; the nearest folder wins."""
+    found: dict[str, Glance] = {}
+    for folder in folders:
+        for name, one in _glances(folder):
+            found.setdefault(name, one)
+    return found
 
-    For completion only: nothing is validated, and a folder that cannot be read is left out.
-    """
-    return {name: kind for folder in reversed(folders) for name, kind in _glance(folder)}
 
-
-def _glance(folder: Path) -> Iterator[tuple[str, str]]:
-    for file in folder.glob("*/layer.toml"):
+def _glances(folder: Path) -> Iterator[tuple[str, Glance]]:
+    for file in sorted(folder.glob("*/layer.toml")):
         try:
             text = read_beginning(file, _MOST_BYTES).decode("utf-8", "replace")
         except OSError:
-            continue
-        if kind := _KIND.search(text):
-            names = _MEMBER.findall(text)
-            if len(names) != text.count("variant"):  # a family can be written in another way, too
-                from lumiimg.catalog.layers import variant_names  # what TAB need not wait for
+            text = ""  # who asks for it by name gets the error
+        kind = _KIND.search(text)
+        members = _MEMBER.findall(text)
+        if len(members) != text.count("variant"):  # a family can be written in another way, too
+            members = _members(text)
+        found = Glance(kind[1] if kind else None, file.parent, text)
+        yield from ((name, found) for name in members or [file.parent.name])
 
-                names = variant_names(file)
-            yield from ((name, kind[1]) for name in names or [file.parent.name])
+
+def _members(text: str) -> list[str]:
+    try:
+        variants = parse_toml(text).get("variant")
+    except TomlError:
+        return []
+    entries = variants if isinstance(variants, list) else []
+    return [name for entry in entries if isinstance(entry, dict) and isinstance(name := entry.get("name"), str)]
 
 
 def _shipped(name: str) -> Path:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-if TYPE_CHECKING:
-    from lumiimg.catalog.toml_table import Table
+from msgspec import Struct
 
-_MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,127}")
-_OPTION = re.compile(r"-[A-Za-z0-9_.,:=/+@ -]{1,199}")
+from lumiimg.decode import Text, matching
+
+_Module = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,127}", "a name of a module")]
+_Option = Annotated[str, matching(r"-[A-Za-z0-9_.,:=/+@ -]{1,199}", "an option like `-l place=scatter`")]
 """What a comment of a script hands to a scheduler: a word or two, nothing that a shell or a scheduler would expand."""
-_KEY = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){1,9}")
+_Key = Annotated[str, matching(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){1,9}", "a key like com.hooks.cxi.enabled")]
 
 
 class Jobs(StrEnum):
@@ -35,66 +34,40 @@ class Jobs(StrEnum):
         return self is not (Jobs.SEVERAL if nodes == 1 else Jobs.ONE)
 
 
-@dataclass(frozen=True, slots=True)
-class SiteModule:
+class SiteModule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A module that job scripts load there."""
 
-    name: str
+    name: _Module
     """For `module load`."""
-    because: str
+    because: Text
     """Why."""
-    source: str
+    source: Text
     """Where that is from."""
 
 
-@dataclass(frozen=True, slots=True)
-class SiteOption:
+class SiteOption(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An option of the scheduler that jobs want there: `-l place=scatter`."""
 
-    value: str
+    value: _Option
     """As the scheduler takes it."""
     nodes: Jobs
     """For which jobs it is."""
-    because: str
+    because: Text
     """Why."""
-    source: str
+    source: Text
     """Where that is from."""
 
 
-@dataclass(frozen=True, slots=True)
-class SiteAnnotation:
+class SiteAnnotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What an engine's file says of a container to the engine's hooks: `com.hooks.cxi.enabled = "true"`."""
 
-    key: str
+    key: _Key
     """Of the environment definition file."""
-    value: str
+    value: Text
     """Of it."""
     nodes: Jobs
     """For which jobs it is."""
-    because: str
+    because: Text
     """Why."""
-    source: str
+    source: Text
     """Where that is from."""
-
-
-def read_jobs(entry: Table) -> Jobs:
-    """Return what an entry says of the jobs that it is for; a fault is noted with the others."""
-    return Jobs(entry.choice("nodes", tuple(Jobs)) or Jobs.ANY)
-
-
-def read_module(entry: Table) -> SiteModule:
-    """Read `[[module]]`."""
-    entry.match("name", _MODULE, "no name of a module")
-    return entry.fill(SiteModule)
-
-
-def read_option(entry: Table) -> SiteOption:
-    """Read `[[option]]`."""
-    entry.match("value", _OPTION, "no option like `-l place=scatter`")
-    return entry.fill(SiteOption, nodes=read_jobs(entry))
-
-
-def read_annotation(entry: Table) -> SiteAnnotation:
-    """Read `[[annotation]]`."""
-    entry.match("key", _KEY, "no key like com.hooks.cxi.enabled")
-    return entry.fill(SiteAnnotation, nodes=read_jobs(entry))

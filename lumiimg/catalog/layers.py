@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
+import os
 import re
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Literal
 
+from msgspec import Struct, field, structs
 from packaging.requirements import InvalidRequirement, Requirement
 
-from lumiimg.catalog.named_images import ImageNames, read_names
-from lumiimg.catalog.needs import Need, read_needs
-from lumiimg.catalog.templates import check_placeholders, expand
-from lumiimg.catalog.toml_table import CatalogError, Table, read_limited, read_text, read_toml
-from lumiimg.catalog.unlisted import Unlisted, read_unlisted
-
-if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Mapping
-    from pathlib import Path
-
+from lumiimg.catalog.folders import shipped_layers
+from lumiimg.catalog.named_images import ImageNames  # noqa: TC001 - the same
+from lumiimg.catalog.needs import Need  # noqa: TC001 - the same
+from lumiimg.catalog.templates import expand, unknown_placeholder
+from lumiimg.catalog.unlisted import Unlisted  # noqa: TC001 - the same
+from lumiimg.decode import AnyText, DecodeError, Sha256, Text, decode, matching, read_text, read_toml, refuse
 
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
 Status = Reach | Literal["read", "derived"]
 """How far something was tried (ledger.py), or how what is known of it was found."""
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[a-z0-9,._-]{1,99}\])?==[0-9][A-Za-z0-9.+!_-]{0,63}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{0,99}")
 """Of Debian; debootstrap takes no option for one."""
 SUITE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 """debootstrap runs its script of that name: no path, no option."""
-_NET_APIS = frozenset({"net-api", "net-api-oldest"})
-_NET_API = re.compile(r"[0-9]{1,2}")
 SCRIPT_LIMIT_BYTES = 256 * 1024
 RULES = ("glibc-gate", "driver-window", "plugin-abi", "fabric", "torch", "layers")
 """Of compatibility, by which a refusal is named (docs/extend/layer.md)."""
@@ -42,35 +40,68 @@ AGENTS = ("debootstrap", "docker", "localimage")
 RESERVED = frozenset(
     {"PATH", "HOME", "IFS", "MAKEFLAGS", "LAYER_FILES", "KEPT", "LD_LIBRARY_PATH", "LD_PRELOAD", "BASH_ENV"}
 )
+_NET_APIS = frozenset({"net-api", "net-api-oldest"})
+_NET_API = re.compile(r"[0-9]{1,2}")
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+_Name = Annotated[str, matching(NAME.pattern, "a name of lower-case letters, digits, dots and dashes")]
+_File = Annotated[
+    str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", "a plain file name of letters, digits, dots and dashes")
+]
+_Variable = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "a name of a variable")]
+_Pin = Annotated[str, matching(PIN.pattern, "a distribution in one version, such as 'torch==2.9.1+rocm6.4',")]
+_Package = Annotated[str, matching(PACKAGE.pattern, "a name of a package")]
+_Agent = Annotated[str, matching("|".join(AGENTS), f"one of {', '.join(AGENTS)}")]
+_Rule = Annotated[str, matching("|".join(RULES), f"one of {', '.join(RULES)}")]
+_ArgumentName = Annotated[
+    str,
+    matching(
+        rf"(?!SOURCE_|(?:{'|'.join(sorted(RESERVED))})\Z){VARIABLE.pattern}",
+        "a name of a variable like VERSION, and not one that the build uses,",
+    ),
+]
+
+
+class Argument(Struct, frozen=True, forbid_unknown_fields=True):
     """A value that the user can set, and that post.sh gets as a variable."""
 
-    name: str
-    default: str
+    default: AnyText
     """Value where none is given."""
-    help: str
+    help: Text
     """What it does."""
-    pattern: re.Pattern[str] | None
+    pattern: re.Pattern[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LayerSource:
-    """An archive that a layer is built from. `{NAME}` in url, file and key stands for an argument."""
+class SourceEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`[sources.NAME]` of a layer.toml. `{NAME}` in url, file and key stands for an argument."""
 
-    name: str
-    url: str
+    url: str = ""
     """Where it is fetched; may hold the layer's arguments."""
-    file: str
-    key: str
-    sha256: Mapping[str, str]
+    file: Text
+    key: str = ""
+    sha256: Mapping[str, Sha256] = {}
     """In hexadecimal, by the version that it is of."""
     optional: bool = False
     """Whether it has no address, and is there only where the user gives it."""
     requirements: tuple[str, ...] = ()
     """Files in it that say what it requires of Python, by their paths below its top folder."""
+    source: Text
+
+    def __post_init__(self) -> None:
+        if not self.optional:
+            has_address = self.url.startswith(("https://", "http://"))
+            refuse(
+                {
+                    "url": None if has_address else f"is {self.url!r}; it should begin with https://",
+                    "key": not self.key and "is missing (a string)",
+                }
+            )
+
+
+class LayerSource(SourceEntry, frozen=True, kw_only=True):
+    """An archive that a layer is built from."""
+
+    name: str
 
     @property
     def variable(self) -> str:
@@ -78,139 +109,220 @@ class LayerSource:
         return "SOURCE_" + re.sub(r"[.-]", "_", self.name).upper()
 
 
-@dataclass(frozen=True, slots=True)
-class Bootstrap:
+class Bootstrap(Struct, frozen=True, forbid_unknown_fields=True):
     """One way to get a base: the header of its definition file."""
 
-    agent: str
+    agent: _Agent
     """`debootstrap`, `docker`, `localimage`; of an image of the user's any that reads it."""
-    origin: str
+    origin: Text = field(name="from")
     """The suite, the image reference, or the path of a file."""
     mirror: str | None = None
     """Name of the mirror that debootstrap needs (`debian`)."""
 
+    def __post_init__(self) -> None:
+        is_suite = self.agent != "debootstrap" or SUITE.fullmatch(self.origin)
+        refuse({"from": None if is_suite else f"is {self.origin!r}; a name of a suite is needed"})
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+
+class Variant(Bootstrap, frozen=True, kw_only=True):
     """A member of a family of bases: the same in all but its image and versions."""
 
-    name: str
-    summary: str
-    has: Mapping[str, str]
-    bootstrap: Bootstrap
-    status: Status = "documented"
-    """How far it was tried (ledger.py)."""
+    name: _Name
+    summary: Text
+    has: Mapping[str, Text] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One version of what a layer puts in, with what only this version needs and has."""
 
-    version: str
+    version: Text
     """Of it."""
-    requires: tuple[Need, ...]
-    """What must be below it. As `name>=1.2`."""
-    has: Mapping[str, str]
-    arguments: Mapping[str, str]
-    """Values of the layer's arguments that belong to it."""
-    wheels: tuple[str, ...]
-    """Python distributions, each pinned: `torch==2.9.1+rocm6.4`."""
-    indexes: tuple[str, ...]
-    """Where they are looked for, each project in the first that has it; none: where their requirements are."""
-    source: str
-    """What was read."""
     date: dt.date | None = None
     """When it was uploaded, ISO 8601; null where the index does not say."""
+    requires: tuple[Need, ...] = ()
+    """What must be below it. As `name>=1.2`."""
+    expects: tuple[Need, ...] = ()
+    """What its own project builds it with: another is refused, and one that is not known is a doubt."""
+    has: Mapping[str, Text] = {}
+    arguments: Mapping[str, AnyText] = {}
+    """Values of the layer's arguments that belong to it."""
+    gpus: tuple[str, ...] = ()
+    """What its source has code for, where that is known."""
+    wheels: tuple[_Pin, ...] = ()
+    """Python distributions, each pinned: `torch==2.9.1+rocm6.4`."""
+    indexes: tuple[str, ...] = ()
+    """Where they are looked for, each project in the first that has it; none: where their requirements are."""
     without: tuple[str, ...] = ()
     """Python distributions that are left out, whoever requires them."""
     unused: tuple[str, ...] = ()
     """Sources of the layer that it is not built from."""
-    expects: tuple[Need, ...] = ()
-    """What its own project builds it with: another is refused, and one that is not known is a doubt."""
-    gpus: tuple[str, ...] = ()
-    """What its source has code for, where that is known."""
+    doubts: tuple[str, ...] = ()
+    """What was seen against it when it was read, each a clause."""
+    source: Text
+    """What was read."""
     read: dt.date | None = None
     """The day on which it was read, ISO 8601."""
     derived: str | None = None
     """The release whose facts were taken for it, as its own could not be read."""
-    doubts: tuple[str, ...] = ()
-    """What was seen against it when it was read, each a clause."""
-    status: Status = "documented"
-    """How far this release was tried."""
 
     @property
     def is_unlisted(self) -> bool:
         """Whether nobody wrote it down: it was read, or derived."""
-        return self.status in {"read", "derived"}
+        return self.read is not None or self.derived is not None
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTrouble:
+class KnownTrouble(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A combination that is known to give trouble."""
 
-    given: tuple[Need, ...]
+    given: tuple[Need, ...] = ()
     """All of these must hold of the stack."""
-    unless: tuple[Need, ...]
+    unless: tuple[Need, ...] = ()
     """And none of these."""
-    refused: bool
+    outcome: Literal["refused", "warning"]
     """Whether it cannot work at all."""
-    rule: str
-    because: str
-    source: str
+    rule: _Rule
+    because: Text
+    source: Text
+
+    @property
+    def refused(self) -> bool:
+        """Whether it cannot work at all."""
+        return self.outcome == "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class LayerFacts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a layer.toml says, and a layer has as it stands."""
+
+    summary: Text
+    """One sentence."""
+    source: Text
+    """Where its recipe comes from."""
+    date: dt.date
+    """When that was looked up, ISO 8601."""
+    requires: tuple[Need, ...] = ()
+    """What must be below it. As `name>=1.2`."""
+    provides: tuple[str, ...] = ()
+    """Components that it brings without a version."""
+    has: Mapping[str, Text] = {}
+    """Versions of components that it brings, by component; `{NAME}` stands for an argument."""
+    conflicts: tuple[str, ...] = ()
+    """Layers that it cannot be built with."""
+    releases: tuple[Release, ...] = field(name="release", default=())
+    """The one to prefer first; empty where there is only the one that the arguments name."""
+    unlisted: Unlisted | None = None
+    """How others are read."""
+    troubles: tuple[KnownTrouble, ...] = field(name="trouble", default=())
+    packages: tuple[str, ...] = ()
+    """What post.sh needs of a Python package index where the release has no wheels: requirements, as in PEP 508."""
+    arguments: Mapping[_ArgumentName, Argument] = {}
+    """By name (`--arg LAYER.NAME=VALUE`)."""
+    bootstraps: tuple[Bootstrap, ...] = field(name="bootstrap", default=())
+    variants: tuple[Variant, ...] = field(name="variant", default=())
+    """Of a family of bases: its members, which have names of their own."""
+    named: ImageNames | None = None
+    """Of a family of bases: how images are called that are members without a word here."""
+    include: tuple[_Package, ...] = ()
+    """Of a base: packages that debootstrap brings along, and that post.sh has as INCLUDE."""
+
+
+class _Environment(Struct, frozen=True, forbid_unknown_fields=True):
+    set: Mapping[_Variable, Text] = {}
+    prepend: Mapping[_Variable, Text] = {}
+
+
+class _LayerFile(LayerFacts, frozen=True, kw_only=True):
+    """A layer.toml, checked for all that its keys say together."""
+
+    kind: Literal["base", "layer"]
+    files: tuple[_File, ...] = ()
+    lib: tuple[_File, ...] = ()
+    sources: Mapping[_Name, SourceEntry] = {}
+    environment: _Environment = _Environment()
+
+    def __post_init__(self) -> None:
+        refuse(dict(chain(self._kind_faults(), self._template_faults(), self._row_faults())))
+
+    def _kind_faults(self) -> Iterator[tuple[str, str]]:
+        if self.kind == "layer":
+            of_bases = {"bootstrap": self.bootstraps, "variant": self.variants, "include": self.include}
+            found = [*(key for key, there in of_bases.items() if there), *(["named"] if self.named else [])]
+            yield from ((key, "is not known in a layer: it is for bases") for key in found)
+        elif bool(self.bootstraps) == bool(self.variants):
+            yield "kind", "is 'base': a base needs [[bootstrap]], or, as a family of bases, [[variant]]"
+        names = [variant.name for variant in self.variants]
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                yield f"variant[{at}].name", f"is {name!r}: the base {name!r} is there twice"
+        for name in {*self.files} & {*self.lib}:
+            yield "lib", f"names {name!r}, which is in `files`, too"
+
+    def _template_faults(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong with texts in which {NAME} stands for an argument."""
+        of_sources = {
+            f"sources.{name}.{key}": getattr(source, key)
+            for name, source in self.sources.items()
+            for key in ("url", "file", "key")
+        }
+        texts = {
+            **{f"environment.set.{name}": value for name, value in self.environment.set.items()},
+            **{f"environment.prepend.{name}": value for name, value in self.environment.prepend.items()},
+            **{f"packages[{at}]": text for at, text in enumerate(self.packages)},
+            **of_sources,
+            **dict(self._versions()),
+        }
+        for key, text in texts.items():
+            if fault := unknown_placeholder(text, self.arguments):
+                yield key, fault
+            elif key.startswith("packages"):
+                try:
+                    Requirement(expand(text, dict.fromkeys(self.arguments, "1")))
+                except InvalidRequirement:
+                    yield key, f"is {text!r}, which is not a valid requirement"
+
+    def _versions(self) -> Iterator[tuple[str, str]]:
+        """Yield key and text of each version that this, a release or a member has."""
+        yield from ((f"has.{name}", text) for name, text in self.has.items())
+        rows = [(f"release[{at}]", row.has) for at, row in enumerate(self.releases)]
+        rows += [(f"variant[{at}]", row.has) for at, row in enumerate(self.variants)]
+        yield from ((f"{row}.has.{name}", text) for row, has in rows for name, text in has.items())
+
+    def _row_faults(self) -> Iterator[tuple[str, str | None]]:
+        for key, text in self._versions():
+            if key.rpartition(".")[2] in _NET_APIS and not _NET_API.fullmatch(text):
+                yield key, f"is {text!r}; the number of an API of RCCL's net plugins is needed: '12'"
+        for at, row in enumerate(self.releases):
+            yield from ((f"release[{at}].{key}", what) for key, what in row_faults(row, self.arguments).items())
+            for name in {*row.unused} - self.sources.keys():
+                yield f"release[{at}].unused", f"names {name!r}, which is not a source of this layer"
+        if self.unlisted is not None:
+            yield from ((f"unlisted.{key}", what) for key, what in self.unlisted.faults(self.arguments).items())
+
+
+class Layer(LayerFacts, frozen=True, kw_only=True):
     """A base (it has bootstraps) or a layer (it has none)."""
 
     name: str
     """Name in the catalogue, or the image."""
     folder: Path
     """Where its files are."""
-    summary: str
-    """One sentence."""
-    source: str
-    """Where its recipe comes from."""
-    date: dt.date
-    """When that was looked up, ISO 8601."""
-    status: Status = "documented"
-    """How far it was tried; of several releases, the one that got furthest."""
-    requires: tuple[Need, ...] = ()
-    """What must be below it. As `name>=1.2`."""
-    provides: tuple[str, ...] = ()
-    """Components that it brings without a version."""
-    has: Mapping[str, str] = field(default_factory=dict)
-    """Versions of components that it brings, by component; `{NAME}` stands for an argument."""
-    conflicts: tuple[str, ...] = ()
-    """Layers that it cannot be built with."""
-    releases: tuple[Release, ...] = ()
-    """The one to prefer first; empty where there is only the one that the arguments name."""
-    unlisted: Unlisted | None = None
-    """How others are read."""
-    troubles: tuple[KnownTrouble, ...] = ()
-    files: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-    """What post.sh needs of a Python package index where the release has no wheels: requirements, as in PEP 508."""
-    arguments: Mapping[str, Argument] = field(default_factory=dict)
-    """By name (`--arg LAYER.NAME=VALUE`)."""
+    staged: Mapping[str, Path] = {}
+    """Files that post.sh finds in $LAYER_FILES, by their names there: its own, and those that it shares with others."""
     sources: tuple[LayerSource, ...] = ()
-    set_environment: Mapping[str, str] = field(default_factory=dict)
+    set_environment: Mapping[str, str] = {}
     """Variables that are set."""
-    prepend_environment: Mapping[str, str] = field(default_factory=dict)
+    prepend_environment: Mapping[str, str] = {}
     """Variables that something is put in front of."""
-    bootstraps: tuple[Bootstrap, ...] = ()
-    variants: tuple[Variant, ...] = ()
-    """Of a family of bases: its members, which have names of their own."""
-    named: ImageNames | None = None
-    """Of a family of bases: how images are called that are members without a word here."""
     by_name: bool = False
     """Whether what it has was read in its name alone."""
-    include: tuple[str, ...] = ()
-    """Of a base: packages that debootstrap brings along, and that post.sh has as INCLUDE."""
     post: str = ""
     test: str | None = None
     is_foreign: bool = False
     """An image of somebody's, read: it is in no catalogue, and `folder` is its own path."""
+
+    @property
+    def kind(self) -> Literal["base", "layer"]:
+        """What it is."""
+        return "base" if self.is_base else "layer"
 
     @property
     def is_base(self) -> bool:
@@ -228,13 +340,12 @@ class Layer:
     def member(self, name: str) -> Layer:
         """Return the base that is the member `name` of this family. Raises KeyError if there is none."""
         found = {variant.name: variant for variant in self.variants}[name]
-        return replace(
+        return structs.replace(
             self,
             name=name,
             summary=found.summary,
-            status=found.status,
             has={**self.has, **found.has},
-            bootstraps=(found.bootstrap,),
+            bootstraps=(Bootstrap(found.agent, found.origin, found.mirror),),
             variants=(),
             named=None,
         )
@@ -243,238 +354,68 @@ class Layer:
 def read_layer(folder: Path) -> Layer:
     """Read and validate `folder/layer.toml` and the scripts beside it.
 
-    Raises CatalogError, which names the file, every wrong key, and what is allowed there.
+    Raises DecodeError, which names the file, every wrong key, and what is allowed there.
     """
-    path = folder / "layer.toml"
-    table = Table(read_toml(path), path)
+    file = read_toml(folder / "layer.toml", _LayerFile)
+    staged = {**{name: folder / name for name in file.files}, **{name: _shared(folder, name) for name in file.lib}}
+    test = folder / "test.sh"
+    scripts = [folder / "post.sh", *([test] if os.path.lexists(test) else [])]
+    faults = [fault for place in (*scripts, *staged.values()) if (fault := _file_fault(place, folder))]
     if not NAME.fullmatch(folder.name):
-        table.faults.append(f"its folder's name {folder.name!r} should be lower-case letters, digits, dots, dashes")
-    kind = table.choice("kind", ("base", "layer"))
-    arguments = {name: _argument(name, entry, table) for name, entry in table.named_tables("arguments")}
-    environment = table.table("environment")
-    files = table.strings("files")
-    for file in files:
-        if not _FILE.fullmatch(file):
-            table.fault("files", f"holds {file!r}: a plain file name of letters, digits, dots, dashes is needed")
-        elif (folder / file).is_symlink() and not (folder / file).exists():
-            table.fault("files", f"names {file!r}, which is a broken link: copy a layer with `cp -rL`")
-        elif not (folder / file).is_file():
-            table.fault("files", f"names {file!r}, which is not in {folder}")
-        elif not _is_inside(folder / file, folder):
-            table.fault("files", f"names {file!r}, which is a link to a file outside {folder}")
-    layer = table.fill(
-        Layer,
+        faults.append(f"its folder's name {folder.name!r} should be lower-case letters, digits, dots, dashes")
+    if faults:
+        raise DecodeError(faults, where=str(folder / "layer.toml"))
+    post, *tests = (read_text(script, SCRIPT_LIMIT_BYTES) for script in scripts)
+    facts = {name: getattr(file, name) for name in LayerFacts.__struct_fields__}
+    return Layer(
+        **facts,
         name=folder.name,
         folder=folder,
-        status=_untried(table),
-        requires=read_needs(table, "requires"),
-        has=_has(table, arguments),
-        releases=tuple(read_release(entry, arguments) for entry in table.tables("release")),
-        unlisted=table.optional("unlisted", lambda entry: read_unlisted(entry, arguments)),
-        troubles=tuple(_trouble(entry) for entry in table.tables("trouble")),
-        files=files,
-        packages=_packages(table, arguments),
-        arguments=arguments,
-        sources=tuple(_source(name, entry, arguments) for name, entry in table.named_tables("sources")),
-        set_environment=_environment(environment.table("set"), arguments),
-        prepend_environment=_environment(environment.table("prepend"), arguments),
-        bootstraps=tuple(_bootstrap(entry) for entry in table.tables("bootstrap")) if kind == "base" else (),
-        variants=tuple(_variant(entry, arguments) for entry in table.tables("variant")) if kind == "base" else (),
-        named=table.optional("named", read_names) if kind == "base" else None,
-        by_name=False,
-        include=table.strings("include") if kind == "base" else (),
-        post=_script(folder / "post.sh", table, required=True) or "",
-        test=_script(folder / "test.sh", table, required=False),
-        is_foreign=False,
+        staged=dict(sorted(staged.items())),
+        sources=tuple(LayerSource(name=name, **structs.asdict(one)) for name, one in file.sources.items()),
+        set_environment=file.environment.set,
+        prepend_environment=file.environment.prepend,
+        post=post,
+        test=tests[0] if tests else None,
     )
-    known = {source.name for source in layer.sources}
-    for name in {name for release in layer.releases for name in release.unused} - known:
-        table.fault("release", f"names {name!r} as unused, which is not a source of this layer")
-    for package in layer.include:
-        if not PACKAGE.fullmatch(package):
-            table.fault("include", f"holds {package!r}, which is not a valid name of a package")
-    if kind == "base" and bool(layer.bootstraps) == bool(layer.variants):
-        table.faults.append("a base needs [[bootstrap]], or, as a family of bases, [[variant]]")
-    names = [variant.name for variant in layer.variants]
-    table.faults.extend(f"the base {name!r} is there twice" for name in {*names} if names.count(name) > 1)
-    table.finish()
-    return layer
 
 
-def variant_names(path: Path) -> list[str]:
-    """Return the names of the members, where a layer.toml is that of a family; nothing where it cannot be read."""
-    try:
-        if b"variant" not in read_limited(path, SCRIPT_LIMIT_BYTES):
-            return []
-        variants = read_toml(path).get("variant")
-    except (CatalogError, OSError):
-        return []  # who asks for it by name gets the error
-    entries = variants if isinstance(variants, list) else []
-    return [name for entry in entries if isinstance(entry, dict) and isinstance(name := entry.get("name"), str)]
+def read_row(data: object, arguments: Collection[str], where: str) -> Release:
+    """Return a row as `encode` writes it, of a layer that has these arguments. Raises DecodeError."""
+    row = decode(data, Release, where=where, toml=True)
+    if faults := row_faults(row, arguments):
+        raise DecodeError([f"key {key!r} {what}" for key, what in faults.items()], where=where)
+    return row
+
+
+def row_faults(release: Release, arguments: Collection[str]) -> Mapping[str, str]:
+    """Return what is wrong with a row of a layer that has these arguments, by key."""
+    known = ", ".join(arguments) or "none"
+    found = dict.fromkeys(release.arguments, f"is not an argument of this layer; known: {known}")
+    return {f"arguments.{name}": what for name, what in found.items() if name not in arguments}
 
 
 def own_values(layer: Layer, release: Release | None) -> dict[str, str]:
     """Return the values of a layer's arguments where nobody gives others: the release's, then the layer's."""
-    values = {argument.name: argument.default for argument in layer.arguments.values()}
+    values = {name: argument.default for name, argument in layer.arguments.items()}
     if release is not None:
         values |= {"VERSION": release.version, **release.arguments}
     return {name: value for name, value in values.items() if name in layer.arguments}
 
 
-def _untried(table: Table) -> Reach:
-    """Return the status of what was just read; a file of 0.1.0 has a word of its own there, which says nothing now."""
-    table.optional_string("status")
-    return "documented"
+def _shared(folder: Path, name: str) -> Path:
+    """Return a file that layers share: of the folder `lib` beside the layer, or of the one that comes with lumiimg."""
+    beside = folder.parent / "lib" / name
+    return beside if os.path.lexists(beside) else shipped_layers() / "lib" / name
 
 
-def _has(table: Table, arguments: Mapping[str, Argument]) -> dict[str, str]:
-    versions = table.table("has")
-    values = versions.string_values()
-    for component, version in values.items():
-        if component in _NET_APIS and not _NET_API.fullmatch(version):
-            versions.fault(component, f"is {version!r}; the number of an API of RCCL's net plugins is needed: '12'")
-        check_placeholders(versions, component, version, arguments)
-    return values
-
-
-def _packages(table: Table, arguments: Mapping[str, Argument]) -> tuple[str, ...]:
-    found = table.strings("packages")
-    for text in found:
-        check_placeholders(table, "packages", text, arguments)
-        try:
-            Requirement(expand(text, dict.fromkeys(arguments, "1")))
-        except InvalidRequirement:
-            table.fault("packages", f"holds {text!r}, which is not a valid requirement")
-    return found
-
-
-def read_release(entry: Table, arguments: Mapping[str, Argument]) -> Release:
-    """Return a row; what is wrong in it is a fault of the file."""
-    values = entry.table("arguments")
-    release = entry.fill(
-        Release,
-        requires=read_needs(entry, "requires"),
-        expects=read_needs(entry, "expects"),
-        has=_has(entry, arguments),
-        arguments=values.string_values(any_text=True),
-        status=_untried(entry),
-    )
-    if release.read or release.derived:
-        release = replace(release, status="derived" if release.derived else "read")
-    for pin in release.wheels:
-        if not PIN.fullmatch(pin):
-            entry.fault("wheels", f"holds {pin!r}: a distribution in one version is needed: 'torch==2.9.1+rocm6.4'")
-    for name in release.arguments:
-        if name not in arguments:
-            values.fault(name, f"is not an argument of this layer; known: {', '.join(arguments) or 'none'}")
-    return release
-
-
-def row_of(release: Release) -> dict[str, Any]:
-    """Return a release as `read_release` reads it back."""
-    row = {
-        "version": release.version,
-        "date": release.date,
-        "requires": [*map(str, release.requires)],
-        "expects": [*map(str, release.expects)],
-        "has": dict(release.has),
-        "arguments": dict(release.arguments),
-        **{key: [*getattr(release, key)] for key in ("gpus", "wheels", "indexes", "without", "unused", "doubts")},
-        "source": release.source,
-        "read": release.read,
-        "derived": release.derived,
-    }
-    return {key: value for key, value in row.items() if value}
-
-
-def _trouble(entry: Table) -> KnownTrouble:
-    return entry.fill(
-        KnownTrouble,
-        given=read_needs(entry, "given"),
-        unless=read_needs(entry, "unless"),
-        refused=entry.choice("outcome", ("refused", "warning")) == "refused",
-        rule=entry.choice("rule", RULES),
-    )
-
-
-def _argument(name: str, table: Table, parent: Table) -> Argument:
-    if not VARIABLE.fullmatch(name) or name in RESERVED or name.startswith("SOURCE_"):
-        parent.fault(f"arguments.{name}", "should be a variable name like VERSION, and not one that the build uses")
-    return Argument(
-        name=name,
-        default=table.string("default", may_be_empty=True, any_text=True),
-        help=table.string("help"),
-        pattern=table.pattern("pattern"),
-    )
-
-
-def _source(name: str, table: Table, arguments: Mapping[str, Argument]) -> LayerSource:
-    if not NAME.fullmatch(name):
-        table.fault("", "should be named with lower-case letters, digits, dots, dashes")
-    table.string("source")
-    if table.flag("optional"):
-        return LayerSource(name, "", table.string("file"), "", {}, optional=True)
-    digests = table.table("sha256")
-    source = table.fill(LayerSource, name=name, sha256=digests.string_values(), optional=False)
-    for key, digest in source.sha256.items():
-        if not SHA256.fullmatch(digest):
-            digests.fault(key, "should be 64 hexadecimal digits")
-    for key in ("url", "file", "key"):
-        check_placeholders(table, key, getattr(source, key), arguments)
-    if not source.url.startswith(("https://", "http://")):
-        table.fault("url", "should begin with https://")
-    return source
-
-
-def _environment(table: Table, arguments: Mapping[str, Argument]) -> dict[str, str]:
-    values = table.string_values()
-    for name, value in values.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            table.fault(name, "is not a valid variable name")
-        check_placeholders(table, name, value, arguments)
-    return values
-
-
-def _bootstrap(table: Table) -> Bootstrap:
-    agent = table.choice("agent", AGENTS)
-    if agent == "debootstrap":
-        table.match("from", SUITE, "not a valid name of a suite")
-    return Bootstrap(agent=agent, origin=table.string("from"), mirror=table.optional_string("mirror"))
-
-
-def _variant(entry: Table, arguments: Mapping[str, Argument]) -> Variant:
-    variant = entry.fill(
-        Variant,
-        status=_untried(entry),
-        has=_has(entry, arguments),
-        bootstrap=_bootstrap(entry),
-    )
-    if not NAME.fullmatch(variant.name):
-        entry.fault("name", f"is {variant.name!r}; lower-case letters, digits, dots, dashes are needed")
-    return variant
-
-
-def _is_inside(path: Path, folder: Path) -> bool:
-    """Tell whether a file of a layer is its own, or that of a layer beside it: what else a link of somebody else's led
-    to, a key of the user's, would be in the image.
-    """
+def _file_fault(place: Path, folder: Path) -> str | None:
+    """Return why a file is none of a layer. A link could lead to a file of the user's, which would be in the image."""
+    what = place.name if place.parent == folder else f"{place.name} of `lib`"
     try:
-        own, place = folder.resolve(), path.resolve().parent
-    except (OSError, RuntimeError):  # links in a circle
-        return False
-    return place == own or (place.parent in {own.parent, folder.parent.resolve()} and (place / "layer.toml").is_file())
-
-
-def _script(path: Path, table: Table, *, required: bool) -> str | None:
-    if not path.exists():
-        if required:
-            table.faults.append(f"{path.name} is missing beside it")
-        return None
-    if not _is_inside(path, path.parent):
-        table.faults.append(f"{path.name} is a link to a file outside {path.parent}")
-        return None
-    try:
-        return read_text(path, SCRIPT_LIMIT_BYTES)
-    except CatalogError as error:
-        table.faults.append(f"{path.name} {error.what}")
-        return None
+        mode = place.lstat().st_mode
+    except OSError:
+        return f"{what} is not there: {place}"
+    if stat.S_ISLNK(mode):
+        return f"{what} is a link: copy the file, or name it in `lib`, where layers share it"
+    return None if stat.S_ISREG(mode) else f"{what} is not a file"

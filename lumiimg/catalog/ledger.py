@@ -6,20 +6,20 @@ for a layer of a user's own by the same name, it says nothing. See docs/decision
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - the schema of `show` is made from Trial
+import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
 import hashlib
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from lumiimg.catalog.layers import Layer, Reach, Release, own_values
+from msgspec import Struct, field
+
+from lumiimg.catalog.layers import Layer, Reach, Release, Status, own_values
 from lumiimg.catalog.templates import expand
-from lumiimg.catalog.toml_table import Table, read_limited, read_toml
+from lumiimg.decode import Text, matching, read_toml, read_whole, refuse
 
 LEDGER = Path(__file__).with_suffix(".toml")
 REACHES: tuple[Reach, ...] = get_args(Reach)
@@ -32,35 +32,37 @@ MEANING: Mapping[Reach, str] = {
     "run": "run on the machine",
 }
 LEGEND = "; ".join(f"{word}: {meaning}" for word, meaning in MEANING.items())
-CONTENT = re.compile(r"[0-9a-f]{16}")
 _FILE_LIMIT_BYTES = 16 << 20
 """Of a layer's file: larger than any that was tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True, forbid_unknown_fields=True):
     """One entry of the ledger."""
 
-    name: str
+    name: Text
     """Of the base, as `--base` takes it, or of the layer."""
     release: str
     """Empty for a base, and for a layer without releases."""
     reach: Reach
     """How far it got."""
-    content: str
+    content: Annotated[str, matching("[0-9a-f]{16}", "the first 16 hexadecimal digits of a digest")]
     """The first 16 hexadecimal digits of the digest of what was tried (`content_of`)."""
     date: dt.date
     """When it was tried, ISO 8601."""
-    how: str
+    how: Text
     """With what it was tried, and what stood in for what, in one line."""
+
+    def __post_init__(self) -> None:
+        refuse({"reach": self.reach == REACHES[0] and f"is {self.reach!r}, which needs no entry"})
+
+
+class _Ledger(Struct, frozen=True, forbid_unknown_fields=True):
+    trials: tuple[Trial, ...] = field(name="trial", default=())
 
 
 def read_ledger(path: Path) -> tuple[Trial, ...]:
-    """Read a ledger. Raises CatalogError, which names the file and every wrong key."""
-    table = Table(read_toml(path), path)
-    trials = tuple(_trial(entry) for entry in table.tables("trial"))
-    table.finish()
-    return trials
+    """Read a ledger. Raises DecodeError, which names the file and every wrong key."""
+    return read_toml(path, _Ledger).trials
 
 
 def content_of(layer: Layer, release: Release | None, reach: str) -> str:
@@ -70,7 +72,7 @@ def content_of(layer: Layer, release: Release | None, reach: str) -> str:
     the archives, the environment and what a base starts from. Prose, what a layer is good for (`provides`,
     `conflicts`), its other releases and its known troubles do not count.
 
-    Raises CatalogError where a file cannot be read.
+    Raises DecodeError where a file cannot be read.
     """
     values = own_values(layer, release)
     has = {**layer.has, **(release.has if release else {})}
@@ -92,7 +94,7 @@ def content_of(layer: Layer, release: Release | None, reach: str) -> str:
 def trials_of(layer: Layer, release: Release | None) -> Iterator[Trial]:
     """Yield the entries that count for a base (a member of its family), or for one release of a layer.
 
-    Raises CatalogError where a file of the layer cannot be read.
+    Raises DecodeError where a file of the layer cannot be read.
     """
     for trial in _by_name(LEDGER).get(layer.name, ()):
         same = trial.release == (release.version if release else "")
@@ -108,25 +110,20 @@ def rows_of(layer: Layer) -> Iterator[tuple[Layer, Release | None]]:
         yield from ((layer, release) for release in layer.releases or (None,))
 
 
-def judged(layer: Layer) -> Layer:
-    """Return a layer as `read_layer` returns it with the status of it, of its releases and of its members.
+def status_of(layer: Layer, release: Release | None = None) -> Status:
+    """Return how far a base or a layer was tried, in one release; of one without a row how it was found.
 
-    Of several releases, or members, it has that of the one that got furthest. Raises as `trials_of`.
+    Raises as `trials_of`.
     """
-    if not any(row.name in _by_name(LEDGER) for row, _ in rows_of(layer)):
-        return layer
-    releases = tuple(replace(release, status=_status(layer, release)) for release in layer.releases)
-    variants = tuple(replace(one, status=_status(layer.member(one.name), None)) for one in layer.variants)
-    parts = [*(one.status for one in releases), *(one.status for one in variants)] or [_status(layer, None)]
-    return replace(layer, status=max(parts, key=_order), releases=releases, variants=variants)
+    if release is not None and release.is_unlisted:
+        return "derived" if release.derived else "read"
+    return max((trial.reach for trial in trials_of(layer, release)), key=REACHES.index, default=REACHES[0])
 
 
-def _order(reach: str) -> int:
-    return [*map(str, REACHES)].index(reach)
-
-
-def _status(layer: Layer, release: Release | None) -> Reach:
-    return max((trial.reach for trial in trials_of(layer, release)), key=_order, default=REACHES[0])
+def furthest(layer: Layer) -> Reach:
+    """Return the status of a layer; of several releases, or members, that of the one that got furthest."""
+    trials = (trial for row in rows_of(layer) for trial in trials_of(*row))
+    return max((trial.reach for trial in trials), key=REACHES.index, default=REACHES[0])
 
 
 @cache
@@ -138,15 +135,8 @@ def _by_name(path: Path) -> Mapping[str, list[Trial]]:
     return dict(found)
 
 
-def _trial(entry: Table) -> Trial:
-    entry.match("content", CONTENT, "not the first 16 hexadecimal digits of a digest")
-    return entry.fill(
-        Trial, release=entry.string("release", may_be_empty=True), reach=entry.choice("reach", REACHES[1:])
-    )
-
-
 def _made_of(layer: Layer, release: Release | None, values: Mapping[str, str]) -> dict[str, Any]:
-    files = {name: read_limited(layer.folder / name, _FILE_LIMIT_BYTES) for name in layer.files}
+    files = {name: read_whole(place, _FILE_LIMIT_BYTES) for name, place in layer.staged.items()}
     return {
         "post": layer.post,
         "test": layer.test,

@@ -11,16 +11,14 @@ import datetime as dt
 import itertools
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from lumiimg.catalog.age import age_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from lumiimg.catalog.toml_table import Table
+from lumiimg.decode import Text, refuse
 
 _GROUP = re.compile(r"\{([a-z]\w*)\}", re.ASCII)
 _MOST_FILES = 4096
@@ -29,39 +27,49 @@ _DATED = re.compile(r".*-(\d{8})(?:[-_]\d{6})?", re.ASCII)
 LOCAL = "localimage"
 
 
-@dataclass(frozen=True, slots=True)
-class KnownImage:
+class KnownImage(Struct, frozen=True, forbid_unknown_fields=True):
     """An image that was seen under such a name."""
 
-    name: str
+    name: Text
     """Of its file, without `.sif`, or its tag."""
     date: dt.date
     """Of the image, ISO 8601."""
-    source: str
+    source: Text
     """Where that is from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageNames:
+class ImageNames(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the images of a family are called; `{rocm}` and the like stand for groups of the patterns."""
 
-    patterns: tuple[re.Pattern[str], ...]
+    patterns: Annotated[tuple[re.Pattern[str], ...], Meta(min_length=1, description="a pattern at least")]
     """Of a file's name without `.sif`, of a tag, and of the name as a base; the groups `date` and `time` say when."""
-    name: str
+    name: Text
     """As a base."""
-    summary: str
-    has: Mapping[str, str]
+    summary: Text
+    has: Mapping[str, Text] = {}
     """Versions by component."""
-    file: str | None
+    file: str | None = None
     """Where such an image lies on the machine that it is for."""
-    tag: str | None
+    tag: str | None = None
     """Where it is in a registry."""
-    latest: str | None
+    latest: str | None = None
     """The name that stands for the newest."""
-    known: tuple[KnownImage, ...]
-    source: str
+    known: tuple[KnownImage, ...] = ()
+    source: Text
     date: dt.date
     """When names were last looked at."""
+
+    def __post_init__(self) -> None:
+        groups = set.intersection(*({*pattern.groupindex} for pattern in self.patterns))
+        texts = {"name": self.name, "summary": self.summary, "file": self.file or "", "tag": self.tag or ""}
+        texts |= {f"has.{component}": text for component, text in self.has.items()}
+        faults: dict[str, str] = {}
+        for key, text in texts.items():
+            if unknown := {*_GROUP.findall(text)} - groups:
+                faults[key] = f"holds {{{min(unknown)}}}; groups of all patterns: {', '.join(sorted(groups))}"
+            elif {"{", "}"} & {*_GROUP.sub("", text)}:
+                faults[key] = f"is {text!r}: braces are for names like {{rocm}}"
+        refuse(faults)
 
     @property
     def folder(self) -> Path:
@@ -76,8 +84,7 @@ class ImageNames:
                 yield from itertools.islice(self.folder.glob(pattern), _MOST_FILES)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedImage:
+class NamedImage(Struct, frozen=True):
     """What one name says."""
 
     name: str
@@ -89,22 +96,6 @@ class NamedImage:
     """Date and time, to be compared; empty where the name has none."""
     origins: tuple[tuple[str, str], ...]
     """Agent and place."""
-
-
-def read_names(entry: Table) -> ImageNames:
-    """Read `[named]` of a family of bases."""
-    patterns = entry.patterns("patterns")
-    groups = set.intersection(*({*pattern.groupindex} for pattern in patterns)) if patterns else set()
-    has = entry.table("has").string_values()
-    known = tuple(image.fill(KnownImage) for image in entry.tables("known"))
-    names = entry.fill(ImageNames, patterns=patterns, has=has, known=known)
-    texts = {"name": names.name, "summary": names.summary, "file": names.file, "tag": names.tag}
-    for key, text in (*texts.items(), *((f"has.{component}", text) for component, text in has.items())):
-        if unknown := {*_GROUP.findall(text or "")} - groups:
-            entry.fault(key, f"holds {{{min(unknown)}}}; groups of all patterns: {', '.join(sorted(groups))}")
-        if {"{", "}"} & {*_GROUP.sub("", text or "")}:
-            entry.fault(key, f"is {text!r}: braces are for names like {{rocm}}")
-    return names
 
 
 def named_image(names: ImageNames, text: str) -> NamedImage | None:

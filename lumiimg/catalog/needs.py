@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
+from lumiimg.decode import text_of
+
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
-
-    from lumiimg.catalog.toml_table import Table
 
 
 NO_VERSION = Version("0")
@@ -24,17 +24,25 @@ _LIMIT = 300
 """Characters of a need; a version of thousands of digits is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """One component, by the name that bases and layers give it."""
+class Need(str):
+    """One component, by the name that bases and layers give it; as a text `name>=1.2`, the lower bound first."""
+
+    __slots__ = ("component", "versions")
 
     component: str
     versions: SpecifierSet
 
-    def __str__(self) -> str:
-        # the lower bound first, as people write it
-        parts = sorted(map(str, self.versions), key=lambda part: (part.startswith("<"), part))
-        return f"{self.component}{','.join(parts)}"
+    def __new__(cls, component: str, versions: SpecifierSet) -> Self:
+        """Make a need of its parts."""
+        parts = sorted(map(str, versions), key=lambda part: (part.startswith("<"), part))
+        made = super().__new__(cls, f"{component}{','.join(parts)}")
+        made.component, made.versions = component, versions
+        return made
+
+    @classmethod
+    def decoded(cls, value: object) -> Need:
+        """Return the need that a file has as a text. Raises ValueError."""
+        return _read(text_of(value))
 
     def holds_for(self, version: str | None) -> bool | None:
         """Return whether a version will do; None where one is asked for and the component's is not known."""
@@ -46,6 +54,20 @@ class Need:
         return None if found is None else self.versions.contains(found, prereleases=True)
 
 
+@cache
+def _read(text: str) -> Need:
+    """Return a need; the same few stand in many layers."""
+    try:
+        requirement = Requirement(text[:_LIMIT])
+    except InvalidRequirement as error:
+        what = "a component, with or without versions, is needed: 'torch>=2.7,<2.10'"
+        raise ValueError(f"is {text[:_LIMIT]!r}; {what}") from error
+    if requirement.extras or requirement.url or requirement.marker:
+        raise ValueError(f"is {text[:_LIMIT]!r}; only a component and versions can stand here")
+    return Need(requirement.name, requirement.specifier)
+
+
+@cache
 def version_of(text: str | None) -> Version | None:
     """Return a version that others can be compared with (PEP 440); None for what is not one."""
     if text is None or len(text) > _LIMIT:
@@ -65,19 +87,3 @@ def exact_version(wanted: SpecifierSet) -> Version | None:
 def is_version(text: str) -> bool:
     """Return whether versions can be compared with this one (PEP 440)."""
     return version_of(text) is not None
-
-
-def read_needs(table: Table, key: str) -> tuple[Need, ...]:
-    """Return the array of needs under `key`; one that cannot be read is a fault of the table."""
-    needs = []
-    for text in table.strings(key):
-        try:
-            requirement = Requirement(text[:_LIMIT])
-        except InvalidRequirement:
-            table.fault(key, f"holds {text!r}: a component, with or without versions, is needed: 'torch>=2.7,<2.10'")
-            continue
-        if requirement.extras or requirement.url or requirement.marker:
-            table.fault(key, f"holds {text!r}: only a component and versions can stand here")
-            continue
-        needs.append(Need(requirement.name, requirement.specifier))
-    return tuple(needs)

@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - the schema of `show` is made from Question
-from dataclasses import dataclass
+import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
 from pathlib import Path
 
-from lumiimg.catalog.toml_table import Table, read_toml
+from msgspec import Struct, field
+
+from lumiimg.decode import Text, read_toml
 
 QUESTIONS = Path(__file__).with_suffix(".toml")
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True, forbid_unknown_fields=True):
     """A claim, and what was measured."""
 
-    site: str
+    site: Text
     """Its name."""
-    claim: str
+    claim: Text
     """`site.libfabric`, `image-1.network`, as the trial calls it."""
-    about: str
+    about: Text
     """The same for a person."""
-    predicted: str
+    predicted: Text
     """What lumiimg says."""
-    measured: str
+    measured: Text
     """What the trial saw."""
-    source: str
+    source: Text
     """Where the claim is from."""
     date: dt.date
     """Of the trial, ISO 8601."""
-    trial: str
+    trial: Text
     """The trial, and the first 16 hexadecimal digits of the SHA-256 of its file."""
 
 
+class _Questions(Struct, frozen=True, forbid_unknown_fields=True):
+    questions: tuple[Question, ...] = field(name="question", default=())
+
+
 def read_questions(path: Path = QUESTIONS) -> tuple[Question, ...]:
-    """Read the open questions. Raises CatalogError, which names the file and every wrong key."""
-    table = Table(read_toml(path), path)
-    found = tuple(entry.fill(Question) for entry in table.tables("question"))
-    table.finish()
-    return found
+    """Read the open questions. Raises DecodeError, which names the file and every wrong key."""
+    return read_toml(path, _Questions).questions
 
 
 def open_for(site: str) -> tuple[Question, ...]:
-    """Return the open questions about a site. Raises CatalogError."""
+    """Return the open questions about a site. Raises DecodeError."""
     return tuple(question for question in read_questions() if question.site == site)

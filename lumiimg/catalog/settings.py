@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
 import grp
 import os
 import pwd
-import re
+import re  # noqa: TC003 - msgspec reads the types of fields
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from msgspec import Struct, field
+
 from lumiimg.catalog.folders import user_folder
-from lumiimg.catalog.toml_table import Table, read_toml
+from lumiimg.decode import Text, read_toml
 
 _PLACES = Path(__file__).with_name("places.toml")
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    """`config.toml`."""
+
+    cache: Text | None = None
+    site: Text | None = None
+    mirrors: Mapping[str, Text] = {}
+
+
+class _Place(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where members of a Unix group have room; `{user}` and `{group}` stand for names."""
+
+    machine: Text
+    group: re.Pattern[str]
+    path: Text
+    source: Text
+    date: dt.date
+
+
+class _Places(Struct, frozen=True, forbid_unknown_fields=True):
+    places: tuple[_Place, ...] = field(name="place", default=())
 
 
 @dataclass(frozen=True)
@@ -24,13 +49,13 @@ class UserSettings:
     """What a user wants everywhere."""
 
     environment: Mapping[str, str]
-    named: str | None = None
+    named: str | None
     """The cache, where somebody named one."""
-    mirrors: Mapping[str, str] = field(default_factory=dict)
+    mirrors: Mapping[str, str]
     """As `--mirror FROM=TO`."""
-    site: str | None = None
+    site: str | None
     """As `--site`."""
-    site_of: str = ""
+    site_of: str
     """Where that is said."""
 
     @cached_property
@@ -49,25 +74,22 @@ class UserSettings:
 def read_settings(environment: Mapping[str, str]) -> UserSettings:
     """Return the settings; LUMIIMG_CACHE and LUMIIMG_SITE win over the file. A cache that neither names has its place.
 
-    Raises CatalogError if the file is there and wrong.
+    Raises DecodeError if the file is there and wrong.
     """
     path = user_folder(environment) / "config.toml"
-    table = Table(read_toml(path) if path.is_file() else {}, path)
-    cache, site = table.optional_string("cache"), table.optional_string("site")
-    mirrors = table.table("mirrors").string_values()
-    table.finish()
+    file = read_toml(path, _File) if path.is_file() else _File()
     named = environment.get("LUMIIMG_SITE")
     return UserSettings(
         environment,
-        environment.get("LUMIIMG_CACHE") or cache,
-        mirrors,
-        named or site,
+        environment.get("LUMIIMG_CACHE") or file.cache,
+        file.mirrors,
+        named or file.site,
         "LUMIIMG_SITE" if named else str(path),
     )
 
 
 def user_cache() -> Path:
-    """Return the cache of whoever runs this. Raises CatalogError if the file of settings is there and wrong."""
+    """Return the cache of whoever runs this. Raises DecodeError if the file of settings is there and wrong."""
     return read_settings(os.environ).cache
 
 
@@ -91,7 +113,7 @@ def default_cache(environment: Mapping[str, str], places: Path = _PLACES) -> Pat
     """
     if named := environment.get("XDG_CACHE_HOME"):
         return Path(named) / "lumiimg"
-    found = [path for place in Table(read_toml(places), places).tables("place") for path in _paths(place)]
+    found = [path for place in read_toml(places, _Places).places for path in _paths(place)]
     there = [path for path in found if os.path.lexists(path[0] / path[1])]
     missing = [path for path in reversed(found) if path not in there]
     fallback = Path(environment.get("HOME", "/")) / ".cache" / "lumiimg"
@@ -121,11 +143,10 @@ def _made(folder: Path, mode: int) -> os.stat_result:
     return seen
 
 
-def _paths(place: Table) -> Iterator[tuple[Path, str]]:
+def _paths(place: _Place) -> Iterator[tuple[Path, str]]:
     """Yield folders that are there and may be written, each with the path of a cache below it."""
-    pattern = re.compile(place.string("group"))
-    above, user, below = place.string("path").partition("{user}")
-    for name in sorted(filter(pattern.fullmatch, _groups()), key=lambda name: (len(name), name)):
+    above, user, below = place.path.partition("{user}")
+    for name in sorted(filter(place.group.fullmatch, _groups()), key=lambda name: (len(name), name)):
         folder = above.replace("{group}", name)
         if os.access(folder, os.W_OK | os.X_OK):
             yield Path(folder), f"{user}{below}".replace("{user}", _user()).replace("{group}", name)

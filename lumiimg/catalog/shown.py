@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from lumiimg.catalog.age import age_of
-from lumiimg.catalog.ledger import Trial, rows_of, trials_of
+from lumiimg.catalog.ledger import Trial, furthest, rows_of, status_of, trials_of
 from lumiimg.catalog.named_images import KnownImage, age_in_name
 from lumiimg.catalog.questions import Question, open_for
 from lumiimg.catalog.sites import Site, find_site, site_names
-from lumiimg.catalog.toml_table import CatalogError
+from lumiimg.decode import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from lumiimg.catalog.catalogue import Catalogue, Recipe
-    from lumiimg.catalog.layers import Layer, LayerSource, Status
-
-FabricChoice = Literal["auto", "host", "bundled", "none"]
-"""As for --fabric."""
+    from lumiimg.catalog.layers import Layer, LayerSource, Reach, Release, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +46,26 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownRelease:
+    """One version of what a layer puts in, with what only this version needs and has."""
+
+    release: Release
+    status: Status
+    """How far this release was tried."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShownLayer:
     """A layer or a base of the catalogue."""
 
     layer: Layer
     """With what it does to the environment of the image."""
+    status: Reach
+    """How far it was tried; of several releases, the one that got furthest."""
+    releases: tuple[ShownRelease, ...]
+    """The one to prefer first; empty where there is only the one that the arguments name."""
     trials: tuple[Trial, ...]
     """What is known of how far it, its releases and its members were tried."""
-
-    @property
-    def kind(self) -> Literal["base", "layer"]:
-        """What it is."""
-        return "base" if self.layer.is_base else "layer"
 
     @property
     def images(self) -> tuple[KnownImage, ...]:
@@ -71,25 +76,6 @@ class ShownLayer:
     def sources(self) -> dict[str, LayerSource]:
         """By name (`--source NAME=FILE`)."""
         return {source.name: source for source in self.layer.sources}
-
-
-@dataclass(frozen=True, slots=True)
-class ShownRecipe:
-    """A recipe of the catalogue."""
-
-    recipe: Recipe
-    kind: Literal["recipe"] = "recipe"
-    """What it is."""
-
-    @property
-    def fabric(self) -> FabricChoice:
-        """As for --fabric; `auto` where it names none."""
-        return cast("FabricChoice", self.recipe.fabric or "auto")
-
-    @property
-    def arguments(self) -> dict[str, str]:
-        """Values by `LAYER.NAME`."""
-        return {f"{layer}.{name}": value for (layer, name), value in self.recipe.arguments.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +106,10 @@ def _cores(site: Site, *, sparing: bool) -> tuple[tuple[int, ...], ...] | None:
 
 
 def shown_layer(layer: Layer) -> ShownLayer:
-    """Return a layer with how far it was tried. Raises CatalogError where a file of it cannot be read."""
-    return ShownLayer(layer, tuple(trial for row in rows_of(layer) for trial in trials_of(*row)))
+    """Return a layer with how far it was tried. Raises DecodeError where a file of it cannot be read."""
+    releases = tuple(ShownRelease(release, status_of(layer, release)) for release in layer.releases)
+    trials = tuple(trial for row in rows_of(layer) for trial in trials_of(*row))
+    return ShownLayer(layer, furthest(layer), releases, trials)
 
 
 def shown_site(site: Site) -> ShownSite:
@@ -141,14 +129,13 @@ def listing_of(catalogue: Catalogue, environment: Mapping[str, str]) -> Listing:
         for name in names:
             try:
                 entries.append(read(name))
-            except CatalogError as error:
+            except DecodeError as error:
                 entries.append(CatalogueEntry("broken", name, "broken", str(error), None))
     return Listing(tuple(entries))
 
 
 def _of_layer(layer: Layer) -> CatalogueEntry:
-    kind: Literal["base", "layer"] = "base" if layer.is_base else "layer"
-    return CatalogueEntry(kind, layer.name, layer.status, layer.summary, _age_of_images(layer))
+    return CatalogueEntry(layer.kind, layer.name, furthest(layer), layer.summary, _age_of_images(layer))
 
 
 def _of_recipe(recipe: Recipe) -> CatalogueEntry:

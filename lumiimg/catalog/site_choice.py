@@ -27,7 +27,7 @@ def site_here(environment: Mapping[str, str], node: str, *, elsewhere: bool = Fa
     """Return the site of the settings, else the one whose machine this is; None where neither says one.
 
     `node` is the name of the node in question; `elsewhere`: it is not the one that this runs on, so the variables here
-    say nothing about it. Raises CatalogError if the settings are wrong.
+    say nothing about it. Raises DecodeError if the settings are wrong.
     """
     settings = read_settings(environment)
     if settings.site is not None:

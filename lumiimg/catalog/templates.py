@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from lumiimg.catalog.toml_table import Table
-
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
 def expand(template: str, values: Mapping[str, str]) -> str:
     """Replace `{NAME}` by its value."""
-    return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], template) if "{" in template else template
 
 
 def placeholders(template: str) -> list[str]:
@@ -23,11 +21,10 @@ def placeholders(template: str) -> list[str]:
     return _PLACEHOLDER.findall(template)
 
 
-def check_placeholders(
-    table: Table, key: str, template: str, names: Collection[str], what: str = "an argument of this layer"
-) -> None:
-    """Remember each name that a template may not hold as a fault."""
-    for name in placeholders(template):
-        if name not in names:
-            known = ", ".join(f"{{{one}}}" for one in names) or "none, it has no arguments"
-            table.fault(key, f"holds {{{name}}}, which is not {what}; known: {known}")
+def unknown_placeholder(template: str, names: Collection[str], what: str = "an argument of this layer") -> str | None:
+    """Return what is wrong with a template that holds another name; None where it holds only known ones."""
+    found = next((name for name in placeholders(template) if name not in names), None)
+    if found is None:
+        return None
+    known = ", ".join(f"{{{one}}}" for one in names) or "none, it has no arguments"
+    return f"holds {{{found}}}, which is not {what}; known: {known}"

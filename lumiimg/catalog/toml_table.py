@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lumiimg.errors import LONG, BadInputError, one_line, shortened
+from lumiimg.decode import DecodeError
+from lumiimg.errors import LONG, one_line, shortened
 from lumiimg.files import read_beginning
 from lumiimg.toml import TomlError, parse_toml
 
@@ -30,42 +31,38 @@ LONG_FAULT = 800
 _NOT_PRINTABLE = "holds a character that cannot be printed, or more than one line"
 
 
-class CatalogError(BadInputError):
-    """A file of the catalogue is not what it should be."""
-
-
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the parsed file.
 
-    Raises CatalogError if it cannot be read, is not UTF-8 or TOML, or is more than anybody writes.
+    Raises DecodeError if it cannot be read, is not UTF-8 or TOML, or is more than anybody writes.
     """
     text = read_text(path, FILE_LIMIT_BYTES)
     try:
         return parse_toml(text)
     except TomlError as error:
-        raise CatalogError(str(error), where=str(path)) from error
+        raise DecodeError(str(error), where=str(path)) from error
 
 
 def read_text(path: Path, limit_bytes: int) -> str:
-    """Return a whole file. Raises CatalogError if it cannot be read, is larger, or is not UTF-8."""
+    """Return a whole file. Raises DecodeError if it cannot be read, is larger, or is not UTF-8."""
     data = read_limited(path, limit_bytes + 1)
     if len(data) > limit_bytes:
-        raise CatalogError(f"is larger than {limit_bytes} bytes", where=str(path))
+        raise DecodeError(f"is larger than {limit_bytes} bytes", where=str(path))
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CatalogError("is not UTF-8", where=str(path)) from error
+        raise DecodeError("is not UTF-8", where=str(path)) from error
 
 
 def read_limited(path: Path, limit_bytes: int) -> bytes:
     """Return the beginning of a regular file.
 
-    Raises CatalogError if it is something else, or cannot be read.
+    Raises DecodeError if it is something else, or cannot be read.
     """
     try:
         return read_beginning(path, limit_bytes)
     except OSError as error:
-        raise CatalogError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        raise DecodeError(f"cannot be read: {error.strerror}", where=str(path)) from error
 
 
 class Table:
@@ -81,6 +78,11 @@ class Table:
 
     def _full(self, key: str) -> str:
         return f"{self._key}.{key}" if self._key else key
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The table itself."""
+        return self._data
 
     @property
     def told(self) -> str:
@@ -236,6 +238,10 @@ class Table:
         value = self._take(key, dict, "a table", required=False)
         return self._child(value or {}, key)
 
+    def has_table(self, key: str) -> bool:
+        """Whether there is a table, which another reader takes as it is."""
+        return self._take(key, dict, "a table", required=False) is not None
+
     def optional(self, key: str, read: Callable[[Table], T]) -> T | None:
         """Return what `read` makes of a table; None where it is absent."""
         table = self.table(key)
@@ -268,11 +274,11 @@ class Table:
     def finish(self) -> None:
         """Complain about everything at once.
 
-        Raises CatalogError if a key was wrong, missing, or not known.
+        Raises DecodeError if a key was wrong, missing, or not known.
         """
         self._unknown()
         if self.faults:
-            raise CatalogError(self.told, where=str(self._path))
+            raise DecodeError(self.told, where=str(self._path))
 
     def _unknown(self) -> None:
         allowed = dict.fromkeys(self._asked)

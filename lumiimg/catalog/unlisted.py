@@ -2,112 +2,76 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
+import re  # noqa: TC003 - the same
+from collections.abc import Collection, Mapping
+from typing import Annotated, Literal
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from msgspec import Meta, Struct, field
+from packaging.specifiers import SpecifierSet  # noqa: TC002 - the same
 
-from lumiimg.catalog.templates import check_placeholders
-
-if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Collection, Mapping
-
-    from lumiimg.catalog.toml_table import Table
+from lumiimg.catalog.templates import unknown_placeholder
+from lumiimg.decode import Text, matching, refuse
 
 METADATA = "METADATA"
 """What a wheel says of itself, as the name of a file that a fact is read from."""
 PROJECT, FILE = "project", "file"
 """The name of the project, and that of the file, as such files."""
-WAYS = ("metadata", "sdist", "local-version")
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _VERSIONS = ("VERSION", "FOUND")
+_LISTS, _TABLES = ("requires", "expects", "wheels", "indexes"), ("has", "arguments")
+"""Keys with templates."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFact:
+class ReadFact(Struct, frozen=True, forbid_unknown_fields=True):
     """A value that a file of a release says."""
 
-    name: str
+    name: Annotated[str, matching(r"[a-z][a-z0-9-]{0,31}", "a name of lower-case letters, digits and dashes")]
     """How the templates of the table name it."""
     files: tuple[str, ...]
     """The first that says it counts: paths below the top folder of a source archive, METADATA, project or file."""
     pattern: re.Pattern[str]
     """Its first group is the value; of several versions the oldest counts."""
 
+    def __post_init__(self) -> None:
+        refuse({"pattern": self.pattern.groups != 1 and "should have one group, which is the value"})
 
-@dataclass(frozen=True, slots=True)
-class Unlisted:
+
+class Unlisted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The rule by which a release without a row is read. Templates may hold {VERSION}, {FOUND} and each fact."""
 
-    read: str
-    """One of WAYS."""
-    projects: tuple[str, ...]
+    read: Literal["metadata", "sdist", "local-version"]
+    projects: Annotated[tuple[str, ...], Meta(min_length=1, description="one project at least")]
     """Of a package index. Each that has the version makes one release."""
     range: SpecifierSet
     """The versions that can be read so."""
-    facts: tuple[ReadFact, ...]
-    requires: tuple[str, ...]
-    expects: tuple[str, ...]
-    has: Mapping[str, str]
-    arguments: Mapping[str, str]
-    wheels: tuple[str, ...]
-    companions: tuple[str, ...]
+    facts: tuple[ReadFact, ...] = field(name="fact", default=())
+    requires: tuple[str, ...] = ()
+    expects: tuple[str, ...] = ()
+    has: Mapping[str, Text] = {}
+    arguments: Mapping[str, Text] = {}
+    wheels: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
     """Projects of the same index, each a fact: the newest version whose METADATA requires exactly this one."""
-    gpus: str | None
+    gpus: str | None = None
     """The GPUs that its source has code for, apart by `;`."""
-    index: str | None
+    index: str | None = None
     """The index of the project; None: that of everybody."""
-    indexes: tuple[str, ...]
+    indexes: tuple[str, ...] = ()
     """Where its wheels are looked for; templates as others."""
-    without: tuple[str, ...]
-    unused: tuple[str, ...]
-    source: str
+    without: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    source: Text
     date: dt.date
     """When the rule was looked at."""
 
-
-def read_unlisted(table: Table, arguments: Collection[str]) -> Unlisted:
-    """Return the table; what is wrong in it is a fault of the file."""
-    facts = tuple(_fact(entry) for entry in table.tables("fact"))
-    rule = table.fill(
-        Unlisted,
-        read=table.choice("read", WAYS),
-        range=_range(table),
-        facts=facts,
-        has=table.table("has").string_values(),
-        arguments=table.table("arguments").string_values(),
-    )
-    if not rule.projects:
-        table.fault("projects", "names none")
-    names = (*_VERSIONS, *(fact.name for fact in facts), *rule.companions)
-    for key in ("requires", "expects", "wheels", "indexes"):
-        for text in getattr(rule, key):
-            check_placeholders(table, key, text, names, "a fact of this table")
-    for key in ("has", "arguments"):
-        for name, text in getattr(rule, key).items():
-            check_placeholders(table, f"{key}.{name}", text, names, "a fact of this table")
-    check_placeholders(table, "gpus", rule.gpus or "", names, "a fact of this table")
-    for name in rule.arguments:
-        if name not in arguments:
-            table.fault("arguments", f"names {name!r}, which is not an argument of this layer")
-    return rule
-
-
-def _fact(entry: Table) -> ReadFact:
-    pattern = entry.pattern("pattern")
-    if pattern is None or pattern.groups != 1:
-        entry.fault("pattern", "should be a regular expression with one group, which is the value")
-        pattern = re.compile("()")
-    entry.match("name", _NAME, "not lower-case letters, digits and dashes")
-    return entry.fill(ReadFact, pattern=pattern)
-
-
-def _range(table: Table) -> SpecifierSet:
-    text = table.string("range", may_be_empty=True)
-    try:
-        return SpecifierSet(text)
-    except InvalidSpecifier:
-        table.fault("range", f"is {text[:80]!r}; versions are needed: '>=0.10,<1'")
-        return SpecifierSet()
+    def faults(self, arguments: Collection[str]) -> dict[str, str | None]:
+        """Return what is wrong with the rule of a layer that has these arguments, by key; None where nothing is."""
+        names = (*_VERSIONS, *(fact.name for fact in self.facts), *self.companions)
+        texts = {f"{key}[{at}]": text for key in _LISTS for at, text in enumerate(getattr(self, key))}
+        texts |= {f"{key}.{name}": text for key in _TABLES for name, text in getattr(self, key).items()}
+        texts["gpus"] = self.gpus or ""
+        found = {key: unknown_placeholder(text, names, "a fact of this table") for key, text in texts.items()}
+        found |= {
+            f"arguments.{one}": "is not an argument of this layer" for one in self.arguments.keys() - {*arguments}
+        }
+        return found

@@ -12,7 +12,7 @@ from pathlib import Path
 import argcomplete
 from argcomplete.shell_integration import shellcode
 
-from lumiimg.catalog.folders import file_names, layer_folders, names_at_a_glance, recipe_folders, site_folders
+from lumiimg.catalog.folders import file_names, glances, layer_folders, recipe_folders, site_folders
 from lumiimg.errors import ExitCode
 
 Completer = Callable[..., Iterable[str]]
@@ -60,8 +60,8 @@ def _nothing(**_: object) -> Iterable[str]:
 
 
 def _of_kind(kind: str, parsed: argparse.Namespace) -> list[str]:
-    found = names_at_a_glance(layer_folders(os.environ, getattr(parsed, "layers", None) or ()))
-    return sorted(name for name, its_kind in found.items() if its_kind == kind)
+    found = glances(layer_folders(os.environ, getattr(parsed, "layers", None) or ()))
+    return sorted(name for name, glance in found.items() if glance.kind == kind)
 
 
 def _bases(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:

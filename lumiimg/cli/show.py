@@ -9,7 +9,7 @@ from pathlib import Path
 from lumiimg.build.provenance import read_record
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.settings import user_cache
-from lumiimg.catalog.shown import ShownRecipe, listing_of, shown_layer, shown_site
+from lumiimg.catalog.shown import listing_of, shown_layer, shown_site
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode
@@ -49,7 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
         machine = shown_site(find_site(arguments.name, os.environ))
         return output.deliver(site_document(machine), "show-site", machine)
     if arguments.name in catalogue.recipe_names() and arguments.name not in catalogue.layer_names():
-        recipe = ShownRecipe(catalogue.recipe(arguments.name))
+        recipe = catalogue.recipe(arguments.name)
         return output.deliver(recipe_document(recipe), "show-recipe", recipe)
     if arguments.name not in catalogue.layer_names() and Path(arguments.name).exists():
         raise BadInputError(f"there is no entry {arguments.name!r}", hint=f"an image: show ./{arguments.name}")

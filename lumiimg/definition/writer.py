@@ -191,8 +191,8 @@ def _copies(layer: LockedLayer) -> Iterable[tuple[str, str]]:
 
 def _staged(layer: LockedLayer) -> Iterable[StagedFile]:
     folder = f"files/{layer.name}"
-    for file in layer.layer.files:
-        yield StagedFile(f"{folder}/files/{file}", layer.layer.folder / file)
+    for name, file in layer.layer.staged.items():
+        yield StagedFile(f"{folder}/files/{name}", file)
     for source in layer.sources:
         yield StagedFile(f"{folder}/source/{source.name}/{source.file}", source)
     for wheel in layer.wheels:

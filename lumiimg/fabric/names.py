@@ -19,7 +19,7 @@ LIBRCCL = ("librccl.so.1", "librccl.so")
 PLUGIN_FILES = ("librccl-net.so", "libnccl-net.so")
 """What an RCCL looks for without NCCL_NET_PLUGIN; which of them, its generation says (`rccl.toml`)."""
 LAYER_PLUGINS = (*PLUGIN_FILES, "librccl-net-ofi.so", "libnccl-net-ofi.so")
-"""What the layers of plugins install (layers/aws-ofi-nccl/plugin.sh)."""
+"""What the layers of plugins install (layers/lib/plugin.sh)."""
 LIBFABRIC, LIBCXI = "libfabric.so.1", "libcxi.so.1"
 PRIVATE = "/opt/lumiimg/host"
 """Where the host's libraries are put in the container: a folder that nothing else uses, in front of LD_LIBRARY_PATH."""

@@ -14,7 +14,7 @@ from typing import Any
 from lumiimg.secret import HIDDEN, hidden, is_secret_name, secrets_here
 from lumiimg.toml import own_table
 
-AS_TEXT = frozenset({"Need", "GpuTarget"})
+AS_TEXT = frozenset({"GpuTarget"})
 """Types of rooms that are printed as their text."""
 _WORD = re.compile(r"[{}]|[^\s{}]+")
 _TABLE = own_table(__package__, "json_kinds.toml")
@@ -70,7 +70,13 @@ class Kind:
 @cache
 def fields_of(kind: type) -> Keys:
     """Return the keys of a type of which all fields are printed."""
-    return {field.name: Key((field.name,), None, may_be_absent=False) for field in dataclasses.fields(kind)}
+    names = getattr(kind, "__struct_fields__", None) or [field.name for field in dataclasses.fields(kind)]
+    return {name: Key((name,), None, may_be_absent=False) for name in names}
+
+
+def is_object(kind: type) -> bool:
+    """Whether a type is printed by its fields: a dataclass or a Struct of msgspec, which `log` does not import."""
+    return kind.__name__ not in AS_TEXT and (dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"))
 
 
 def _words(text: str) -> Iterator[str]:
@@ -134,7 +140,7 @@ def _builtins(value: Any, keys: Keys | None, name: str, plain: Callable[[str], s
     """Return what `json` can write, with the secrets in texts replaced, and the variables that are called like one."""
     if value is None or isinstance(value, int | float):
         return value
-    if dataclasses.is_dataclass(value) and value.__class__.__name__ not in AS_TEXT:
+    if is_object(value.__class__):
         made = {}
         for key, chosen in (keys or fields_of(value.__class__)).items():
             inner: Any = value

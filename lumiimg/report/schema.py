@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dataclasses
 import datetime as dt
 import importlib
 import inspect
@@ -19,7 +18,8 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from lumiimg.report.json_output import AS_TEXT, KINDS, Keys, fields_of
+from lumiimg.decode import fields_of as all_fields
+from lumiimg.report.json_output import KINDS, Keys, fields_of, is_object
 
 _PLAIN = {
     str: {"type": "string"},
@@ -89,7 +89,7 @@ def _schema(hint: Any, keys: Keys | None, shared: _Shared) -> Schema:  # noqa: A
         return {"type": "array", "prefixItems": of_each, "items": False, "minItems": len(inner), "maxItems": len(inner)}
     if origin is not None:
         return {"type": "array", "items": _schema(inner[0], keys, shared)}
-    if hint.__name__ not in AS_TEXT and (dataclasses.is_dataclass(hint) or issubclass(hint, StrEnum)):
+    if is_object(hint) or issubclass(hint, StrEnum):
         return shared.reference(hint, keys)
     return {"type": "string"}
 
@@ -97,7 +97,7 @@ def _schema(hint: Any, keys: Keys | None, shared: _Shared) -> Schema:  # noqa: A
 def _object(kind: type, keys: Keys | None, shared: _Shared) -> Schema:
     """Return the schema of a type with fields, which is closed."""
     keys = keys or fields_of(kind)
-    absent = {field.name for field in dataclasses.fields(kind) if _has_default(field)} if shared.omits else set()
+    absent = {field.name for field in all_fields(kind) if not field.is_required} if shared.omits else set()
     absent |= {name for name, key in keys.items() if key.may_be_absent}
     properties = {}
     for name, key in keys.items():
@@ -114,10 +114,6 @@ def _object(kind: type, keys: Keys | None, shared: _Shared) -> Schema:
         "required": [name for name in keys if name not in absent],
         "additionalProperties": False,
     }
-
-
-def _has_default(field: dataclasses.Field[Any]) -> bool:
-    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
 def _words(kind: type[StrEnum]) -> Schema:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lumiimg.catalog.layers import Argument, Layer, Release, own_values
-from lumiimg.catalog.ledger import judged
 from lumiimg.catalog.templates import placeholders
 
 LONGEST = 4096
@@ -41,7 +41,7 @@ def for_gpu(layer: Layer, arch: str | None) -> Layer:
     argument = layer.arguments.get(ARCH)
     if arch is None or argument is None or not is_gpu(argument.default) or not _takes(argument, arch):
         return layer
-    return judged(replace(layer, arguments={**layer.arguments, ARCH: replace(argument, default=arch)}))
+    return replace(layer, arguments={**layer.arguments, ARCH: replace(argument, default=arch)})
 
 
 def is_gpu(value: str) -> bool:

@@ -11,6 +11,7 @@ import datetime as dt
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
 from packaging.version import Version
 
 from lumiimg.catalog.age import age_of
@@ -73,7 +74,7 @@ def window_on_node(stack: Stack, site: Site | None, snapshot: Snapshot | None) -
     driver = site.driver if site else None
     driver = driver_of_node(driver, snapshot) if snapshot else driver
     if site is not None:
-        yield from driver_window(stack, replace(site, driver=driver))
+        yield from driver_window(stack, structs.replace(site, driver=driver))
     elif driver is not None:
         yield from _window(stack, driver, dt.date.min)
 
@@ -111,13 +112,13 @@ def driver_of_node(driver: SiteDriver | None, snapshot: Snapshot) -> SiteDriver 
     seen, day = f"amdgpu {module} of {snapshot.host}", snapshot.day
     if driver is not None and _is_named(driver, snapshot):
         seen = f"{driver.name}, seen on {snapshot.host},"
-        return replace(driver, name=seen, rank=Rank.MEASURED, date=day)
+        return structs.replace(driver, name=seen, rank=Rank.MEASURED, date=day)
     evidence = driver.evidence if driver else ()
     if (release := release_of(module)) is not None:
         name, source = f"{seen} (AMD's {release.release})", f"{release.source}; the snapshot"
-        return SiteDriver(name, release.rocm, None, "", Rank.MEASURED, evidence, source, day)
+        return SiteDriver(name=name, rocm=release.rocm, rank=Rank.MEASURED, evidence=evidence, source=source, date=day)
     of_site = f"; the site's is {driver.name} of {driver.date} ({driver.source})" if driver else ""
-    return SiteDriver(seen, None, None, "", Rank.MEASURED, (), f"the snapshot{of_site}", day)
+    return SiteDriver(name=seen, rocm=None, rank=Rank.MEASURED, source=f"the snapshot{of_site}", date=day)
 
 
 def _is_named(driver: SiteDriver, snapshot: Snapshot) -> bool:

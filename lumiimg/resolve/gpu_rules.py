@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lumiimg.gpu.roles import is_needed_layer, role_of
 from lumiimg.gpu.rule import XNACK, GpuFit
@@ -79,7 +80,7 @@ def of_found_software(base: Layer, layers: Iterable[Layer]) -> tuple[KnownTroubl
         own = [part for part in base.gpu if role_of(part.component).layer == layer.name]
         runs = any(part.fit in {GpuFit.RUNS, GpuFit.PART} for part in own)
         found += [
-            replace(trouble, refused=trouble.refused and is_needed_layer(layer.name))
+            trouble if is_needed_layer(layer.name) else replace(trouble, outcome="warning")
             for trouble in layer.troubles
             if not trouble.unless and not (runs and trouble.refused)
         ]

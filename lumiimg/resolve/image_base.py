@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import re
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lumiimg.catalog.catalogue import Catalogue, UnknownNameError
 from lumiimg.catalog.layers import Bootstrap, Layer
@@ -39,13 +40,12 @@ _IN_REGISTRY = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9._-]+)+(:[\w.-]+|@sha25
 _REMOTE = re.compile(r"[a-z-]+://")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignBase(Layer):
+class ForeignBase(Layer, frozen=True, kw_only=True):
     """An image as a base."""
 
     gpu: tuple[ComponentFit, ...] = ()
     """What the GPU of the site makes of its code; empty where none is known, or the image is not here."""
-    name_says: Mapping[str, str] = field(default_factory=dict)
+    name_says: Mapping[str, str] = {}
     """Versions by component that its name says; what was read in it counts."""
 
 

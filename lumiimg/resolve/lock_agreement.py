@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from lumiimg.catalog.toml_table import CatalogError
+from lumiimg.decode import DecodeError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.arguments import is_gpu
 from lumiimg.resolve.request import Request, name_of, wanted
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def refuse_disagreement(lock: Lock, request: Request) -> None:
-    """Refuse a lock from which another image would be built than it names. Raises CatalogError."""
+    """Refuse a lock from which another image would be built than it names. Raises DecodeError."""
     for fault in (*_of_layers(lock), *_of_needs(lock), *_of_wheels(lock), *_of_own(lock), *_of_request(lock, request)):
-        raise CatalogError(fault)
+        raise DecodeError(fault)
 
 
 def twice(names: Iterable[str]) -> str | None:

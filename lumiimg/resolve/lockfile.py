@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
+from msgspec import structs
 
 from lumiimg import __version__
-from lumiimg.catalog.layers import AGENTS, NAME, SHA256, Layer, read_release, row_of
-from lumiimg.catalog.toml_table import LONG_FAULT, CatalogError, Table, read_limited
+from lumiimg.catalog.layers import AGENTS, NAME, SHA256, Layer, read_row
+from lumiimg.catalog.toml_table import LONG_FAULT, Table, read_limited
+from lumiimg.decode import DecodeError, encode
 from lumiimg.errors import BadInputError, MissingHereError, RefusedError, shortened
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import Mirrors, validated_url
@@ -89,7 +91,7 @@ def read_lock(
     except (BadInputError, RefusedError) as error:
         if table.faults:  # a name that was none led to whatever came next
             raise _unread(table.told, path) from error
-        if isinstance(error, CatalogError):
+        if isinstance(error, DecodeError):
             raise BadInputError(
                 shortened(error.what, LONG_FAULT), where=error.where or str(path), hint=_AGAIN
             ) from error
@@ -142,9 +144,8 @@ def layer_digest(layer: Layer) -> str:
     if layer.is_foreign:
         digest.update(repr((sorted(layer.has.items()), layer.provides)).encode())
         return f"sha256:{digest.hexdigest()}"
-    names = ["layer.toml", "post.sh", *(["test.sh"] if layer.test is not None else []), *sorted(layer.files)]
-    for name in names:
-        path = layer.folder / name
+    names = ["layer.toml", "post.sh", *(["test.sh"] if layer.test is not None else [])]
+    for name, path in ({name: layer.folder / name for name in names} | {**layer.staged}).items():
         try:
             with open_regular(path) as file:
                 digest.update(f"{len(name)}:{name}{os.fstat(file.fileno()).st_size}:".encode())
@@ -225,7 +226,7 @@ def _layer_data(layer: LockedLayer) -> dict[str, Any]:
         "layer": layer_digest(layer.layer),
         "release": layer.release.version if layer.release else "",
         # of a release that no layer.toml has: what was taken for it
-        **({"row": row_of(layer.release)} if layer.release and layer.release.is_unlisted else {}),
+        **({"row": encode(layer.release)} if layer.release and layer.release.is_unlisted else {}),
         "arguments": dict(layer.arguments),
         "source": [
             {
@@ -302,15 +303,15 @@ def _lock(
     base = replace(_layer(entry, layer, wheels, check=check_layers), wheels=(), release=None)
     entries = [(one, one.string("name")) for one in table.tables("layer")]
     if again := twice(name for _, name in entries):
-        raise CatalogError(f"the layer {again!r} is listed twice")
+        raise DecodeError(f"the layer {again!r} is listed twice")
     asked = table.table("request")
     own = asked.optional("own", _own)
-    given = {OWN_PACKAGES: replace(catalogue.layer(OWN_PACKAGES), packages=own.texts)} if own else {}
+    given = {OWN_PACKAGES: structs.replace(catalogue.layer(OWN_PACKAGES), packages=own.texts)} if own else {}
     layers = [
         _layer(one, given.get(name) or catalogue.layer(name), wheels, check=check_layers) for one, name in entries
     ]
     if lost := wheels.keys() - {name for _, name in entries}:
-        raise CatalogError(f"Python packages are of {min(lost)!r}, which is not among the layers")
+        raise DecodeError(f"Python packages are of {min(lost)!r}, which is not among the layers")
     fabric = asked.choice("fabric", ("auto", *(f.value for f in Fabric)))
     arguments = {
         (layer, name): value
@@ -334,7 +335,7 @@ def _lock(
     table.finish()
     if agent in {"docker", "oras"}:
         if not digest:
-            raise CatalogError("key 'base.digest' is missing")
+            raise DecodeError("key 'base.digest' is missing")
         image = replace(parse_reference(origin, mirrors), digest=digest)
         # The packages that the image lacks come by apt; a mirror, where one is named, is for them.
         mirror = next((one.mirror for one in base.layer.bootstraps if one.agent == agent), None)
@@ -374,30 +375,28 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
     version = entry.string("release", may_be_empty=True)
     arguments = entry.table("arguments").string_values(may_be_empty=True, any_text=True)
     if check and (lacking := [key for key in layer.arguments if key not in arguments]):
-        raise CatalogError(f"argument {layer.name}.{lacking[0]} is missing")
+        raise DecodeError(f"argument {layer.name}.{lacking[0]} is missing")
     for key, value in arguments.items():
         argument = layer.arguments.get(key)
         if not _VARIABLE.fullmatch(key) or (check and argument is None):
-            raise CatalogError(f"{shortened(key)!r} is not an argument of {layer.name}")
+            raise DecodeError(f"{shortened(key)!r} is not an argument of {layer.name}")
         if len(value) > LONGEST:
-            raise CatalogError(
-                f"argument {layer.name}.{key} has {len(value)} characters; at most {LONGEST} are allowed"
-            )
+            raise DecodeError(f"argument {layer.name}.{key} has {len(value)} characters; at most {LONGEST} are allowed")
         if argument is not None and argument.pattern is not None and check and not argument.pattern.fullmatch(value):
-            raise CatalogError(f"argument {layer.name}.{key} does not match {argument.pattern.pattern}")
+            raise DecodeError(f"argument {layer.name}.{key} does not match {argument.pattern.pattern}")
     sources = tuple(map(_source, entry.tables("source")))
     taken = {source.name: source.variable for source in layer.sources}
     for source in sources:
         if check and taken.get(source.name) != source.variable:
-            raise CatalogError(f"{source.name!r} ({source.variable}) is not a source of {layer.name}")
+            raise DecodeError(f"{source.name!r} ({source.variable}) is not a source of {layer.name}")
     of_layer = tuple(wheels.get(layer.name, ()))
     locked = {f"{wheel.name}=={wheel.version}" for wheel in of_layer}
-    row = entry.optional("row", lambda table: read_release(table, layer.arguments))
+    row = read_row(entry.data["row"], layer.arguments, f"the row of {layer.name}") if entry.has_table("row") else None
     if row is not None and (not row.is_unlisted or row.version != version):
-        raise CatalogError(f"the row of {layer.name} is not one of {version!r} that was read from a package index")
+        raise DecodeError(f"the row of {layer.name} is not one of {version!r} that was read from a package index")
     same = [release for release in (*layer.releases, *filter(None, [row])) if release.version == version]
     if check and not same and (version or layer.releases) and not layer.is_base:
-        raise CatalogError(f"{version!r} is not a release of {layer.name}")
+        raise DecodeError(f"{version!r} is not a release of {layer.name}")
     # of several for one version, that whose pins are locked
     same.sort(key=lambda release: not locked.issuperset(release.wheels))
     return LockedLayer(layer, same[0] if same else None, arguments, sources, of_layer)

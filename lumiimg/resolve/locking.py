@@ -100,20 +100,20 @@ def _check_used(request: Request, stack: Sequence[Layer], releases: Mapping[str,
 
 def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[str, str]:
     values = values_of(layer, release, request.arguments)
-    for argument in layer.arguments.values():
-        value = values[argument.name]
+    for name, argument in layer.arguments.items():
+        value = values[name]
         if argument.pattern is not None and not argument.pattern.fullmatch(value):
             raise BadInputError(
-                f"{layer.name}.{argument.name}={value[:80]!r} does not match {argument.pattern.pattern}",
-                hint=f"{argument.name}: {argument.help}; default {argument.default!r}",
+                f"{layer.name}.{name}={value[:80]!r} does not match {argument.pattern.pattern}",
+                hint=f"{name}: {argument.help}; default {argument.default!r}",
             )
         if len(value) > LONGEST:
             raise BadInputError(
-                f"{layer.name}.{argument.name} has {len(value)} characters; at most {LONGEST} are allowed",
+                f"{layer.name}.{name} has {len(value)} characters; at most {LONGEST} are allowed",
                 hint="give long text to a layer as a file",
             )
         if "\0" in value:
-            raise BadInputError(f"{layer.name}.{argument.name} holds a NUL byte")
+            raise BadInputError(f"{layer.name}.{name} holds a NUL byte")
     return values
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lumiimg.catalog.sites import Site, SiteFabric, find_site
 from lumiimg.elf.versions import numbers_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lumiimg.catalog.toml_table import CatalogError, read_text
+from lumiimg.decode import DecodeError, read_text
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.requirement_files import LONGEST, OwnRequirement, RequirementReader
 from lumiimg.resolve.stack import PACKAGE
@@ -80,6 +80,6 @@ def _text(path: str) -> str:
         return read_text(Path(path), _FILE_LIMIT_BYTES)
     except ValueError as error:  # a NUL byte
         raise BadInputError("is not the name of a file", where=path) from error
-    except CatalogError as error:
+    except DecodeError as error:
         hint = "save it as UTF-8" if "UTF-8" in error.what else "-r names a file of requirements"
         raise BadInputError(error.what, where=error.where, hint=hint) from error

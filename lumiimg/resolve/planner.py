@@ -7,9 +7,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from lumiimg.catalog.named_images import age_in_name, disagreements
 from lumiimg.catalog.needs import NO_VERSION, version_of
-from lumiimg.catalog.toml_table import CatalogError
+from lumiimg.decode import DecodeError
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
@@ -92,7 +94,7 @@ def _with_own_packages(request: Request, context: PlanContext) -> tuple[Request,
         return request, context
     from lumiimg.resolve.own_packages import brought_by_layers
 
-    layer = replace(context.catalogue.layer(OWN_PACKAGES), packages=request.own.texts)
+    layer = structs.replace(context.catalogue.layer(OWN_PACKAGES), packages=request.own.texts)
     brought = brought_by_layers(layer for _, layer in SiteCatalogue(context.catalogue).layers())
     own = replace(request.own, brought=brought)
     return replace(request, own=own), replace(context, images={**context.images, OWN_PACKAGES: layer})
@@ -122,7 +124,7 @@ def _expected(releases: Iterable[Release], context: PlanContext) -> Iterator[tup
     """Yield the layers that bring what releases expect, with the versions."""
     wishes = [need for release in releases for need in release.expects]
     for name in context.catalogue.layer_names() if wishes and context.web is not None else ():
-        with suppress(CatalogError):  # a broken folder of the user's must not hide the others
+        with suppress(DecodeError):  # a broken folder of the user's must not hide the others
             entry = context.catalogue.entry(name)
             brings = {component for release in entry.releases for component in release.has}
             yield from ((name, need.versions) for need in wishes if entry.unlisted and need.component in brings)
@@ -255,7 +257,7 @@ class Planner:
         base = self._catalogue.base(name)
         if name not in self._known:
             self._known[name] = of_found_software(base, (layer for _, layer in self._catalogue.layers()))
-        return replace(base, troubles=(*base.troubles, *self._known[name])) if self._known[name] else base
+        return structs.replace(base, troubles=(*base.troubles, *self._known[name])) if self._known[name] else base
 
     def _refuse_fabric(self, asked: Request, named: Fabric | None) -> None:
         """Raise BadInputError for a fabric that says nothing, or that one of the layers denies."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
@@ -150,7 +151,6 @@ def _release(
         # a clock that is behind would make it older than the file
         read=max(filter(None, (today(), uploaded))),
         doubts=tuple(doubts),
-        status="read",
     )
     return _like_rows(release, layer, rule)
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
 
-    from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.catalog.shown import FabricChoice
+    from lumiimg.catalog.catalogue import Catalogue, FabricOption
     from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.own_requirements import OwnPackages
 
@@ -69,7 +68,7 @@ class Request:
         return tuple(map(name_of, self.add))
 
     @property
-    def fabric_choice(self) -> FabricChoice:
+    def fabric_choice(self) -> FabricOption:
         """For --fabric."""
         return self.fabric.value if self.fabric else "auto"
 

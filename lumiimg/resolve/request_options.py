@@ -103,7 +103,7 @@ def request_of(
         base=base,
         add=tuple(add),
         own=own,
-        arguments=dict(recipe.arguments if recipe else {}) | _once("--arg", _values(options.arg), ".".join),
+        arguments=dict(recipe.given if recipe else {}) | _once("--arg", _values(options.arg), ".".join),
         fabric=fabric,
         sources=_once("--source", _sources(options.source), str),
         site=site,

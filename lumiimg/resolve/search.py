@@ -136,7 +136,7 @@ class StackSearch:
         """
         release, needs = chosen.release, chosen.layer.needs_of(chosen.release)
         expects = release.expects if release else ()
-        if release is None or release.status != "derived":
+        if release is None or release.derived is None:
             yield from self._satisfied(stack, chosen, (*needs, *expects), path)
             return
         offers = {need: stack.offers.get(need.component) for need in expects}

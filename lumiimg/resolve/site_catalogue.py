@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lumiimg.catalog.needs import version_of
-from lumiimg.catalog.toml_table import CatalogError
+from lumiimg.decode import DecodeError
 from lumiimg.resolve.arguments import for_gpu
 from lumiimg.resolve.stack import PLUGIN, PLUGIN_COMPONENT
 
@@ -68,7 +69,7 @@ class SiteCatalogue:
         for name in self._catalogue.layer_names():
             try:
                 entry = self._read.get(name) or self._catalogue.entry(name)
-            except CatalogError:
+            except DecodeError:
                 continue  # a broken folder of the user's must not hide the others
             if not entry.is_base:
                 yield name, self.layer(name)
@@ -127,7 +128,7 @@ class SiteCatalogue:
         for other in self._catalogue.base_names():
             try:
                 base = self.base(other)
-            except CatalogError:
+            except DecodeError:
                 continue
             version = _number(base.has.get("rocm"))
             is_other_kind = base.folder != here.folder

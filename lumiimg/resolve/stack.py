@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
+from lumiimg.catalog.ledger import status_of
 from lumiimg.catalog.needs import NOT_PYTHON
 from lumiimg.catalog.templates import expand, placeholders
 from lumiimg.resolve.arguments import values_of
@@ -77,7 +78,7 @@ class ReleasedLayer:
         """How far it was tried; of a release that no row has `read` from a package index, or `derived` from a row."""
         if self.others:  # of them nothing is known
             return "documented"
-        return self.release.status if self.release else self.layer.status
+        return status_of(self.layer, self.release)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lumiimg.catalog.layers import PIN, Layer, Release
 from lumiimg.catalog.needs import NO_VERSION, exact_version, version_of
@@ -77,7 +78,6 @@ def derived(layer: Layer, version: Version, why: str) -> Release:
         unused=rule.unused if rule else (),
         derived=layer.arguments["VERSION"].default,
         doubts=(why,),
-        status="derived",
     )
     if not layer.releases:
         return release

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 TORCH = "2.9.1+rocm5.4"
 OF_TORCH = f"""\
 {LAYER}requires = ["python3"]
-files = ["check.py", "packages.sh", "python.sh"]
+lib = ["check.py", "packages.sh", "python.sh"]
 [environment.prepend]
 PATH = "/opt/venv/bin"
 [[release]]

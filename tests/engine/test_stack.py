@@ -93,9 +93,10 @@ def stack_layers(layers: Path) -> Path:
     for name in ("pytorch", "transformers"):
         layer = layers / name
         shutil.copytree(shipped_layers() / name, layer)
-        # The layers' own check ends where torch has no HIP, as it should; here it goes on to its other questions.
-        check = changed((layer / "check.py").read_text(), "hip = torch.version.hip\n", 'hip = "0 (a stand-in)"\n')
-        (layer / "check.py").write_text(check)
+    # The layers' own check ends where torch has no HIP, as it should; here it goes on to its other questions.
+    check = (shipped_layers() / "lib/check.py").read_text()
+    (layers / "lib").mkdir()
+    (layers / "lib/check.py").write_text(changed(check, "hip = torch.version.hip\n", 'hip = "0 (a stand-in)"\n'))
     toml = layers / "pytorch" / "layer.toml"
     toml.write_text(changed(toml.read_text(), "[[release]]\n", f"{RELEASE}[[release]]\n"))
     for script_name in ("post.sh", "test.sh"):
@@ -167,7 +168,7 @@ def test_no_later_pip_can_swap_the_torch(engine: Engine, stack: Stack) -> None:
 
 
 def test_the_check_that_is_shipped_tells_the_stand_in_from_rocm(engine: Engine, stack: Stack) -> None:
-    program = (shipped_layers() / "pytorch" / "check.py").read_text()
+    program = (shipped_layers() / "lib" / "check.py").read_text()
     done = subprocess.run(
         [engine.path, "exec", stack.image, VENV, "-c", program], capture_output=True, text=True, check=False
     )

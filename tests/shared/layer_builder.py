@@ -47,7 +47,7 @@ source = "the tests"
 date = 2026-11-21
 [driver]
 name = "a driver"
-rocm = ["rocm>=6.0,<8"]
+rocm = "rocm>=6.0,<8"
 source = "the tests"
 date = 2026-11-21
 [fabric]

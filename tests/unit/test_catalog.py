@@ -14,7 +14,7 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import default_cache, read_settings
-from lumiimg.catalog.toml_table import FILE_LIMIT_BYTES, CatalogError
+from lumiimg.decode import FILE_LIMIT_BYTES, DecodeError
 from lumiimg.errors import BadInputError, ExitCode
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 
@@ -31,11 +31,11 @@ BAD = {
     ),
     "an option for debootstrap": (
         BASE.replace("[[", 'include = ["--x"]\n[[', 1),
-        ["'include' holds '--x', which is not"],
+        ["'include[0]' is '--x'; a name of a package is needed"],
     ),
     "a script of debootstrap": (
         BASE.replace("docker", "debootstrap").replace("busybox", "../x"),
-        ["from' is '../x', not a valid name of a suite"],
+        ["from' is '../x'; a name of a suite is needed"],
     ),
     "wrong type": (LAYER + "requires = 7\n", ["'requires' should be an array of strings"]),
     "date as text": (LAYER.replace("2026-11-21", '"2026-11-21"'), ["'date' should be a date"]),
@@ -52,11 +52,14 @@ BAD = {
     "placeholder of nothing": (LAYER + '[environment.set]\nA = "{NOPE}"\n', ["{NOPE}", "no argument"]),
     "bad variable": (
         LAYER + '[environment.set]\n"A B" = "x"\n',
-        ["'environment.set.A B'", "is not a valid variable name"],
+        ["'environment.set.A B' is 'A B'; a name of a variable"],
     ),
-    "file outside": (LAYER + 'files = ["../layer.toml"]\n', ["'../layer.toml'", "a plain file name"]),
+    "file outside": (LAYER + 'files = ["../layer.toml"]\n', ["'files[0]' is '../layer.toml'; a plain file name"]),
     "base without bootstrap": (LAYER.replace('"layer"', '"base"', 1), ["needs [[bootstrap]]", "[[variant]]"]),
-    "bootstrap of a layer": (LAYER + '[[bootstrap]]\nagent = "docker"\nfrom = "x"\n', ["'bootstrap' is not known"]),
+    "bootstrap of a layer": (
+        LAYER + '[[bootstrap]]\nagent = "docker"\nfrom = "x"\n',
+        ["'bootstrap' is not known in a layer"],
+    ),
     "wrong agent": (BASE.replace('"docker"', '"yum"'), ["'bootstrap[0].agent' is 'yum'", "debootstrap, docker"]),
     "API of an argument": (
         LAYER + '[has]\nnet-api = "{V}"\n[arguments.V]\ndefault = "12"\nhelp = "h"\n',
@@ -73,7 +76,7 @@ BAD = {
     ),
     "source that is no address": (
         LAYER + '[sources.a]\nurl = "file:///etc/passwd"\nfile = "a"\nkey = "a"\nsource = "s"\n',
-        ["'sources.a.url' should begin with https://"],
+        ["'sources.a.url' is 'file:///etc/passwd'; it should begin with https://"],
     ),
     "not TOML": ("kind = \n", ["is not TOML", "line 1"]),
 }
@@ -83,7 +86,7 @@ BAD = {
 def test_a_wrong_layer_is_refused_in_one_line_that_says_what_and_where(make_layer: MakeLayer) -> None:
     for number, (name, (toml, parts)) in enumerate(BAD.items()):
         folder = make_layer(f"wrong-{number}", toml)
-        with pytest.raises(CatalogError) as caught:
+        with pytest.raises(DecodeError) as caught:
             read_layer(folder)
         text = str(caught.value)
         assert text.startswith(f"{folder}/layer.toml: "), name
@@ -95,17 +98,17 @@ def test_a_wrong_layer_is_refused_in_one_line_that_says_what_and_where(make_laye
 @pytest.mark.threat
 def test_a_file_that_is_huge_or_not_text_is_refused(make_layer: MakeLayer) -> None:
     folder = make_layer("huge", LAYER + "#" * FILE_LIMIT_BYTES)
-    with pytest.raises(CatalogError, match="larger than"):
+    with pytest.raises(DecodeError, match="larger than"):
         read_layer(folder)
     (folder / "layer.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(CatalogError, match="not UTF-8"):
+    with pytest.raises(DecodeError, match="not UTF-8"):
         read_layer(folder)
     (folder / "layer.toml").write_text(LAYER)
     (folder / "post.sh").write_bytes(b"\xff")
-    with pytest.raises(CatalogError, match=r"post\.sh is not UTF-8"):
+    with pytest.raises(DecodeError, match=r"post\.sh: is not UTF-8"):
         read_layer(folder)
     (folder / "post.sh").unlink()
-    with pytest.raises(CatalogError, match=r"post\.sh is missing"):
+    with pytest.raises(DecodeError, match=r"post\.sh is not there"):
         read_layer(folder)
 
 
@@ -123,7 +126,9 @@ def scratch(tmp_path: Path) -> Path:
     """The scratch of a project, as on LUMI, with a group that whoever runs this is in."""
     group = grp.getgrgid(os.getgid()).gr_name
     path = f"{tmp_path}/scratch/{{group}}/{{user}}/lumiimg"
-    (tmp_path / "places.toml").write_text(f'[[place]]\ngroup = "{group}"\npath = "{path}"\n')
+    (tmp_path / "places.toml").write_text(
+        f'[[place]]\nmachine = "x"\ngroup = "{group}"\npath = "{path}"\nsource = "x"\ndate = 2026-11-21\n'
+    )
     return tmp_path / "scratch" / group
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main

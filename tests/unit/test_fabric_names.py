@@ -51,7 +51,7 @@ def test_a_scan_of_a_node_looks_for_the_same_plugins() -> None:
 
 
 def test_the_layers_install_a_plugin_under_these_names() -> None:
-    script = (shipped_layers() / "aws-ofi-nccl/plugin.sh").read_text()
+    script = (shipped_layers() / "lib/plugin.sh").read_text()
     names = re.search(r"^plugin_names=\((.*)\)$", script, re.MULTILINE)
     assert names is not None
     assert sorted(names[1].split()) == sorted(LAYER_PLUGINS)

@@ -17,8 +17,9 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import own_values, read_layer
 from lumiimg.catalog.sites import find_site
 from lumiimg.catalog.templates import expand
+from lumiimg.decode import DecodeError
 from lumiimg.definition.text import checked_body
-from lumiimg.errors import BadInputError
+from lumiimg.resolve.lockfile import layer_digest
 from lumiimg.resolve.stack import OWN_PACKAGES
 
 CATALOGUE = open_catalogue({"HOME": "/nonexistent"})
@@ -27,7 +28,7 @@ NAMES = CATALOGUE.layer_names()
 WITHOUT_DIGEST = {"aiter", "deepspeed", "flash-attn", "sglang", "vllm", "xformers"}
 """Layers with an archive of which the project knows no digest; the set may only shrink."""
 FOLDERS = sorted(file.parent for file in shipped_layers().glob("*/layer.toml"))
-SCRIPTS = sorted(file for folder in FOLDERS for file in folder.glob("*.sh") if not file.is_symlink())
+SCRIPTS = sorted(shipped_layers().glob("*/*.sh"))
 # What pip is given is pinned by name, by a file, by an argument of the layer, or it is what a wheel is built with.
 PIP = re.compile(r"\bpip3? +(install|wheel|download)\b")
 
@@ -91,14 +92,19 @@ def test_a_vllm_that_is_compiled_has_its_kernels_of_triton_in_the_lock() -> None
 def test_a_script_finds_the_files_that_it_reads() -> None:
     for folder in FOLDERS:
         layer = read_layer(folder)
-        read = {name for script in (folder / "post.sh", *map(folder.joinpath, layer.files)) for name in _reads(script)}
+        read = {name for script in (folder / "post.sh", *layer.staged.values()) for name in _reads(script)}
         # for layers that have nothing to do with torch
-        optional = {"check.py"} if "python.sh" in layer.files else set()
-        assert read - optional <= {*layer.files}, folder
-        for name in layer.files:
-            target = (folder / name).resolve()
-            assert shipped_layers().resolve() in target.parents, f"{name} leaves the folder of the layers"
-        assert {"post.sh", "test.sh", "layer.toml"} | {*layer.files} >= {file.name for file in folder.iterdir()}, folder
+        optional = {"check.py"} if "python.sh" in layer.staged else set()
+        assert read - optional <= {*layer.staged}, folder
+        own = {
+            "post.sh",
+            "test.sh",
+            "layer.toml",
+            *(file.name for file in layer.staged.values() if file.parent == folder),
+        }
+        assert own >= {file.name for file in folder.iterdir()}, folder
+    shared = {file.name for folder in FOLDERS for file in read_layer(folder).staged.values() if file.parent != folder}
+    assert shared == {file.name for file in (shipped_layers() / "lib").iterdir()}
 
 
 def _reads(script: Path) -> set[str]:
@@ -156,7 +162,7 @@ runpy.run_path({path!r}, run_name="__main__")
 
 
 def test_the_check_of_torch() -> None:
-    path = shipped_layers() / "pytorch" / "check.py"
+    path = shipped_layers() / "lib" / "check.py"
     cuda = ["torch", "nvidia_cublas_cu12", "NVIDIA-nccl-cu12"]
     for version, hip, names, fault in (
         ("2.10.0+lumi_aif_gfx90a", "7.0.51831", ["torch"], ""),
@@ -209,8 +215,19 @@ unpack() { mkdir -p "$2/bin"; printf '#!/bin/sh\\n' >"$2/bin/julia"; chmod 755 "
             assert (found["libmpi"], found["abi"]) == (library.format(mpi=mpi), "MPICH")
 
 
-def test_a_layer_copied_with_its_links_says_how_to_copy_it(tmp_path: Path) -> None:
-    copy = tmp_path / "osu"
-    shutil.copytree(shipped_layers() / "osu", copy, symlinks=True)
-    with pytest.raises(BadInputError, match=r"names 'build\.sh', which is a broken link: copy a layer with `cp -rL`"):
-        read_layer(copy)
+def test_a_layer_of_ones_own_has_the_shared_files_of_lumiimg_or_its_own(tmp_path: Path) -> None:
+    shipped = read_layer(shipped_layers() / "osu")
+    shutil.copytree(shipped.folder, tmp_path / "osu")
+    copied = read_layer(tmp_path / "osu")
+    assert copied.staged == shipped.staged
+    assert layer_digest(copied) == layer_digest(shipped)
+    (tmp_path / "lib").mkdir()
+    own = tmp_path / "lib/build.sh"
+    own.write_text("true\n")
+    changed = read_layer(tmp_path / "osu")
+    assert changed.staged == {**shipped.staged, "build.sh": own}
+    assert layer_digest(changed) != layer_digest(shipped)
+    own.unlink()
+    own.symlink_to(shipped.staged["build.sh"])
+    with pytest.raises(DecodeError, match=r"build\.sh of `lib` is a link"):
+        read_layer(tmp_path / "osu")

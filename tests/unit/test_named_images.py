@@ -139,7 +139,7 @@ def test_what_no_name_can_say_is_refused(tmp_path: Path, capsys: pytest.CaptureF
         ("has", '{ torch = "{torch}" }', "key 'named.has.torch' holds {torch}"),
         ("tag", '"x:{}"', "braces are for names"),
         ("patterns", "['(']", "is not a valid regular expression"),
-        ("patterns", "[]", "holds {"),
+        ("patterns", "[]", "key 'named.patterns' is empty; a pattern at least is needed"),
     ):
         layers = family(tmp_path, "/images/{date}.sif", **{key: value})
         assert main(["show", "stack-r70", "--layers", str(layers)]) == ExitCode.BAD_INPUT

@@ -97,9 +97,9 @@ def ground(tmp_path: Path, clean_home: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 ARGUMENTS = [
-    f"{name}.{argument.name}"
+    f"{name}.{argument}"
     for name in ("vllm", "aws-ofi-nccl", "fabric-bundled", "apex", "mpi4py")
-    for argument in CATALOGUE.layer(name).arguments.values()
+    for argument in CATALOGUE.layer(name).arguments
 ]
 VALUES = ("", "gfx90a", "gfx942", "1.18.0", "/opt/x", "a b'\"$(x)", "a\nb", "x" * 5000, "0" * 40, TOKEN)
 PINS = {"vllm": ("0.10.1", "0.12.0", "9.9"), "pytorch": ("2.7.1", "2.9.1"), "aws-ofi-nccl": ("1.18.0", "1.17.3")}

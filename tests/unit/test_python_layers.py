@@ -35,7 +35,7 @@ def run(
             file = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
             (tmp_path / folder / file).write_bytes(wheel(name, version, requires))
     head = f"layer=test\nvenv={venv}\nconstraints={tmp_path}/constraints.txt\npython={venv}/bin/python\n"
-    library = shipped_layers() / "pytorch" / "python.sh"
+    library = shipped_layers() / "lib" / "python.sh"
     text = f'set -euo pipefail\nadd_packages() {{ echo "apt: $*"; }}\n. {library}\n{head}{script}'
     environment = {"PATH": os.environ["PATH"], "LAYER_FILES": str(tmp_path), "HOME": str(tmp_path)}
     environment |= {"PIP_INDEX_URL": index, "KEPT": str(tmp_path / "kept")} if index else {}

@@ -261,7 +261,7 @@ def test_a_lock_holds_what_was_read_and_is_read_back_without_the_cache_and_the_i
     for old, new, said in (
         ('version = "0.12.0"\ndate', 'version = "0.11.0"\ndate', "the row of jax is not one of '0.12.0'"),
         (f"read = {TODAY}\n", "", "the row of jax is not one of '0.12.0'"),
-        ('wheels = [\n    "jax==0.12.0",', 'wheels = [\n    "jax",', "a distribution in one version is needed"),
+        ('wheels = [\n    "jax==0.12.0",', 'wheels = [\n    "jax",', "a distribution in one version, such as"),
         ("wheels = [", 'wheels = [\n    "egg==1.0",', "the Python package egg==1.0 of jax is left out"),
     ):
         assert old in body

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
@@ -48,7 +48,7 @@ def need(text: str) -> Need:
 
 
 def layer(name: str) -> Layer:
-    return Layer(name, Path(), "", "a page", dt.date(2026, 11, 22))
+    return Layer(name=name, folder=Path(), summary="", source="a page", date=dt.date(2026, 11, 22))
 
 
 def said(result: RuleResult | None) -> tuple[str, str] | None:
@@ -199,7 +199,7 @@ def test_a_variable_is_for_the_stacks_that_need_it() -> None:
         assert {v.name for v in rules.environment(stack, replace(LUMI, variables=variables))} == {"ALWAYS", *more}
 
 
-WHEEL = Release("1", (), {}, {}, ("vllm==1",), (), "its notes")
+WHEEL = Release(version="1", wheels=("vllm==1",), source="its notes")
 ANY = replace(LUMI, arch=None)
 
 
@@ -218,12 +218,12 @@ def test_what_is_compiled_is_for_the_gpus_of_the_site() -> None:
         (OTHER_VENDOR, "gfx90a", None, None, None, ""),  # refused for its ROCm
     )
     for site, default, given, of, outcome, words in rows:
-        compiled = replace(layer("vllm"), arguments={"ARCH": Argument("ARCH", default, "the GPU", None)})
+        compiled = replace(layer("vllm"), arguments={"ARCH": Argument(default, "the GPU")})
         arguments = {("vllm", "ARCH"): given} if given else {}
         found = list(rules.compiled_for(stack_of(Chosen(compiled, of, "asked")), site, arguments))
         assert [said(result) for result in found] == ([("layers", outcome)] if outcome else []), (default, given)
         assert words in " ".join(f"{result.sides} {result.because}" for result in found)
-    arch = {"ARCH": Argument("ARCH", "gfx942", "the GPU", None)}
+    arch = {"ARCH": Argument("gfx942", "the GPU")}
     both = [Chosen(replace(layer(name), arguments=arch), None, "asked") for name in ("vllm", "apex")]
     (result,) = rules.compiled_for(stack_of(*both), LUMI, {})
     assert result.have == "vllm, apex for gfx942", "in one line"

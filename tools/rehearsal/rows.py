@@ -96,7 +96,7 @@ def _kind_of(plan: Plan, name: str) -> str:
 
 
 def _uses_python(plan: Plan) -> bool:
-    return any("python.sh" in layer.layer.files for layer in lock_of(plan).layers)
+    return any("python.sh" in layer.layer.staged for layer in lock_of(plan).layers)
 
 
 def _python_of(plan: Plan) -> str:

@@ -6,6 +6,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_files
 from lumiimg.cluster.job.gpu_notes import notes_of_gpu
@@ -44,7 +46,7 @@ def plan_for_image(
     if snapshot is not None:
         fit = _fit(image, environment, snapshot, site)
         manifest = loading(fit)
-        site = replace(site, driver=driver_of_node(site.driver, snapshot))
+        site = structs.replace(site, driver=driver_of_node(site.driver, snapshot))
     elif carries_manifest:
         manifest, of_manifest = by_carried(_fit(image, environment, None, site), site)
         request = replace(request, of_manifest=of_manifest)

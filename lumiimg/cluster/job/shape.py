@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -62,7 +63,7 @@ def shape_of(wish: ShapeRequest, site: Site) -> Shape:
     a name that no scheduler takes, or where the GPUs of a node are not known and were not named.
     """
     for option, name in (("--partition", wish.partition), ("--account", wish.account)):
-        if name is not None and not PARTITION.fullmatch(name):
+        if name is not None and not re.fullmatch(PARTITION, name):
             raise BadInputError("is not a name that schedulers accept", where=f"{option} {name!r}")
     node_gpus = len(site.binding.near) if site.binding else None
     gpus = wish.gpus or node_gpus

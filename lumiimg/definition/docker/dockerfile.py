@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from lumiimg.catalog.toml_table import read_limited
+from lumiimg.decode import read_whole
 from lumiimg.definition.text import quote_bash
 from lumiimg.errors import BadInputError
 
@@ -125,7 +125,7 @@ class Dockerfile:
 
 def read_dockerfile(path: Path) -> Dockerfile:
     """Read a file. Raises BadInputError, which says what is wrong in which line."""
-    return parse_dockerfile(read_limited(path, FILE_LIMIT_BYTES + 1), str(path))
+    return parse_dockerfile(read_whole(path, FILE_LIMIT_BYTES), str(path))
 
 
 def parse_dockerfile(data: bytes, path: str) -> Dockerfile:

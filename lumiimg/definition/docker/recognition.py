@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.toml_table import CatalogError
+from lumiimg.decode import DecodeError
 from lumiimg.definition.docker.dockerfile import Reference, text_of
 from lumiimg.errors import BadInputError
 from lumiimg.fetch.mirrors import Mirrors
@@ -137,7 +137,7 @@ def recognise(path: BuildPath, catalogue: Catalogue) -> Recognised:
     for name in catalogue.layer_names():
         try:
             entry = catalogue.entry(name)
-        except CatalogError:
+        except DecodeError:
             continue  # a broken folder of the user's must not hide the answer to another question
         (bases if entry.is_base else layers).append(entry)
     base = None if path.base is None else _base(path, path.base, bases)

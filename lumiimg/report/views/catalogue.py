@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.ledger import LEGEND, trials_of
+from lumiimg.catalog.ledger import LEGEND, status_of, trials_of
 from lumiimg.findings import Advice
 from lumiimg.report.document import Document, facts_section
 from lumiimg.wording import count, ranges
@@ -12,9 +12,10 @@ from lumiimg.wording import count, ranges
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from lumiimg.catalog.catalogue import Recipe
     from lumiimg.catalog.drivers import SiteDriver
     from lumiimg.catalog.layers import Layer, Release
-    from lumiimg.catalog.shown import Listing, ShownLayer, ShownRecipe, ShownSite
+    from lumiimg.catalog.shown import Listing, ShownLayer, ShownSite
     from lumiimg.catalog.sites import Site
     from lumiimg.report.json_output import Schemas
 
@@ -58,12 +59,11 @@ def schemas_document(listed: Schemas) -> Document:
 # -- a recipe, a layer --
 
 
-def recipe_document(shown: ShownRecipe) -> Document:
+def recipe_document(recipe: Recipe) -> Document:
     """Return what a recipe stands for."""
-    recipe = shown.recipe
     rows = [("base", recipe.base), ("layers", ", ".join(recipe.add) or "none")]
     rows += [("site", recipe.site or ""), ("fabric", recipe.fabric or "")]
-    rows += [("argument", f"{name}={value}") for name, value in shown.arguments.items()]
+    rows += [("argument", f"{name}={value}") for name, value in recipe.options.items()]
     return Document(
         "show",
         recipe.name,
@@ -75,10 +75,10 @@ def recipe_document(shown: ShownRecipe) -> Document:
 
 
 def layer_document(shown: ShownLayer) -> Document:
-    """Return one base or layer. Raises CatalogError where a file of it cannot be read."""
+    """Return one base or layer. Raises DecodeError where a file of it cannot be read."""
     layer = shown.layer
-    kind = "family of bases" if layer.variants else shown.kind
-    sentence = f"{layer.name} ({kind}, {layer.status}): {layer.summary}"
+    kind = "family of bases" if layer.variants else layer.kind
+    sentence = f"{layer.name} ({kind}, {shown.status}): {layer.summary}"
     return Document("show", layer.name, sentence, sections=(facts_section("The layer", _facts(shown)),), is_list=True)
 
 
@@ -87,8 +87,9 @@ def _facts(shown: ShownLayer) -> Iterator[tuple[str, str]]:
     if not layer.releases:
         yield from _tried(layer, None)
     for variant in layer.variants:
-        yield "base", f"{variant.name} ({variant.status}): {variant.summary}"
-        yield from _tried(layer.member(variant.name), None)
+        member = layer.member(variant.name)
+        yield "base", f"{variant.name} ({status_of(member)}): {variant.summary}"
+        yield from _tried(member, None)
     for known in shown.images:
         yield "known", f"{known.name} ({known.date}): {known.source}"
     yield "from", str(layer.folder)
@@ -102,8 +103,8 @@ def _facts(shown: ShownLayer) -> Iterator[tuple[str, str]]:
     for trouble in layer.troubles:
         given = ", ".join([*map(str, trouble.given), *(f"not {need}" for need in trouble.unless)])
         yield "trouble", f"{given}: {trouble.because}"
-    for argument in layer.arguments.values():
-        yield "argument", f"{argument.name} = {argument.default!r}: {argument.help}"
+    for name, argument in layer.arguments.items():
+        yield "argument", f"{name} = {argument.default!r}: {argument.help}"
     for source in layer.sources:
         where = f"only where it is given: --source {source.name}=FILE" if source.optional else source.url
         yield "archive", f"{source.name}: {where}"
@@ -114,10 +115,11 @@ def _facts(shown: ShownLayer) -> Iterator[tuple[str, str]]:
 
 def _releases(shown: ShownLayer) -> Iterator[tuple[str, str]]:
     layer = shown.layer
-    for release in layer.releases:
+    for one in shown.releases:
+        release = one.release
         needs = f": on {', '.join(map(str, release.requires))}" if release.requires else ""
         brings = _versions({name: version for name, version in release.has.items() if name != layer.name})
-        yield "release", f"{release.version} ({release.status}){needs}{f'; brings {brings}' if brings else ''}"
+        yield "release", f"{release.version} ({one.status}){needs}{f'; brings {brings}' if brings else ''}"
         yield from _tried(layer, release)
     if (rule := layer.unlisted) is not None:
         projects = f"{', '.join(rule.projects)} {rule.range}"

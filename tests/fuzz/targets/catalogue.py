@@ -16,10 +16,10 @@ from msgspec import Meta, Struct
 
 from lumiimg.build.provenance import _Carried, _ChainEntry, _definition
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue, read_recipe
+from lumiimg.catalog.folders import glances
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import read_site
-from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.decode import DecodeError, Positive, Text, decode_json, decode_toml, encode, to_json
 from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.docker.dockerfile import bash_word, parse_value, split_words
@@ -50,10 +50,11 @@ def _decoded(data: bytes) -> None:
 @target(
     "layer-toml",
     "catalog.layers.read_layer",
-    "catalog.toml_table.read_toml",
+    "decode.read_toml",
+    "catalog.toml_table.Table",
     "toml.parse_toml",
-    "catalog.needs.read_needs",
-    refuses=(CatalogError,),
+    "catalog.folders.glances",
+    refuses=(DecodeError,),
     form="toml",
     rounds=15,
 )
@@ -61,14 +62,14 @@ def _layer(data: bytes) -> None:
     toml, script = parts(data, 2)
     folder = written(toml, "layers/one/layer.toml").parent
     written(script, "layers/one/post.sh")
+    glances([folder.parent])
     read_layer(folder)
 
 
 @target(
     "site-toml",
     "catalog.sites.read_site",
-    "catalog.launch.read_module",
-    refuses=(CatalogError,),
+    refuses=(DecodeError,),
     form="toml",
     rounds=10,
 )
@@ -76,12 +77,12 @@ def _site(data: bytes) -> None:
     read_site(written(data, "site.toml"))
 
 
-@target("recipe-toml", "catalog.catalogue.read_recipe", refuses=(CatalogError,), form="toml")
+@target("recipe-toml", "catalog.catalogue.read_recipe", refuses=(DecodeError,), form="toml")
 def _recipe(data: bytes) -> None:
     read_recipe(written(data, "recipe.toml"))
 
 
-@target("config-toml", "catalog.settings.read_settings", refuses=(CatalogError,), form="toml")
+@target("config-toml", "catalog.settings.read_settings", refuses=(DecodeError,), form="toml")
 def _settings(data: bytes) -> None:
     written(data, "config/lumiimg/config.toml")
     read_settings({"HOME": str(scratch()), "XDG_CONFIG_HOME": str(scratch() / "config")})

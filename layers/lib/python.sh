@@ -3,7 +3,7 @@
 # them. The caller sets `layer` (its name). The working directory must be the layer's own: packages.sh keeps its notes
 # there.
 if ! declare -F add_packages >/dev/null; then
-    # shellcheck source=layers/netprobe/packages.sh
+    # shellcheck source=layers/lib/packages.sh
     . "$LAYER_FILES/packages.sh"
 fi
 

@@ -2,7 +2,7 @@
 # What the two OFI net plugins have in common when they are built: unpack, find the parts, configure without RUNPATH, install
 # under the names that RCCL looks for. The caller sets `layer` (its name) and `ROCM` (the folder), and has PREFIX from
 # its arguments.
-# shellcheck source=layers/netprobe/packages.sh
+# shellcheck source=layers/lib/packages.sh
 . "$LAYER_FILES/packages.sh"
 
 # ROCm 5.4 to 6.4, and later rocm-systems, load librccl-net.so; 7.1 and 7.2 load libnccl-net.so; the other two are what

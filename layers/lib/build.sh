@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What the layers have in common that build C and C++ from an archive. The caller sets `layer` (its name).
 if ! declare -F add_packages >/dev/null; then
-    # shellcheck source=layers/netprobe/packages.sh
+    # shellcheck source=layers/lib/packages.sh
     . "$LAYER_FILES/packages.sh"
 fi
 

@@ -1,1 +1,0 @@
-../rccl-tests/gpu.sh

@@ -1,1 +1,0 @@
-../aws-ofi-nccl/plugin.sh

@@ -1,1 +1,0 @@
-../fabric-bundled/build.sh

@@ -1,1 +1,0 @@
-../netprobe/packages.sh
