@@ -125,7 +125,7 @@ def test_images_carry_what_they_want_of_the_machine_in_each_form(
     for image, is_of_node in ((with_plugin, False), (settled, True)):
         manifest = lumiimg("show", image, "--json").data["bind_manifest"]
         assert (manifest["fabric"], bool(manifest["machine"])) == ("host", is_of_node)
-        assert [refusal["need"] for refusal in manifest["refusals"]][:1] == ["libfabric.so.1"]
+        assert [refusal["need"] for refusal in manifest["refusals"]][:1] == ["the cxi provider"]
     labels = subprocess.run([engine.path, "inspect", settled], capture_output=True, text=True, check=True).stdout
     assert "lumiimg.bind-manifest: /.lumiimg/bind-manifest.json" in labels
     assert beside.read_text() == inside(engine, settled, "cat", "/.lumiimg/bind-manifest.json")

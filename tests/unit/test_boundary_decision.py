@@ -49,6 +49,16 @@ def test_each_family_of_versions_has_a_margin_of_its_own() -> None:
     ]
 
 
+def test_a_version_that_a_library_would_only_like_to_have_makes_no_margin_smaller() -> None:
+    """The loader goes past a weak need (VER_FLG_WEAK)."""
+    libc = item("libc.so.6", defines=("GLIBC_2.34", "GLIBC_2.38"))
+    plugin = item("librccl-net.so", ("libc.so.6", "GLIBC_2.34"))
+    weak = VersionNeed("libc.so.6", "GLIBC_2.39", weak=True)
+    facts = replace(plugin.object.facts, version_needs=(*plugin.object.facts.version_needs, weak))
+    softer = replace(plugin, object=replace(plugin.object, facts=facts))
+    assert [*margins_of([softer, libc])] == [*margins_of([plugin, libc])]
+
+
 @pytest.mark.parametrize("host_has_fabric", [True, False])
 def test_each_attempt_at_binds_is_shown_with_what_is_needed_and_what_there_is(*, host_has_fabric: bool) -> None:
     tried = tuple(Refusal("the host's", "/lib/a.so", need, "there is none", ("a.so",), "") for need in NEEDS)
