@@ -25,7 +25,7 @@ from lumiimg.catalog.templates import expand
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import write_text
-from lumiimg.resolve.arguments import sources_named_otherwise
+from lumiimg.resolve.arguments import overridden_sources
 from lumiimg.resolve.lockfile import layer_digest, read_document
 from tools.compatibility import HOME
 
@@ -146,7 +146,7 @@ def trial_of(entry: Mapping[str, Any], pins: set[str], image: Path) -> Trial:
         raise BadInputError("is not a release of the catalogue")
     release = same[0] if same else None
     values = entry["arguments"]
-    if others := sources_named_otherwise(layer, release, values):
+    if others := overridden_sources(layer, release, values):
         raise BadInputError(f"was built from other sources, named by {' and '.join(others)}")
     return Trial(
         name=layer.name,

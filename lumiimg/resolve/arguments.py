@@ -21,7 +21,7 @@ def values_of(layer: Layer, release: Release | None, arguments: Mapping[tuple[st
     return {**own_values(layer, release), **{name: value for name, value in given.items() if name in layer.arguments}}
 
 
-def sources_named_otherwise(layer: Layer, release: Release | None, values: Mapping[str, str]) -> tuple[str, ...]:
+def overridden_sources(layer: Layer, release: Release | None, values: Mapping[str, str]) -> tuple[str, ...]:
     """Return the arguments by which other sources are named than those that the layer's facts are of.
 
     They choose a source, and tell no version themselves.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from lumiimg.catalog.settings import read_settings
 from lumiimg.errors import BadInputError
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
-from lumiimg.resolve.observed_node import site_seen
+from lumiimg.resolve.observed_node import observed_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -61,7 +61,7 @@ class PlanContext:
     def of(cls, request: Request, catalogue: Catalogue, environment: Mapping[str, str]) -> Self:
         """Return what a request is decided on here, without asking a server. Raises BadInputError."""
         mirrors = parse_mirrors(read_settings(environment).mirrors, request.mirrors)
-        site = site_seen(request.site, request.host, environment)
+        site = observed_site(request.site, request.host, environment)
         return cls(catalogue, mirrors, environment.get("PATH"), site)
 
 

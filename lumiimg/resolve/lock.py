@@ -10,7 +10,7 @@ from lumiimg import __version__
 from lumiimg.catalog.templates import expand
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Severity
-from lumiimg.resolve.arguments import sources_named_otherwise
+from lumiimg.resolve.arguments import overridden_sources
 from lumiimg.resolve.rules import NO_MACHINE, RuleResult
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer
 
@@ -64,7 +64,7 @@ class LockedLayer(ReleasedLayer):
     @property
     def others(self) -> tuple[str, ...]:
         """Arguments by which other sources are named than those that the layer's facts are of."""
-        return sources_named_otherwise(self.layer, self.release, self.arguments)
+        return overridden_sources(self.layer, self.release, self.arguments)
 
     @property
     def set_environment(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.site_catalogue import SiteCatalogue
 
 
-def others(request: Request, catalogue: SiteCatalogue) -> Iterator[Request]:
+def nearby_requests(request: Request, catalogue: SiteCatalogue) -> Iterator[Request]:
     """Yield other requests, those that differ least first. None has arguments or sources."""
     plain = request.plainly()
     if plain != request:

@@ -28,7 +28,7 @@ _OLDEST_GLIBC = "2.2"
 """Where no library asks for a version."""
 
 
-def site_seen(name: str | None, host: Path | None, environment: Mapping[str, str]) -> Site | None:
+def observed_site(name: str | None, host: Path | None, environment: Mapping[str, str]) -> Site | None:
     """Return the site of that name; with the snapshot of one of its nodes, as it was seen there.
 
     A lock of an older release may be for none. Raises BadInputError.
@@ -36,10 +36,10 @@ def site_seen(name: str | None, host: Path | None, environment: Mapping[str, str
     site = find_site(name, environment) if name else None
     if host is None or site is None:
         return site
-    return seen(site, read_snapshot(host), str(host))
+    return site_as_observed(site, read_snapshot(host), str(host))
 
 
-def seen(site: Site, snapshot: Snapshot, where: str) -> Site:
+def site_as_observed(site: Site, snapshot: Snapshot, where: str) -> Site:
     """Return the site with the driver and the fabric of a snapshot; `where` names that in messages.
 
     Raises BadInputError for a node without Slingshot's libfabric.

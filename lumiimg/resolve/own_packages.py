@@ -59,9 +59,9 @@ def brought_by_layers(layers: Iterable[Layer]) -> dict[str, str]:
     return found
 
 
-def judged(own: OwnPackages, stack: Stack, base: Layer) -> Iterator[RuleResult]:
+def check_own_packages(own: OwnPackages, stack: Stack, base: Layer) -> Iterator[RuleResult]:
     """Yield what is known of own packages without an index; a line with a marker is left to the lock."""
-    there = _held_in(stack)
+    there = _planned_in(stack)
     if "torch" in {*base.has, *base.provides} and not base.is_foreign:
         because = (
             f"which other Python packages {base.name} has is known only where the image is read; to replace one "
@@ -69,12 +69,12 @@ def judged(own: OwnPackages, stack: Stack, base: Layer) -> Iterator[RuleResult]:
         )
         yield RuleResult("layers", RuleOutcome.UNKNOWN, "the image's packages", "some of them", because, base.source)
     for one in own.requirements:
-        if one.requirement.marker is None and (against := _against(one, own, there)) is not None:
-            need, have, because = against
+        if one.requirement.marker is None and (objection := _objection(one, own, there)) is not None:
+            need, have, because = objection
             yield _refused(need, have, f"{because}, which stays" if one.name in there else because)
 
 
-def _against(
+def _objection(
     one: OwnRequirement, own: OwnPackages, there: Mapping[str, tuple[str | None, str]]
 ) -> tuple[str, str, str] | None:
     """Return what stands against one requirement that counts: what is needed, what is there, and why."""
@@ -105,7 +105,7 @@ def _refused(need: str, have: str, because: str) -> RuleResult:
     return RuleResult("layers", RuleOutcome.REFUSED, need, have, because, _SOURCE)
 
 
-def _held_in(stack: Stack) -> dict[str, tuple[str | None, str]]:
+def _planned_in(stack: Stack) -> dict[str, tuple[str | None, str]]:
     """Return what a stack has of Python distributions as far as it is planned: version, and who brings it."""
     layers = {chosen.name for chosen in stack.layers}
     found: dict[str, tuple[str | None, str]] = {
@@ -188,7 +188,8 @@ def _hint(said: str, own: OwnPackages, there: Mapping[str, tuple[str, str]]) -> 
             return f"the {name} of the index is not made for this image: --add {own.brought[name]}"
     lines = [f"{one.where} ({one.text})" for one in own.requirements if is_named(one.name)]
     has = [f"{who} has {name} {version}" for name, (version, who) in there.items() if is_named(name)]
-    return f"change {_joined(lines)}: {_joined([*has, _STAYS])}"
+    change = f"change {_joined(lines)}: " if lines else ""
+    return f"{change}{_joined([*has, _STAYS])}"
 
 
 def _versions(below: Sequence[LayerWants]) -> dict[str, tuple[str, str]]:
@@ -207,7 +208,7 @@ def _refuse_conflicts(own: OwnPackages, there: Mapping[str, tuple[str, str]], ta
     index has for other images: the resolver names one alone.
     """
     counting = [one for one in own.requirements if target.meets(one.requirement.marker)]
-    found = [(one, against[2]) for one in counting if (against := _against(one, own, there)) is not None]
+    found = [(one, objection[2]) for one in counting if (objection := _objection(one, own, there)) is not None]
     if apart := [because for one, because in found if one.name in there]:
         raise RefusedError(_joined(apart), hint="loosen the line: what is below stays as it is")
     if found:

@@ -90,7 +90,7 @@ class Plan:
     @property
     def advice(self) -> Advice:
         """The first reason, and a command; of a refusal, the nearest request that works."""
-        why = next((rule.in_words for rule in worst_first(self.against)), None)
+        why = next((rule.in_words for rule in worst_first(self.obstacles)), None)
         if self.refused:
             nearest = self.nearest_by("build", " -o image.sif")
             if nearest is None:
@@ -138,7 +138,7 @@ class Plan:
         return any(rule.outcome.severity is Severity.UNKNOWN for rule in self.rules)
 
     @property
-    def against(self) -> tuple[RuleResult, ...]:
+    def obstacles(self) -> tuple[RuleResult, ...]:
         """What refuses it, is known against it, or is not known."""
         return tuple(rule for rule in self.rules if rule.outcome is not RuleOutcome.OK)
 

@@ -20,7 +20,7 @@ from lumiimg.resolve.gpu_rules import gpu_code, of_found_software
 from lumiimg.resolve.image_base import ForeignBase, read_bases
 from lumiimg.resolve.locking import lock_stack
 from lumiimg.resolve.mpi import mpi_type
-from lumiimg.resolve.nearest import others
+from lumiimg.resolve.nearest import nearby_requests
 from lumiimg.resolve.plan import Plan, PossibleBases
 from lumiimg.resolve.request import Request, refuse_secrets, wanted, with_releases
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
@@ -184,7 +184,7 @@ class Planner:
 
     def _nearest(self, asked: Request) -> Plan | None:
         """Return the plan of the nearest request that works; on another base only if that can be had here."""
-        for other in islice(others(asked, self._catalogue), _NEAREST_REQUESTS):
+        for other in islice(nearby_requests(asked, self._catalogue), _NEAREST_REQUESTS):
             try:
                 plan = self._locked(self._decide(other))
             except BadInputError:  # a layer of the user's that nothing can be built with
@@ -208,12 +208,12 @@ class Planner:
         self._refuse_fabric(asked, named)
         chosen = asked.fabric or named
         plan = self._decide_with(asked, chosen)
-        if chosen is not None or plan.fabric is not Fabric.HOST or not plan.against or HEADERS in asked.sources:
+        if chosen is not None or plan.fabric is not Fabric.HOST or not plan.obstacles or HEADERS in asked.sources:
             return plan
         other = self._decide_with(asked, Fabric.BUNDLED)
-        if not {rule.because for rule in other.against} < {rule.because for rule in plan.against}:
+        if not {rule.because for rule in other.obstacles} < {rule.because for rule in plan.obstacles}:
             return plan
-        avoided = next(rule for rule in plan.against if rule not in other.against)
+        avoided = next(rule for rule in plan.obstacles if rule not in other.obstacles)
         because = f"libcxi and libfabric are built in the image; of the host's: {avoided.because.partition('. ')[0]}"
         results = (replace(rule, because=because) if rule.id == "glibc-gate" else rule for rule in other.rules)
         return replace(other, rules=tuple(results))
@@ -316,9 +316,11 @@ def _by_its_name(base: Layer) -> Iterator[RuleResult]:
 def _of_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[RuleResult]:
     """Yield what is known against the user's own packages on a stack."""
     if asked.own is not None:
-        from lumiimg.resolve.own_packages import judged  # with uv's side of it, for those alone who have some
+        from lumiimg.resolve.own_packages import (
+            check_own_packages,  # with uv's side of it, for those alone who have some
+        )
 
-        yield from judged(asked.own, stack, base)
+        yield from check_own_packages(asked.own, stack, base)
 
 
 def _named_fabric(asked: Request) -> Fabric | None:

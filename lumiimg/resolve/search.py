@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.catalog.needs import Need
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.arguments import sources_named_otherwise, values_of
+from lumiimg.resolve.arguments import overridden_sources, values_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import Chosen, OfferedComponent, Stack, WantedLayer, given_in, offers_of, troubles_of
 
@@ -102,7 +102,7 @@ class StackSearch:
             self._steps += 1
             if self._steps > _STEP_LIMIT:
                 return
-            others = sources_named_otherwise(layer, chosen.release, values_of(layer, chosen.release, self._arguments))
+            others = overridden_sources(layer, chosen.release, values_of(layer, chosen.release, self._arguments))
             for below in self._with_needs(stack, chosen, within):
                 unknown = _unknown(below, layer.needs_of(chosen.release))
                 yield from self._on_top(below, replace(chosen, unknown=unknown, others=others), within)

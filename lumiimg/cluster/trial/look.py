@@ -21,7 +21,7 @@ from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import to_text
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
-from lumiimg.resolve.observed_node import seen
+from lumiimg.resolve.observed_node import site_as_observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,7 +77,7 @@ def look_at(root: RootFileSystem, snapshot: Snapshot, site: Site, node: str, env
     """Return what the files of a node show, beside its snapshot."""
     libfabric = glibc = no_fabric = None
     try:
-        fabric = seen(site, snapshot, node).fabric
+        fabric = site_as_observed(site, snapshot, node).fabric
         libfabric, glibc = (fabric.libfabric, fabric.glibc) if fabric is not None else (None, None)
     except LumiimgError as error:
         no_fabric = error.what
