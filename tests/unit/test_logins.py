@@ -205,7 +205,7 @@ def test_an_engine_gets_a_login_for_registries_with_tls_alone(tmp_path: Path, mo
     for (agent, plain_http), gets in cases.items():
         step = step_of(tmp_path, Header(agent, "host.test/a"))
         machine = replace(step.machine, engine=Engine(engine, EngineKind.APPTAINER, "1", frozenset()))
-        definition, log = replace(step.definition, insecure=plain_http), Log()
+        definition, log = replace(step.definition, plain_http=plain_http), Log()
         with pytest.raises(LumiimgError):
             replace(step, machine=machine, definition=definition, log=log).build(tmp_path / "target")
         said = set(log.getvalue().decode().splitlines())
