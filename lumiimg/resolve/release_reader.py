@@ -20,7 +20,7 @@ from lumiimg.catalog.unlisted import FILE, METADATA, PROJECT, ReadFact, Unlisted
 from lumiimg.errors import FailedError
 from lumiimg.fetch.deadline import Bounds
 from lumiimg.fetch.http import require_tls_or_digest
-from lumiimg.resolve.network.index import IndexFile, metadata_of, project_page
+from lumiimg.fetch.package_index import IndexFile, metadata_of, project_page
 from lumiimg.resolve.source_archive import ChunkReader, read_texts
 
 if TYPE_CHECKING:

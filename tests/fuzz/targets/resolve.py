@@ -21,11 +21,11 @@ from lumiimg.errors import BadInputError, FailedError, MissingHereError, Refused
 from lumiimg.fetch.download import download
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, validated_url
+from lumiimg.fetch.package_index import IndexFile, files_in_html, files_in_json
 from lumiimg.fetch.reference import parse_reference
 from lumiimg.fetch.registry import resolve_image
 from lumiimg.resolve.archive_requirements import requirements_in
 from lumiimg.resolve.lockfile import read_lock
-from lumiimg.resolve.network.index import IndexFile, files_in_html, files_in_json
 from lumiimg.resolve.own_requirements import read_own
 from lumiimg.resolve.release_reader import needs_of, value_of
 from lumiimg.resolve.source_archive import read_texts
@@ -187,8 +187,8 @@ def _lock(data: bytes) -> None:
 
 @target(
     "index-page",
-    "resolve.network.index.files_in_json",
-    "resolve.network.index.files_in_html",
+    "fetch.package_index.files_in_json",
+    "fetch.package_index.files_in_html",
     refuses=(FailedError,),
     form="json",
 )
