@@ -22,6 +22,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
 from lumiimg.definition.writer import write_chain
+from lumiimg.engine.engine import without_passwords
 from lumiimg.errors import ExitCode
 from lumiimg.fetch.store import Store
 from lumiimg.files import write_text
@@ -72,7 +73,7 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
             machine=machine,
             way=way,
             documents={PLAN: plan_document(lock, request)},
-            environment=os.environ,
+            environment=without_passwords(os.environ) if lock.bootstrap.is_mirrored else os.environ,
             cache=cache,
             downloads=sources.store,
             progress=progress,

@@ -15,6 +15,7 @@ from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.build import check_result
 from lumiimg.cli.image_build import progress_of, report_built
 from lumiimg.cli.request import open_sources
+from lumiimg.engine.engine import without_passwords
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode, say
 from lumiimg.files import file_sha256
@@ -44,7 +45,7 @@ def execute(arguments: argparse.Namespace) -> int:
             machine=machine,
             way=way,
             documents={PLAN: plan_of(arguments.image)},
-            environment=os.environ,
+            environment=without_passwords(os.environ),  # the image names the registry, and nobody else does
             cache=scratch / "cache" if arguments.fresh else cache,
             downloads=sources.store,
             progress=progress,

@@ -29,7 +29,8 @@ NAMES = ("apptainer", "singularity")
 PROBE_TIMEOUT_S = 20.0
 PACKED = ("-comp", "gzip", "-Xcompression-level", "4")
 """How mksquashfs packs all that goes into an image, for every engine (docs/decisions/0026-images-are-gzip.md)."""
-_LOGINS = ("DOCKER_USERNAME", "DOCKER_PASSWORD", "DOCKER_CONFIG", "_AUTHFILE", "_AUTH_FILE", "_CONFIGDIR")
+_NAMELESS_LOGINS = ("_DOCKER_USERNAME", "_DOCKER_PASSWORD")
+_LOGINS = (*_NAMELESS_LOGINS, "DOCKER_CONFIG", "_AUTHFILE", "_AUTH_FILE", "_CONFIGDIR")
 _FAKEROOT, _NO_OCI = "--fakeroot", "--no-oci"
 _APART = ("--no-home", "--cleanenv", "--no-mount", "bind-paths", "--pwd", "/")
 _HINT = (
@@ -203,7 +204,7 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     `SINGULARITYENV_LD_LIBRARY_PATH` would leak into the image's own build. Where the engine keeps its downloads and its
     keys, and how it logs in to a registry, stays.
     """
-    login = ("_DOCKER_USERNAME", "_DOCKER_PASSWORD", "_AUTHFILE", "_AUTH_FILE")
+    login = (*_NAMELESS_LOGINS, "_AUTHFILE", "_AUTH_FILE")
     kept = (*login, "_CACHEDIR", "_CONFIGDIR", "_DISABLE_CACHE", "_NOHTTPS", "_KEYSDIR", "_SYPGPDIR")
     return {
         name: value
@@ -219,6 +220,11 @@ def without_logins(environment: Mapping[str, str], home: Path) -> dict[str, str]
     """
     kept = {name: value for name, value in environment.items() if not name.endswith(_LOGINS)}
     return kept | NO_NETRC | {"HOME": os.fspath(home)}
+
+
+def without_passwords(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` without a login that names no registry: an engine shows it to whichever it asks."""
+    return {name: value for name, value in environment.items() if not name.endswith(_NAMELESS_LOGINS)}
 
 
 def build(

@@ -42,6 +42,11 @@ class LockedBootstrap:
         """Whether the reference may mean another image tomorrow: a tag whose digest was not looked up."""
         return self.image is not None and self.image.digest is None
 
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether the mirror of a registry is asked, in the place of the one that its name has."""
+        return self.image is not None and parse_reference(self.origin, Mirrors({})).registry != self.image.registry
+
 
 def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedBootstrap:
     """Return the first bootstrap of the base that this machine can use.

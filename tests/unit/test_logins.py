@@ -6,7 +6,7 @@ import base64
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,18 +14,23 @@ import pytest
 
 from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.layer_build import LayerBuild
+from lumiimg.cli import image_build, rebuild
+from lumiimg.cli.main import main
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.errors import LumiimgError
+from lumiimg.errors import ExitCode, FailedError, LumiimgError
 from lumiimg.fetch.daemon import save_from_daemon
 from lumiimg.fetch.http import Http
 from lumiimg.resolve import closure
 from lumiimg.resolve.closure import Indexes, LayerWants, resolve
 from lumiimg.resolve.python_target import PythonTarget
+from tests.shared.build_machine import build_machine
+from tests.shared.layer_builder import BASE, MakeLayer
 from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.programs import needs
 from tests.shared.tls import CERTIFICATE, certified
 
+ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 WORD = 'a b"\\/@:#?%'
 NAMED = "machine 127.0.0.1 login m@e password " + '"a b\\"\\\\/@:#?%"\n'
 NETRCS = {
@@ -210,3 +215,35 @@ def test_an_engine_gets_a_login_for_registries_with_tls_alone(tmp_path: Path, mo
             replace(step, machine=machine, definition=definition, log=log).build(tmp_path / "target")
         said = set(log.getvalue().decode().splitlines())
         assert bool(said & {f"{name}={value}" for name, value in logins.items()}) == gets, agent
+
+
+@pytest.mark.threat
+def test_the_password_variables_of_an_engine_go_to_the_registry_that_was_named(
+    home: Path, tmp_path: Path, layers: Path, make_layer: MakeLayer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They name none: an engine would show them to a mirror, and to whatever somebody's image was built on."""
+    make_layer("box", BASE)
+    logins = {"APPTAINER_DOCKER_USERNAME": "me", "SINGULARITY_DOCKER_PASSWORD": "word"}
+    for name, value in {**logins, "LUMIIMG_CACHE": f"{home}/cache"}.items():
+        monkeypatch.setenv(name, value)
+    seen: list[bool] = []
+
+    def built(*_: object, environment: Mapping[str, str], **__: object) -> None:
+        assert environment["HOME"] == str(home)
+        seen.append(logins.items() <= environment.items())
+        assert seen[-1] or not logins.keys() & environment.keys()
+        raise FailedError("was asked")
+
+    for verb in (image_build, rebuild):
+        monkeypatch.setattr(verb, "build_image", built)
+        monkeypatch.setattr(verb, "machine_for_builds", lambda *_: build_machine(ENGINE))
+        monkeypatch.setattr(verb, "choose_way", lambda *_: ("sandbox", "the test"))
+    words = ["build", "--layers", f"{layers}", "--base", "box", "-o", f"{tmp_path}/x.sif"]
+    for more in ((), ("--mirror", "docker.io=https://near.test"), ("--mirror", "quay.io=https://near.test")):
+        assert main([*words, *more]) == ExitCode.NO
+    assert seen == [True, False, True]
+    for name, answer in {"read_chain": (), "check_mirror": None, "give_base": (), "plan_of": ""}.items():
+        monkeypatch.setattr(rebuild, name, lambda *_, answer=answer, **__: answer)
+    (tmp_path / "old.sif").write_bytes(b"")
+    assert main(["rebuild", f"{tmp_path}/old.sif", "-o", f"{tmp_path}/x.sif"]) == ExitCode.NO
+    assert seen[3:] == [False]
