@@ -12,10 +12,8 @@ from lumiimg.cluster.trial.values import Claim
 from lumiimg.findings import Answer, Code, Severity
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.gpu.target import table
-from lumiimg.inventory.components import Inventory
 from lumiimg.nccl.report import Verdict
 from lumiimg.resolve.rules import same_in_all_ranks
-from lumiimg.resolve.stack import stack_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import MeasuredVariable, Site, SiteBinding, SiteVariable
     from lumiimg.check.pipeline import CheckReport
-    from lumiimg.image import Image
+    from lumiimg.image import RootFileSystem
     from lumiimg.resolve.stack import Stack
 
 NODES, HERE = "nodes", "here"
@@ -98,8 +96,13 @@ def _of_slurm(site: Site) -> Iterator[_Fact]:
             yield f"mpi:{kind}", f"srun --mpi={kind}", THERE, HERE, mpi.source, None
 
 
-def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: int) -> Iterator[Claim]:
-    """Yield what the files of an image say of jobs on this number of nodes. `report`: of its files, for the site."""
+def of_image(
+    number: int, report: CheckReport, root: RootFileSystem, stack: Stack, site: Site, nodes: int
+) -> Iterator[Claim]:
+    """Yield what the files of an image say of jobs on this number of nodes.
+
+    `report`: of its files, for the site; `stack`: what it offers.
+    """
     name, path = f"image-{number}", report.path
     source = "the files of the image, by the rules of `lumiimg check`"
 
@@ -127,7 +130,6 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: 
             also=also,
         )
 
-    stack = stack_of(Inventory(image))
     answer = None if report.answer is Answer.UNDECIDED else report.answer.value
     yield claim("answer", "answer of the probes on the nodes", answer, "probe")
     for key, about, value in (
@@ -137,7 +139,7 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: 
         ("libfabric", "libfabric that the plugin gets", path.libfabric),
         ("libcxi", "libcxi in that process", path.libcxi),
     ):
-        also = (image.root.resolve_where_possible(value),) if value is not None and value.startswith("/") else ()
+        also = (root.resolve_where_possible(value),) if value is not None and value.startswith("/") else ()
         yield claim(key, about, value, "probe", also=also)
     yield claim("maps", "libraries in the process that a job starts", AS_FILES, "probe")
     yield claim("alike", "what is loaded on the nodes", ALIKE, "probe", by="nodes of one site are taken to be alike")

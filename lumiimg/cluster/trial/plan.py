@@ -65,7 +65,7 @@ def plan_trial(
     for number, path in enumerate(paths, 1):
         with open_for_check(path, environment, site=site) as context:
             report, stack = check_image(context, Level.STATIC), stack_of(context.contents)
-            claims += of_image(number, report, context.image, site, nodes)
+            claims += of_image(number, report, context.image.root, stack, site, nodes)
         steps += _of_image(number, path.absolute(), stack, site, site_name, nodes)
         images.append(
             TrialImage(
