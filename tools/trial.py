@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from lumiimg.catalog.ledger import LEDGER, Trial
-from lumiimg.catalog.questions import QUESTIONS, read_questions
+from lumiimg.catalog.sites import QUESTIONS, read_questions
 from lumiimg.cluster.trial.values import ClaimOutcome, TrialReport
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import read_beginning, write_text

@@ -113,7 +113,8 @@ class Catalogue:
 
     def _families(self, mentioned: str = "variant") -> Iterator[Layer]:
         """Yield the families of bases that can be read and whose files hold a word."""
-        for folder in dict.fromkeys(one.folder for one in self._glances.values() if mentioned in one.text):
+        bases = (one for one in self._glances.values() if one.kind != "layer" and mentioned in one.text)
+        for folder in dict.fromkeys(one.folder for one in bases):
             with suppress(DecodeError):
                 if (layer := self._in(folder)).variants:
                     yield layer
@@ -127,6 +128,10 @@ class Catalogue:
         """Return the names of all bases and layers; of a family of bases those of its members."""
         return sorted({*self._glances, *self._known})
 
+    def knows(self, name: str) -> bool:
+        """Whether there is a base or a layer of that name."""
+        return name in self._glances or name in self._known
+
     def base_names(self) -> list[str]:
         """Return the names of all bases that can be read."""
         return self._names_of_kind("base")
@@ -136,9 +141,13 @@ class Catalogue:
         return file_names(self.recipe_folders)
 
     def mentioning(self, component: str) -> list[str]:
-        """Return the names of the layers whose files hold a word: all that can bring a component, and others."""
+        """Return the names of the layers whose files hold a word without a version behind it.
+
+        Among them are all that can bring that component; most others need not be read to know that they do not.
+        """
+        word = re.compile(rf"(?<![\w.+-]){re.escape(component)}(?![\w.+<>!~-]|==)")
         layers = ((name, one) for name, one in self._glances.items() if one.kind != "base")
-        return sorted(name for name, one in layers if component == name or component in one.text)
+        return sorted(name for name, one in layers if component == name or word.search(one.text))
 
     def entry(self, name: str) -> Layer:
         """Read a base or a layer by its name.
@@ -167,7 +176,7 @@ class Catalogue:
         return self._of_kind("layer", name)
 
     def _of_kind(self, kind: Literal["base", "layer"], name: str) -> Layer:
-        if name not in self._glances and (kind == "layer" or self._by_name(name) is None):
+        if not self.knows(name) and (kind == "layer" or self._by_name(name) is None):
             raise UnknownNameError(kind, name, self._names_of_kind(kind))
         entry = self.entry(name)
         if entry.kind != kind:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 from lumiimg.catalog.age import age_of
 from lumiimg.catalog.ledger import Trial, furthest, rows_of, status_of, trials_of
 from lumiimg.catalog.named_images import KnownImage, age_in_name
-from lumiimg.catalog.questions import Question, open_for
 from lumiimg.catalog.sites import Site, find_site, site_names
 from lumiimg.decode import DecodeError
 
@@ -78,43 +77,11 @@ class ShownLayer:
         return {source.name: source for source in self.layer.sources}
 
 
-@dataclass(frozen=True, slots=True)
-class ShownSite:
-    """What is known of a machine."""
-
-    site: Site
-    questions: tuple[Question, ...]
-    """Where a trial there measured something else than stands here."""
-    kind: Literal["site"] = "site"
-    """What it is."""
-
-    @property
-    def cores(self) -> tuple[tuple[int, ...], ...] | None:
-        """Cores beside each GPU, in the order of the GPUs; null where it is not known."""
-        return _cores(self.site, sparing=False)
-
-    @property
-    def cores_sparing(self) -> tuple[tuple[int, ...], ...] | None:
-        """The same with some left to helpers of the framework."""
-        return _cores(self.site, sparing=True)
-
-
-def _cores(site: Site, *, sparing: bool) -> tuple[tuple[int, ...], ...] | None:
-    if (binding := site.binding) is None:
-        return None
-    return tuple(binding.cores_near(gpu, sparing=sparing) for gpu in range(len(binding.near)))
-
-
 def shown_layer(layer: Layer) -> ShownLayer:
     """Return a layer with how far it was tried. Raises DecodeError where a file of it cannot be read."""
     releases = tuple(ShownRelease(release, status_of(layer, release)) for release in layer.releases)
     trials = tuple(trial for row in rows_of(layer) for trial in trials_of(*row))
     return ShownLayer(layer, furthest(layer), releases, trials)
-
-
-def shown_site(site: Site) -> ShownSite:
-    """Return a machine with what is open about it."""
-    return ShownSite(site, open_for(site.name))
 
 
 def listing_of(catalogue: Catalogue, environment: Mapping[str, str]) -> Listing:

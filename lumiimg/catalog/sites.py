@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
-import re
-from collections import Counter
+import shutil
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field, structs
+from msgspec import Struct, field, structs
 
 from lumiimg.catalog.catalogue import find_file
 from lumiimg.catalog.drivers import SiteDriver  # noqa: TC001 - the same
 from lumiimg.catalog.folders import file_names, site_folders
-from lumiimg.catalog.launch import Jobs, SiteAnnotation, SiteModule, SiteOption
+from lumiimg.catalog.launch import Jobs, SiteAnnotation, SiteBinding, SiteModule, SiteOption, SitePartition
 from lumiimg.catalog.needs import Need  # noqa: TC001 - the same
-from lumiimg.decode import Natural, Positive, PositiveFloat, Text, matching, read_toml, refuse, text_of
-from lumiimg.wording import count
+from lumiimg.decode import Positive, PositiveFloat, Text, matching, read_toml
 
-_MOST_CORES = 4096
-_RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
-PARTITION = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
-"""A name of a partition, queue or project: what can stand behind `#SBATCH` and stay one word."""
+_USUAL_GPUS = 8
+"""Of a node, where the site does not say."""
 SCHEDULERS = ("Slurm", "PBS")
 """That job scripts can be written for."""
 _Variable = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "a name of a variable")]
@@ -33,7 +29,6 @@ _Sign = Annotated[
 _Version = Annotated[str, matching(r"[0-9]{1,4}(\.[0-9]{1,5}){1,3}", "a version like 1.22.0")]
 _Absolute = Annotated[str, matching(r"/.*", "an absolute path")]
 _MpiType = Annotated[str, matching(r"[a-z0-9_]{1,32}", "a value for `srun --mpi=`")]
-_Partition = Annotated[str, matching(PARTITION, "a name of a partition")]
 _Scheduler = Annotated[str, matching("|".join(SCHEDULERS), f"one of {', '.join(SCHEDULERS)}")]
 _Domain = Annotated[str, matching(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,9}", "a domain like hsn.cm.example.org")]
 _Caches = Annotated[
@@ -94,132 +89,6 @@ class SiteFabric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where that is from."""
     date: dt.date
     """When that was looked up, ISO 8601."""
-
-
-class TimeLimit(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One limit."""
-
-    nodes: Positive
-    """Up to this number of nodes,"""
-    hours: PositiveFloat
-    """so long."""
-
-
-class SitePartition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A queue of the site's scheduler for nodes with GPUs."""
-
-    name: _Partition
-    """Of the scheduler."""
-    nodes: Positive
-    """The most that one job may have."""
-    least_nodes: Positive = 1
-    """The fewest that one job may have."""
-    hours: PositiveFloat
-    """The longest that one job may run."""
-    steps: tuple[TimeLimit, ...] = field(name="step", default=())
-    """Longest times by the number of nodes, where they differ."""
-    whole_nodes: bool = False
-    """Whether a job has its nodes for itself: only then is it known which cores and GPUs it gets."""
-    debug: bool = False
-    """Whether it is for tests."""
-    source: Text
-
-    def __post_init__(self) -> None:
-        numbers = [step.nodes for step in self.steps]
-        in_order = numbers == sorted(numbers) and max(numbers, default=0) <= self.nodes
-        least = f"is {self.least_nodes}, above the {self.nodes} nodes that a job can have"
-        refuse(
-            {
-                "least_nodes": self.least_nodes > self.nodes and least,
-                "step": None if in_order else "should go from few nodes to many, up to those that a job can have",
-            }
-        )
-
-    @property
-    def limits(self) -> str:
-        """What a job may have, in words."""
-        nodes = f"up to {count(self.nodes, 'node')}"
-        if self.least_nodes > 1:
-            nodes = f"{self.least_nodes} to {count(self.nodes, 'node')}"
-        whole = ", nodes of its own" if self.whole_nodes else ""
-        steps = "".join(f"; {step.hours:g} h up to {count(step.nodes, 'node')}" for step in self.steps)
-        return f"{nodes}, {self.hours:g} h{whole}{steps}{'; for tests' if self.debug else ''}"
-
-    def hours_for(self, nodes: int) -> float:
-        """Return the longest time, in hours, of a job of `nodes` nodes."""
-        return next((step.hours for step in self.steps if nodes <= step.nodes), self.hours)
-
-
-class Cores(tuple[int, ...]):
-    """Numbers of cores, in a file as ranges: `1-3,28-51`."""
-
-    __slots__ = ()
-
-    @classmethod
-    def decoded(cls, value: object) -> Cores:
-        """Return the numbers. Raises ValueError."""
-        cores: list[int] = []
-        for part in text_of(value).split(","):
-            found = _RANGE.fullmatch(part)
-            first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-            if first > last:
-                raise ValueError(f"has {part!r}, which is not a core or a range of cores like 28-51")
-            cores.extend(range(first, last + 1))
-        return cls(cores)
-
-
-class SiteBinding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which cores are near which GPU, on a node that a job has for itself."""
-
-    cores: Annotated[int, Meta(gt=0, le=_MOST_CORES, description=f"a number of cores, {_MOST_CORES} at most,")]
-    """Of a node, without SMT."""
-    group: Positive
-    """Cores of one group, which lie together: a CCD of AMD's processors, a whole processor of Aurora's."""
-    reserved: tuple[Natural, ...] = ()
-    """Cores that the system keeps for itself."""
-    near: Annotated[tuple[Natural, ...], Meta(min_length=1, description="the group of cores nearest to each GPU")]
-    """The group that is nearest to each GPU, by its number."""
-    gpus_of_group: Positive = 1
-    """GPUs that share a group; each has an equal part of its cores, in their order."""
-    spared: Cores = Cores()
-    """Cores that jobs of a framework leave to its helpers; what for says `spared_for`."""
-    spared_for: str = ""
-    memory_gib: Positive | None = None
-    """Of a node, that jobs can have; None where it is not known."""
-    source: Text
-
-    def __post_init__(self) -> None:
-        faults = {}
-        for key, cores in (("reserved", self.reserved), ("spared", self.spared)):
-            if wrong := [core for core in cores if core >= self.cores]:
-                no_such = f"names core {wrong[0]}, that a node with {self.cores} does not have"
-                faults[key] = f"{no_such} (the second thread of a core has no number here)"
-        if self.spared and not self.spared_for.strip():
-            faults["spared_for"] = "is missing (a string)"
-        if len(self.near) > self.cores:
-            faults["near"] = f"names {len(self.near)} GPUs, more than the {self.cores} cores of a node"
-        elif any((group + 1) * self.group > self.cores for group in self.near):
-            faults["near"] = f"names a group that {self.cores} cores in groups of {self.group} do not have"
-        elif any(number > self.gpus_of_group for number in Counter(self.near).values()):
-            often = "twice" if self.gpus_of_group == 1 else f"more than {self.gpus_of_group} times"
-            faults["near"] = f"names a group {often}: `gpus_of_group` says how many GPUs share one"
-        if not faults:
-            left = [gpu for gpu in range(len(self.near)) if not self.cores_near(gpu, sparing=True)]
-            if left:
-                faults["reserved"] = f"leaves no core of group {self.near[left[0]]}, which is near GPU {left[0]}"
-        refuse(faults)
-
-    def cores_near(self, gpu: int, *, sparing: bool = False) -> tuple[int, ...]:
-        """Return the cores of a GPU that jobs can use, without those of its neighbours in the group.
-
-        `sparing`: without the cores that are left to the framework's helpers, too.
-        """
-        taken = {*self.reserved, *(self.spared if sparing else ())}
-        first = self.near[gpu] * self.group
-        usable = [core for core in range(first, first + self.group) if core not in taken]
-        part = len(usable) // self.gpus_of_group
-        place = self.near[:gpu].count(self.near[gpu])
-        return tuple(usable[place * part : (place + 1) * part])
 
 
 class SiteMpi(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -303,6 +172,9 @@ class MeasuredEffect(StrEnum):
     HARMFUL = "harmful"
 
 
+QUESTIONS = Path(__file__).with_name("questions.toml")
+
+
 class _SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`sites/<name>.toml`."""
 
@@ -357,10 +229,30 @@ class _SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Site(_SiteFile, frozen=True, kw_only=True):
-    """One machine."""
+    """What is known of a machine."""
 
     name: str
     """As for --site."""
+
+    @property
+    def kind(self) -> Literal["site"]:
+        """What it is."""
+        return "site"
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """Where a trial there measured something else than stands here."""
+        return tuple(question for question in read_questions(QUESTIONS) if question.site == self.name)
+
+    @property
+    def cores(self) -> tuple[tuple[int, ...], ...] | None:
+        """Cores beside each GPU, in the order of the GPUs; null where it is not known."""
+        return self.binding.of_all() if self.binding else None
+
+    @property
+    def cores_sparing(self) -> tuple[tuple[int, ...], ...] | None:
+        """The same with some left to helpers of the framework."""
+        return self.binding.of_all(sparing=True) if self.binding else None
 
     @property
     def is_any(self) -> bool:
@@ -377,6 +269,36 @@ def read_site(path: Path) -> Site:
     return Site(name=path.stem, **structs.asdict(read_toml(path, _SiteFile)))
 
 
+class Question(Struct, frozen=True, forbid_unknown_fields=True):
+    """A claim, and what was measured."""
+
+    site: Text
+    """Its name."""
+    claim: Text
+    """`site.libfabric`, `image-1.network`, as the trial calls it."""
+    about: Text
+    """The same for a person."""
+    predicted: Text
+    """What lumiimg says."""
+    measured: Text
+    """What the trial saw."""
+    source: Text
+    """Where the claim is from."""
+    date: dt.date
+    """Of the trial, ISO 8601."""
+    trial: Text
+    """The trial, and the first 16 hexadecimal digits of the SHA-256 of its file."""
+
+
+class _Questions(Struct, frozen=True, forbid_unknown_fields=True):
+    questions: tuple[Question, ...] = field(name="question", default=())
+
+
+def read_questions(path: Path) -> tuple[Question, ...]:
+    """Read the open questions. Raises DecodeError, which names the file and every wrong key."""
+    return read_toml(path, _Questions).questions
+
+
 def site_names(environment: Mapping[str, str]) -> list[str]:
     """Return the names of all sites, sorted; a user's own replace those of the same name."""
     return file_names(site_folders(environment))
@@ -388,3 +310,20 @@ def find_site(name: str, environment: Mapping[str, str]) -> Site:
     Raises UnknownNameError, or DecodeError if it is there and wrong.
     """
     return read_site(find_file("site", name, site_folders(environment)))
+
+
+def where_to_submit(environment: Mapping[str, str]) -> str | None:
+    """Return where a job can be submitted from here, and with what; None: here, as it is."""
+    lacks = [] if shutil.which("sbatch", path=environment.get("PATH")) else ["where jobs are submitted"]
+    lacks += [] if environment.get("SBATCH_ACCOUNT") else ["with your project in SBATCH_ACCOUNT"]
+    return ", ".join(lacks) or None
+
+
+def sbatch_options(site: Site | None, environment: Mapping[str, str]) -> list[str]:
+    """Return what Slurm must be asked for nodes with GPUs, where no variable says it: `-p dev-g …`."""
+    near = site.binding if site is not None else None
+    options = [f"--gpus-per-node={len(near.near) if near is not None else _USUAL_GPUS}"]
+    if site is not None and not environment.get("SBATCH_PARTITION"):
+        ordered = sorted(site.partitions, key=lambda one: not one.debug)
+        options[:0] = [f"-p {partition.name}" for partition in ordered[:1]]
+    return options

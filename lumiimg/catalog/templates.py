@@ -23,7 +23,7 @@ def placeholders(template: str) -> list[str]:
 
 def unknown_placeholder(template: str, names: Collection[str], what: str = "an argument of this layer") -> str | None:
     """Return what is wrong with a template that holds another name; None where it holds only known ones."""
-    found = next((name for name in placeholders(template) if name not in names), None)
+    found = next((name for name in placeholders(template) if name not in names), None) if "{" in template else None
     if found is None:
         return None
     known = ", ".join(f"{{{one}}}" for one in names) or "none, it has no arguments"

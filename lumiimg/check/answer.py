@@ -9,7 +9,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.submission import sbatch_options, where_to_submit
+from lumiimg.catalog.sites import sbatch_options, where_to_submit
 from lumiimg.check.registry import finding_types
 from lumiimg.check.static.commands import ON_NODE, SCAN
 from lumiimg.findings import NO_ADVICE, Advice, Answer, Code, Family, Finding, Level, Severity

@@ -9,7 +9,7 @@ from pathlib import Path
 from lumiimg.build.provenance import read_record
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.settings import user_cache
-from lumiimg.catalog.shown import listing_of, shown_layer, shown_site
+from lumiimg.catalog.shown import listing_of, shown_layer
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode
@@ -45,13 +45,13 @@ def execute(arguments: argparse.Namespace) -> int:
         record = read_record(Path(arguments.name))
         return output.deliver(record_document(record), "show-image", record)
     is_site = arguments.name.endswith(".toml") or arguments.name in site_names(os.environ)
-    if is_site and arguments.name not in catalogue.layer_names():
-        machine = shown_site(find_site(arguments.name, os.environ))
+    if is_site and not catalogue.knows(arguments.name):
+        machine = find_site(arguments.name, os.environ)
         return output.deliver(site_document(machine), "show-site", machine)
-    if arguments.name in catalogue.recipe_names() and arguments.name not in catalogue.layer_names():
+    if arguments.name in catalogue.recipe_names() and not catalogue.knows(arguments.name):
         recipe = catalogue.recipe(arguments.name)
         return output.deliver(recipe_document(recipe), "show-recipe", recipe)
-    if arguments.name not in catalogue.layer_names() and Path(arguments.name).exists():
+    if not catalogue.knows(arguments.name) and Path(arguments.name).exists():
         raise BadInputError(f"there is no entry {arguments.name!r}", hint=f"an image: show ./{arguments.name}")
     entry = catalogue.entry(catalogue.meant_by(arguments.name))
     layer = shown_layer(entry)

@@ -11,7 +11,7 @@ from lumiimg.build.choice import builds_here, machine_for_builds
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import site_to_make_for
-from lumiimg.catalog.submission import sbatch_options, where_to_submit
+from lumiimg.catalog.sites import sbatch_options, where_to_submit
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words

@@ -51,7 +51,7 @@ class ForeignBase(Layer, frozen=True, kw_only=True):
 
 def is_foreign(base: str, catalogue: Catalogue) -> bool:
     """Whether a base is meant as an image, not as a name of the catalogue, which comes first."""
-    return "/" in base or (base not in catalogue.layer_names() and Path(base).exists())
+    return "/" in base or (not catalogue.knows(base) and Path(base).exists())
 
 
 def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = None) -> ForeignBase:

@@ -107,10 +107,9 @@ def with_found_releases(request: Request, context: PlanContext) -> PlanContext:
     """
     asked = [wanted(text) for text in request.add]
     found = dict(context.found)
-    known = context.catalogue.layer_names()
     while asked:
         name, versions = asked.pop()
-        layer = context.catalogue.entry(name) if name in known and versions else None
+        layer = context.catalogue.entry(name) if versions and context.catalogue.knows(name) else None
         if layer is None or layer.is_base or name in found or is_listed(layer, versions):
             continue
         from lumiimg.resolve.unlisted import find_releases  # 60 ms that only a version without a row should cost
@@ -256,7 +255,8 @@ class Planner:
         """Return a base, and with an image what is known against the software in it."""
         base = self._catalogue.base(name)
         if name not in self._known:
-            self._known[name] = of_found_software(base, (layer for _, layer in self._catalogue.layers()))
+            layers = self._catalogue.layers() if base.is_foreign else ()
+            self._known[name] = of_found_software(base, (layer for _, layer in layers))
         return structs.replace(base, troubles=(*base.troubles, *self._known[name])) if self._known[name] else base
 
     def _refuse_fabric(self, asked: Request, named: Fabric | None) -> None:

@@ -107,7 +107,7 @@ def with_releases(request: Request, catalogue: Catalogue) -> Request:
     """
     add = list(request.add)
     for (layer, name), version in request.arguments.items():
-        if name != "VERSION" or layer not in catalogue.layer_names() or not catalogue.layer(layer).releases:
+        if name != "VERSION" or not catalogue.knows(layer) or not catalogue.layer(layer).releases:
             continue
         at = next((at for at, text in enumerate(add) if name_of(text) == layer), None)
         if at is None:

@@ -64,9 +64,9 @@ class SiteCatalogue:
         """Return what the package index has of a layer, where it does not have the version that is asked for."""
         return self._found[name].nearest if name in self._found else None
 
-    def layers(self) -> Iterator[tuple[str, Layer]]:
-        """Yield every layer that can be read, by its name."""
-        for name in self._catalogue.layer_names():
+    def layers(self, mentioned: str | None = None) -> Iterator[tuple[str, Layer]]:
+        """Yield every layer that can be read, by its name; `mentioned`: only those whose files hold that word."""
+        for name in self._catalogue.layer_names() if mentioned is None else self._catalogue.mentioning(mentioned):
             try:
                 entry = self._read.get(name) or self._catalogue.entry(name)
             except DecodeError:
@@ -78,7 +78,7 @@ class SiteCatalogue:
         """Return the layer that brings a component: the preferred one, or the only one."""
         if component in _PREFERRED:
             return _PREFERRED[component]
-        found = [name for name, layer in self.layers() if component in {name, *layer.provides, *layer.has}]
+        found = [name for name, layer in self.layers(component) if component in {name, *layer.provides, *layer.has}]
         return found[0] if len(found) == 1 else None
 
     def lacking(self, request: Request) -> Iterator[tuple[int, str]]:

@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.catalog.ledger import LEDGER
-from lumiimg.catalog.questions import QUESTIONS, read_questions
-from lumiimg.catalog.sites import find_site
+from lumiimg.catalog.sites import QUESTIONS, find_site, read_questions
 from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.cli.main import main
 from lumiimg.cluster.nodes.node import UnresponsiveNodes
@@ -782,10 +781,7 @@ def test_open_questions_stay_visible_until_somebody_settles_them(
         '[[question]]\nsite = "lumi"\nclaim = "site.libfabric"\nabout = "libfabric of the nodes"\npredicted = "1.22.0"\n'
         'measured = "2.1.0"\nsource = "x"\ndate = 2026-12-01\ntrial = "trial 0123abcd"\n'
     )
-    monkeypatch.setattr("lumiimg.catalog.questions.QUESTIONS", made)
-    monkeypatch.setattr(
-        "lumiimg.catalog.shown.open_for", lambda site: tuple(q for q in read_questions(made) if q.site == site)
-    )
+    monkeypatch.setattr("lumiimg.catalog.sites.QUESTIONS", made)
     assert main(["show", "lumi"]) == 0
     assert "lumiimg says 1.22.0, a trial measured 2.1.0" in " ".join(capsys.readouterr().out.split())
 

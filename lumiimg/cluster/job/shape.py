@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import UnknownNameError
-from lumiimg.catalog.sites import PARTITION, Site, SitePartition
+from lumiimg.catalog.launch import PARTITION, SitePartition
 from lumiimg.cluster.nodes.slurm import duration
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from lumiimg.catalog.sites import Site
 
 _ASKED = "as you asked"
 _DEFAULT_S = 3600

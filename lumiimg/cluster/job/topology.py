@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lumiimg.catalog.sites import SiteBinding
+    from lumiimg.catalog.launch import SiteBinding
 
 
 @dataclass(frozen=True, slots=True)

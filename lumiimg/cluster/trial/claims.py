@@ -6,6 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.drivers import modules_of
+from lumiimg.catalog.launch import SiteBinding
 from lumiimg.catalog.sites import MeasuredEffect
 from lumiimg.cluster.trial.look import site_paths
 from lumiimg.cluster.trial.values import Claim
@@ -19,7 +20,8 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.catalog.sites import MeasuredVariable, Site, SiteBinding, SiteVariable
+    from lumiimg.catalog.launch import SiteBinding
+    from lumiimg.catalog.sites import MeasuredVariable, Site, SiteVariable
     from lumiimg.check.pipeline import CheckReport
     from lumiimg.image import RootFileSystem
     from lumiimg.resolve.stack import Stack

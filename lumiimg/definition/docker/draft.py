@@ -120,7 +120,7 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
     if not NAME.fullmatch(folder.name):
         hint = "lower-case letters, digits, dots, dashes: it is the layer's name"
         raise BadInputError(f"{folder.name!r} is not a valid layer name", where=where, hint=hint)
-    if folder.name in catalogue.layer_names():
+    if catalogue.knows(folder.name):
         hint = f"choose another name, such as {folder.name}-draft: it would hide that one"
         raise BadInputError(f"{folder.name!r} is already in the catalogue", where=where, hint=hint)
     if draft.path.base is None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Recipe
     from lumiimg.catalog.drivers import SiteDriver
     from lumiimg.catalog.layers import Layer, Release
-    from lumiimg.catalog.shown import Listing, ShownLayer, ShownSite
+    from lumiimg.catalog.shown import Listing, ShownLayer
     from lumiimg.catalog.sites import Site
     from lumiimg.report.json_output import Schemas
 
@@ -138,20 +138,18 @@ def _tried(layer: Layer, release: Release | None) -> Iterator[tuple[str, str]]:
 # -- a site --
 
 
-def site_document(shown: ShownSite) -> Document:
+def site_document(site: Site) -> Document:
     """Return what is known of a machine, each fact with its source and date."""
-    site = shown.site
-    facts = (*_machine(shown), *_cores(shown), *_for_jobs(site))
+    facts = (*_machine(site), *_cores(site), *_for_jobs(site))
     rows = (row for name, text, source in facts for row in ((name, text), ("", source)))
     sentence, sections = f"{site.name}: {site.title}", (facts_section("The site", rows),)
     return Document("show", site.name, sentence, sections=sections, is_list=True)
 
 
-def _machine(shown: ShownSite) -> Iterator[_Fact]:
-    site = shown.site
+def _machine(site: Site) -> Iterator[_Fact]:
     if site.status == "documented":
         yield "status", _NEVER_RUN, ""
-    for question in shown.questions:
+    for question in site.questions:
         answers = f"lumiimg says {question.predicted}, a trial measured {question.measured}"
         yield "open", f"{question.about}: {answers}", f"{question.trial}, {question.date}"
     yield "GPUs", site.arch or (f"of {site.vendor}" if site.vendor else "not known"), str(site.source)
@@ -175,12 +173,12 @@ def _driver(driver: SiteDriver) -> Iterator[_Fact]:
         yield "", f"ROCm {seen.rocm} runs there: {seen.text}", f"{seen.rank}: {seen.source}, {seen.date}"
 
 
-def _cores(shown: ShownSite) -> Iterator[_Fact]:
-    if (binding := shown.site.binding) is not None:
+def _cores(site: Site) -> Iterator[_Fact]:
+    if (binding := site.binding) is not None:
         kept = f"; kept for the system: {ranges(binding.reserved)}" if binding.reserved else ""
-        yield "cores", f"{_near(shown.cores)}{kept}", binding.source
+        yield "cores", f"{_near(site.cores)}{kept}", binding.source
         if binding.spared:
-            yield "", f"{_near(shown.cores_sparing)}: room for {binding.spared_for}", ""
+            yield "", f"{_near(site.cores_sparing)}: room for {binding.spared_for}", ""
 
 
 def _near(cores: Sequence[Sequence[int]] | None) -> str:
