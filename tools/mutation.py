@@ -48,7 +48,7 @@ SURVIVORS = ROOT / "tools/mutation-survivors.toml"
 NOTES = ROOT / ".mutation"
 """What was measured, for the next run."""
 MODULES = (
-    *(f"resolve/{name}" for name in ("rules", "stack", "planner", "nearest")),
+    *(f"resolve/{name}" for name in ("rules", "search", "stack", "planner", "nearest")),
     *(f"fabric/{name}" for name in ("names", "rccl")),
     *(f"nccl/{name}" for name in ("verdict", "job_verdict", "causes", "report", "job", "events")),
     *(f"check/{name}" for name in ("answer", "drift")),

@@ -6,9 +6,10 @@ pip in the container gets the very wheels and no index, and afterwards the image
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -18,7 +19,7 @@ from lumiimg import __version__
 from lumiimg.build.capabilities import program_of
 from lumiimg.build.squash import pack
 from lumiimg.catalog.needs import version_of
-from lumiimg.decode import to_json
+from lumiimg.decode import DecodeError, decode_json, to_json
 from lumiimg.engine.engine import Engine, clean_environment, exec_words, find_engine
 from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
@@ -41,7 +42,7 @@ from lumiimg.wording import count, word
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.resolve.pin import Sources
@@ -299,12 +300,7 @@ class _Listing:
 
 def _listed(done: Completed) -> _Listing:
     """Return what the Python in the container says. Raises FailedError where it does not."""
-    try:
-        found = json.loads(done.last_line) if done.ok else None
-        if isinstance(found, dict):
-            there, unmet = found["there"].items(), found["unmet"]
-            versions = {str(name): str(version) for name, version in there}
-            return _Listing(str(found["python"]), versions, tuple(map(str, unmet)))
-    except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
-        pass
+    if done.ok:
+        with suppress(DecodeError):
+            return decode_json(done.last_line.encode(), _Listing)
     raise FailedError(f"the Python of the image does not answer in a container: {one_line(done.last_line)[:300]}")
