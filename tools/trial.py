@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import json
 import re
 import sys
 from pathlib import Path
@@ -23,9 +22,9 @@ import tomli_w
 from lumiimg.catalog.ledger import LEDGER, Trial
 from lumiimg.catalog.sites import QUESTIONS, read_questions
 from lumiimg.cluster.trial.values import ClaimOutcome, TrialReport
+from lumiimg.decode import DecodeError, decode_json
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import read_beginning, write_text
-from lumiimg.host.codec import FormError, decode
 from tools import ledger
 
 if TYPE_CHECKING:
@@ -81,10 +80,10 @@ def read(path: Path) -> tuple[TrialReport, str]:
         data = read_beginning(path, _MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
             raise BadInputError(f"has more than {_MAX_BYTES} bytes", where=str(path))
-        report = decode(TrialReport, json.loads(data))
+        report = decode_json(data, TrialReport)
     except OSError as error:
         raise BadInputError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (FormError, ValueError, RecursionError) as error:
+    except DecodeError as error:
         raise BadInputError(f"is not the report of a trial: {error}", where=str(path)) from error
     if report.stand_in is not None:
         raise BadInputError(f"is a rehearsal ({report.stand_in}): it proves nothing of any machine", where=str(path))

@@ -17,7 +17,7 @@ from lumiimg.check.probe.task import (
     inconclusive_because,
     make_task,
 )
-from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.check.run.execution import NO_GPU, RunResult, count_gpus, has_gpu, run_collective, start_here
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.files import check_files
@@ -28,7 +28,7 @@ from lumiimg.errors import LumiimgError, MissingHereError
 from lumiimg.files import temporary_folder
 from lumiimg.findings import NO_ADVICE, Advice, Answer, Finding, Level
 from lumiimg.host.origins import origins
-from lumiimg.inventory.gpu_fit import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.inventory.gpu_fit import GpuAccount  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.wording import count
 
 if TYPE_CHECKING:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.cluster.nodes.node import take_part
 from lumiimg.cluster.trial.gpu_targets import gpus_of
 from lumiimg.cluster.trial.look import look_here
+from lumiimg.decode import to_json
 from lumiimg.errors import ExitCode, printable
-from lumiimg.host.codec import encode
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Take part; whatever the probes come to is in the answer, not in the exit code."""
     if image := arguments.gpus_in:
         facts = gpus_of(image.absolute(), find_site(arguments.look, os.environ), arguments.folder, os.environ)
-        print(printable(json.dumps(encode(facts))))
+        print(printable(to_json(facts)))
     elif arguments.look:
         look_here(arguments.folder, find_site(arguments.look, os.environ), os.environ)
     else:

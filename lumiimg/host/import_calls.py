@@ -21,13 +21,13 @@ from enum import StrEnum
 from itertools import repeat
 from pathlib import Path
 
+from lumiimg.decode import DecodeError, decode_json
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.failures import not_started
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, one_line
 from lumiimg.files import open_regular, temporary_folder
-from lumiimg.host.codec import FormError, from_json
 
 MAX_TRACE_BYTES = 512 << 20
 _MAX_LINE_BYTES = 64 << 10
@@ -282,8 +282,8 @@ def _answer(completed: Completed, bench: _Bench, engine: Engine | None = None) -
     if not completed.ok or not answers:
         raise BadInputError(f"`import {bench.module}` fails there: {said}", where=path)
     try:
-        return from_json(_Answer, answers[-1].encode("utf-8", "surrogateescape"))
-    except FormError as error:
+        return decode_json(answers[-1].encode("utf-8", "surrogateescape"), _Answer)
+    except DecodeError as error:
         raise BadInputError("the answer of Python there is not valid", where=path) from error
 
 

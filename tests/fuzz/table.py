@@ -21,7 +21,6 @@ NOT_FOREIGN = {
     "build.disk_space": "the kernel's own words of mounts and memory",
     "catalog.drivers": _OWN_TABLE,
     "catalog.ledger": _OWN_TABLE,
-    "cluster.job.frameworks": _OWN_TABLE,
     "cluster.module.wrappers": _OWN_TEXT,
     "definition.writer": _OWN_TEXT,
     "report.terminal": "the lines that rich has just drawn",

@@ -32,10 +32,10 @@ from lumiimg.cluster.nodes.node import (
     write_task,
 )
 from lumiimg.cluster.nodes.report import build_report, differences
+from lumiimg.decode import decode_json
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Answer, Code, Finding, Level, Severity
-from lumiimg.host.codec import from_json
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
@@ -109,11 +109,11 @@ def test_nodes_that_are_the_same_are_told_together_and_one_keeps_the_rest_from_b
 def test_what_many_nodes_say_in_the_same_bytes_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bytes] = []
 
-    def counted(kind: type, data: bytes) -> object:
+    def counted(data: bytes, kind: type) -> object:
         read.append(data)
-        return from_json(kind, data)
+        return decode_json(data, kind)
 
-    monkeypatch.setattr("lumiimg.cluster.nodes.node.from_json", counted)
+    monkeypatch.setattr("lumiimg.cluster.nodes.node.decode_json", counted)
     job = names(0, 40)
     for number, node in enumerate(job):
         answer(tmp_path, node, WELL if number % 10 else OTHER_CXI)

@@ -45,10 +45,10 @@ from lumiimg.cluster.trial.values import (
     TrialStep,
     TriedRow,
 )
+from lumiimg.decode import encode
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Answer, Code, Finding, Level, Severity
-from lumiimg.host.codec import encode
 from lumiimg.host.scan import scan_host
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree

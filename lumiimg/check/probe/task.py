@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import ALL_REDUCE, PROGRAMS, SIMULATION, Container, ProbePrograms, find_or_compile
 from lumiimg.check.probe.judgement import ProbeResult, probe
-from lumiimg.check.static.process import StaticResult  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.static.process import StaticResult  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import MissingHereError
 from lumiimg.fabric.path import Part

@@ -21,7 +21,7 @@ from lumiimg.check.registry import Findings, remedies_for
 from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin
 from lumiimg.check.static.process_faults import judge_process, judge_symbols
 from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
-from lumiimg.elf.objects import FoundBy  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.elf.objects import FoundBy  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, part_of
 from lumiimg.fabric.path import Fabric, FabricPath, Part
 from lumiimg.fabric.provider import PROVIDER_PATH

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - the codec reads the types of the fields
+import datetime as dt  # noqa: TC003 - `decode` reads the types of the fields
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 from packaging.version import Version
 
-from lumiimg.catalog.launch import Jobs  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.catalog.launch import Jobs  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.catalog.needs import version_of
-from lumiimg.host.codec import decode
+from lumiimg.decode import decode
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class FrameworkFacts:
 @cache
 def facts() -> FrameworkFacts:
     """Return what is known of frameworks."""
-    return decode(FrameworkFacts, own_table(__package__, "frameworks.toml"))
+    return decode(own_table(__package__, "frameworks.toml"), FrameworkFacts)
 
 
 @cache

@@ -33,10 +33,10 @@ from lumiimg.cluster.nodes.node import (
 )
 from lumiimg.cluster.nodes.report import NodesReport, build_report, report_without_rccl
 from lumiimg.cluster.nodes.slurm import Allocation, is_job_number, own_command, run_job, run_step, shared_folder
+from lumiimg.decode import DecodeError, decode_json
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError, UndecidedError, one_line
 from lumiimg.files import read_beginning
 from lumiimg.findings import Level
-from lumiimg.host.codec import FormError, from_json
 from lumiimg.nccl.node_names import folded
 from lumiimg.wording import count
 
@@ -360,10 +360,10 @@ def check_by_job(
         # the name of an output file is a pattern to Slurm; relative to --chdir it is ours
         done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_submitted)
         try:
-            return from_json(NodesReport, read_beginning(report, _MAX_BYTES))
+            return decode_json(read_beginning(report, _MAX_BYTES), NodesReport)
         except FileNotFoundError as error:
             raise _without_report(done, _last_line(folder / _OUTPUT)) from error
-        except (OSError, FormError) as error:
+        except (OSError, DecodeError) as error:
             raise UndecidedError(f"the report of the job cannot be read: {one_line(str(error))}") from error
 
 

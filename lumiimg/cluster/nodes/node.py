@@ -19,16 +19,16 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from lumiimg.check.probe.container import ProbePrograms  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.probe.container import ProbePrograms  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.check.probe.task import ProbeTask, carry_out
 from lumiimg.check.run.execution import count_gpus
+from lumiimg.decode import DecodeError, decode, decode_json, to_json
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.files import open_regular, read_beginning, write_text
 from lumiimg.findings import Finding  # noqa: TC001 - as above
 from lumiimg.host import node_facts as host_node
-from lumiimg.host.codec import FormError, decode, from_json, to_json
 from lumiimg.host.root_queries import read_word
 from lumiimg.host.snapshot import Nic  # noqa: TC001 - as above
 from lumiimg.image import RootFileSystem
@@ -181,9 +181,9 @@ def read_answer(path: Path, fingerprints: dict[bytes, Fingerprint]) -> NodeAnswe
     try:
         parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         said = bytes(parts.pop("fingerprint", b"{}"))
-        fingerprint = fingerprints.setdefault(said, fingerprints.get(said) or from_json(Fingerprint, said))
-        answer = decode(NodeAnswer, {key: msgspec.json.decode(part) for key, part in parts.items()})
-    except (FormError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        fingerprint = fingerprints.setdefault(said, fingerprints.get(said) or decode_json(said, Fingerprint))
+        answer = decode({key: msgspec.json.decode(part) for key, part in parts.items()}, NodeAnswer)
+    except (DecodeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise AnswerError(f"its answer is not valid: {error}"[:300]) from error
     if fingerprint.findings != fingerprint_findings(answer.findings):
         raise AnswerError("its answer contradicts itself")
@@ -292,14 +292,14 @@ def read_task(folder: Path, node: str) -> NodeTask:
     """
     path = folder / TASK
     try:
-        return from_json(NodeTask, read_beginning(path, _MAX_TASK_BYTES))
+        return decode_json(read_beginning(path, _MAX_TASK_BYTES), NodeTask)
     except OSError as error:
         raise BadInputError(
             f"cannot be read on {node}: {error.strerror}",
             where=str(path),
             hint="start the check in a folder that all nodes share: project or scratch, not /tmp",
         ) from error
-    except FormError as error:
+    except DecodeError as error:
         raise BadInputError(f"is not the task of a check: {error}", where=str(path)) from error
 
 

@@ -9,7 +9,7 @@ from lumiimg.cluster.nodes.report import NodesReport
 from lumiimg.cluster.trial.claims import HERE, NODES
 from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.look import looks_in
-from lumiimg.host.codec import FormError, decode
+from lumiimg.decode import DecodeError, decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,12 +55,12 @@ def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
             continue
         try:
             if step.name == HERE:
-                slurm = decode(SlurmFacts, output)
+                slurm = decode(output, SlurmFacts)
             elif step.words[0] == "check":
-                reports[step.name] = decode(NodesReport, output)
+                reports[step.name] = decode(output, NodesReport)
             elif "--gpus-in" in step.words:
-                gpus[step.name] = decode(GpuFacts, output)
-        except FormError:
+                gpus[step.name] = decode(output, GpuFacts)
+        except DecodeError:
             unread.add(step.name)
     looks = looks_in(folder.looks)
     return TrialCase(plan, records, looks, slurm, reports, gpus, frozenset(unread))

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumiimg.cluster.trial.values import SCHEMA, Record, TrialPlan
+from lumiimg.decode import DecodeError, decode_json, encode, to_json
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.files import read_beginning, write_text
-from lumiimg.host.codec import FormError, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +97,7 @@ class TrialFolder:
 
     def keep(self, record: Record) -> None:
         """Keep what a step came to. Raises FailedError."""
-        write_text(self.steps / f"{record.step}.json", json.dumps(encode(record)))
+        write_text(self.steps / f"{record.step}.json", to_json(record))
 
     def output(self, step: str) -> dict[str, Any]:
         """Return the JSON that a step printed; nothing where it is not there, or is something else."""
@@ -130,7 +130,7 @@ class TrialFolder:
     def note(self, taken: JobTime) -> None:
         """Note what a job takes. Raises FailedError."""
         # one for each time that the trial is run in a job: salloc's shell can run it twice
-        write_text(self.jobs / f"{taken.job}-{taken.began:.0f}.json", json.dumps(encode(taken)))
+        write_text(self.jobs / f"{taken.job}-{taken.began:.0f}.json", to_json(taken))
 
     def job_times(self) -> Iterator[JobTime]:
         """Yield what the jobs have taken; one that began and noted nothing has taken all that it had asked for."""
@@ -152,15 +152,13 @@ class TrialFolder:
             data = read_beginning(path, MAX_BYTES + 1)
             if len(data) > MAX_BYTES:
                 raise BadInputError(f"has more than {MAX_BYTES} bytes", where=str(path))
-            return decode(kind, json.loads(data))
+            return decode_json(data, kind)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise BadInputError(f"cannot be read: {error.strerror}", where=str(path)) from error
-        except FormError as error:
+        except DecodeError as error:
             raise BadInputError(f"is not what a trial writes: {error}", where=str(path)) from error
-        except (ValueError, RecursionError) as error:
-            raise BadInputError("is not JSON", where=str(path)) from error
 
 
 def _asked(path: Path) -> JobTime | None:

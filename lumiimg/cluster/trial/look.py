@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.node import file_stem, node_name
 from lumiimg.cluster.trial.values import Look
+from lumiimg.decode import DecodeError, decode_json, to_json
 from lumiimg.errors import LumiimgError
 from lumiimg.files import read_beginning, write_text
-from lumiimg.host.codec import FormError, decode, encode
 from lumiimg.host.node_facts import gpu_nodes
 from lumiimg.host.root_queries import matches, names_in, read_text, read_word
 from lumiimg.host.scan import scan_host
@@ -47,7 +46,7 @@ def look_here(folder: Path, site: Site, environment: Mapping[str, str]) -> None:
     look = look_at(root, snapshot, site, node_name(environment), environment)
     stem = file_stem(look.node)
     write_text(folder / f"{stem}{_SNAPSHOT}", to_text(snapshot))
-    write_text(folder / f"{stem}{_LOOK}", json.dumps(encode(look)))
+    write_text(folder / f"{stem}{_LOOK}", to_json(look))
 
 
 def looks_in(folder: Path) -> tuple[Look, ...]:
@@ -55,8 +54,8 @@ def looks_in(folder: Path) -> tuple[Look, ...]:
     found = []
     for path in sorted(folder.glob(f"*{_LOOK}")):
         try:
-            found.append(decode(Look, json.loads(read_beginning(path, _MAX_BYTES))))
-        except (OSError, FormError, ValueError, RecursionError):
+            found.append(decode_json(read_beginning(path, _MAX_BYTES), Look))
+        except (OSError, DecodeError):
             continue
     return tuple(found)
 

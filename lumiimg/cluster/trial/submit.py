@@ -15,10 +15,10 @@ from lumiimg.cluster.trial.claims import HERE
 from lumiimg.cluster.trial.driver import steps_left
 from lumiimg.cluster.trial.folder import BEGAN
 from lumiimg.cluster.trial.plan import job_name, usual_minutes
+from lumiimg.decode import DecodeError, decode
 from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, FailedError, UndecidedError
 from lumiimg.files import write_text
-from lumiimg.host.codec import FormError, decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,8 +151,8 @@ def _is_decided(option: str) -> bool:
 def _longest(output: Mapping[str, Any], options: Sequence[str], environment: Mapping[str, str]) -> int | None:
     """Return the longest job of the partition that the job will be in, in minutes; None where it is not known."""
     try:
-        known = decode(SlurmFacts, output)
-    except FormError:
+        known = decode(output, SlurmFacts)
+    except DecodeError:
         return None
     name = environment.get("SBATCH_PARTITION") or known.default
     for word, following in itertools.pairwise([*options, ""]):

@@ -100,7 +100,7 @@ def _strace(data: bytes) -> None:
     import_calls.count(calls)
 
 
-@target("import-answer", "host.import_calls._answer", "host.import_calls._bound", "host.codec.decode", form="json")
+@target("import-answer", "host.import_calls._answer", "host.import_calls._bound", form="json")
 def _startup(data: bytes) -> None:
     """What Python answers in a container: an answer of JSON in its line, with the mounts."""
     bench = import_calls._Bench(scratch(), "torch", "strace", _ENVIRONMENT)
