@@ -49,8 +49,7 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
             begin_base(LayerRoot(root), config)
         case "oras":
             sif = step.folder / "image.sif"
-            step.say(f"fetching {header.origin}")
-            store.sif(header.origin, sif, insecure=plain_http)
+            store.image(header.origin, sif, step.say, insecure=plain_http)
             _unpack(step, root, sif)
             begin_layer(LayerRoot(root))
         case "localimage":

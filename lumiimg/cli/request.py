@@ -16,10 +16,11 @@ from lumiimg.cli.inputs import choose_site, mirrors_of
 from lumiimg.definition.writer import write_chain
 from lumiimg.errors import say
 from lumiimg.fetch.http import Http
+from lumiimg.fetch.pull import pull_image
 from lumiimg.fetch.store import Store
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.resolve.context import PlanContext
-from lumiimg.resolve.pin import Sources, pulled
+from lumiimg.resolve.pin import Sources
 from lumiimg.resolve.plan import Plan
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
@@ -89,7 +90,8 @@ def open_sources(arguments: argparse.Namespace) -> Sources:
 
 def fetch_image(base: str, arguments: argparse.Namespace) -> Path:
     """Bring a base out of a registry here, to be read."""
-    return pulled(base, open_sources(arguments), read_settings(os.environ).cache)
+    sources = open_sources(arguments)
+    return pull_image(base, sources.web, sources.mirrors, sources.cache, sources.on_line)
 
 
 def _line_of(arguments: argparse.Namespace) -> Callable[[str], None]:

@@ -48,6 +48,16 @@ _NAME = re.compile(r"part-(?P<sha256>[0-9a-z]+)\.[0-9a-f]+(?P<owner>\..+)?")
 
 
 @contextmanager
+def said_where_full(folder: Path) -> Iterator[None]:
+    """Raise FailedError for an OSError of a folder of downloads."""
+    try:
+        yield
+    except OSError as error:
+        what, hint = f"cannot be kept: {error.strerror or error}", "LUMIIMG_CACHE names the folder for downloads"
+        raise FailedError(what, where=str(folder), hint=hint) from error
+
+
+@contextmanager
 def claim_partial(store: Path, sha256: str | None) -> Iterator[Path]:
     """Yield the beginning of the file of a digest, or a new name; until the end nobody else takes it.
 

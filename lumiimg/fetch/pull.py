@@ -4,62 +4,82 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
+from lumiimg.fetch.daemon import save_from_daemon
 from lumiimg.fetch.deadline import Bounds
-from lumiimg.fetch.download import claim_partial, download
-from lumiimg.fetch.registry import LAYER_LIMIT_BYTES, SIF_LAYER, ImageManifest, Repository
+from lumiimg.fetch.download import claim_partial, download, said_where_full
+from lumiimg.fetch.reference import DAEMON_SCHEME, parse_reference
+from lumiimg.fetch.registry import LAYER_LIMIT_BYTES, SIF_LAYER, ImageManifest, Repository, resolve_image
+from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from lumiimg.fetch.http import Http
+    from lumiimg.fetch.mirrors import Mirrors
 
 _LAYER_S = 6 * 3600.0
 
 
-def save_sif(found: ImageManifest, http: Http, target: Path) -> None:
-    """Write the SIF that a registry holds to a file, verified by its digest.
+def pull_image(base: str, http: Http, mirrors: Mirrors, cache: Path, on_line: Callable[[str], None]) -> Path:
+    """Return an image in the cache, to be read: of a registry, or of a Docker engine; got there once by its digest.
 
-    What came of it stays beside `target` for the next time, if the rest does not come. Raises FailedError if it is not
-    a SIF, cannot be had, or is not what the manifest says, OSError if it cannot be written.
+    Raises FailedError if it cannot be had, MissingHereError if there is no engine.
     """
-    if found.media_type != SIF_LAYER:
+    if base.startswith(DAEMON_SCHEME):
+        return save_from_daemon(base, cache / "daemon", on_line)
+    found = resolve_image(parse_reference(base, mirrors), http)
+    is_sif = base.startswith("oras://")
+    store, name = cache / ("oras" if is_sif else "oci"), _hex(found.digest)
+    target = store / (f"{name}.sif" if is_sif else name)
+    if not target.exists():
+        on_line(f"fetching {base} to read it, {size(found.size_bytes)}")
+        with said_where_full(store):
+            save_image(found, http, target, store, on_line)
+    return target
+
+
+def save_image(found: ImageManifest, http: Http, target: Path, store: Path, on_line: Callable[[str], None]) -> None:
+    """Write an image as a new OCI layout, or as a file where `target` ends in `.sif`, each blob verified by its digest.
+
+    What came of it stays in `store` for the next time, if the rest does not come. Raises FailedError if one cannot be
+    had or is not what the manifest says, OSError if it cannot be written. Source: image-spec image-layout.md.
+    """
+    is_sif = target.suffix == ".sif"
+    if is_sif and found.media_type != SIF_LAYER:
         raise FailedError("is not a SIF", where=f"oras://{found.reference}", hint="an image of Docker's is docker://…")
-    with ExitStack() as claims:
-        _blob(found.layers[0], Repository(found.reference, http), target.parent, claims).replace(target)
-
-
-def save_image(found: ImageManifest, http: Http, folder: Path, store: Path, on_line: Callable[[str], None]) -> None:
-    """Write an image into a new folder as an OCI layout: its manifest, config and layers, each verified by its digest.
-
-    What came of it stays in `store`, on the same file system, for the next time, if the rest does not come. Raises
-    FailedError if one cannot be had or is not what the manifest says, OSError if it cannot be written. Source:
-    image-spec image-layout.md.
-    """
     repository = Repository(found.reference, http)
-    manifest = repository.manifest(found.digest)
-    config = () if manifest.document.config is None else (manifest.document.config.digest,)
+    manifest = None if is_sif else repository.manifest(found.digest)
+    config = (manifest.document.config.digest,) if manifest and manifest.document.config else ()
     layers = tuple(dict.fromkeys(found.layers))
-    with ExitStack() as claims:
+    with ExitStack() as claims, scratch_folder(store) as scratch:
         blobs: dict[str, Path] = {}
-        for number, digest in enumerate(dict.fromkeys((*config, *layers))):
+        for number, digest in enumerate(dict.fromkeys((*config, *layers)), 1 - len(config)):
             if number:
                 on_line(f"fetching layer {number} of {len(layers)} of {found.reference.repository}")
             blobs[digest] = _blob(digest, repository, store, claims)
             for blob in blobs.values():
                 os.utime(blob)  # on another node they must not look as if they were left
-        target = folder / "blobs" / "sha256"
-        target.mkdir(parents=True)
-        (target / _hex(found.digest)).write_bytes(manifest.body)
+        if manifest is None:
+            shutil.move(blobs[layers[0]], target)
+            return
+        made = scratch / "image"
+        folder = made / "blobs" / "sha256"
+        folder.mkdir(parents=True)
+        (folder / _hex(found.digest)).write_bytes(manifest.body)
         described = {"mediaType": manifest.media_type, "digest": manifest.digest, "size": len(manifest.body)}
-        (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [described]}))
+        (made / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [described]}))
+        (made / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
         for digest, blob in blobs.items():
-            blob.replace(target / _hex(digest))
-        (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+            blob.replace(folder / _hex(digest))
+        if not target.exists():  # else another process was as quick
+            shutil.move(made, target)
 
 
 def _blob(digest: str, repository: Repository, store: Path, claims: ExitStack) -> Path:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial as bound
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
-from lumiimg.fetch.download import SIZE_LIMIT_BYTES, claim_partial, download
+from lumiimg.fetch.download import SIZE_LIMIT_BYTES, claim_partial, download, said_where_full
 from lumiimg.fetch.http import Http, ReplacedError, display_url, require_tls_or_digest
 from lumiimg.fetch.mirrors import Mirrors
-from lumiimg.fetch.pull import save_image, save_sif
+from lumiimg.fetch.pull import save_image
 from lumiimg.fetch.reference import parse_reference
-from lumiimg.fetch.registry import ImageManifest, resolve_image
+from lumiimg.fetch.registry import resolve_image
 from lumiimg.files import file_sha256, open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
 _CHUNK_BYTES = 1 << 20
@@ -97,29 +95,15 @@ class Store:
 
         return run_parallel({one: bound(add, one) for one in locations}, self._jobs, self._http.stop)
 
-    def image(self, origin: str, folder: Path, on_line: Callable[[str], None], *, insecure: bool) -> Mapping[str, Any]:
-        """Write an image of a registry into a new folder, as an OCI layout; return `config` of its config.
+    def image(self, origin: str, target: Path, on_line: Callable[[str], None], *, insecure: bool) -> Mapping[str, Any]:
+        """Write an image of a registry as `save_image` does; return `config` of its config.
 
         `origin` is where it is, mirrors already in their places. Raises FailedError if it cannot be had.
         """
-        with self._resolved(origin, folder, insecure=insecure) as (found, target):
-            save_image(found, self._http, target, self._folder, on_line)
+        found = resolve_image(replace(parse_reference(origin, _NO_MIRRORS), insecure=insecure), self._http)
+        save_image(found, self._http, target, self._folder, on_line)
         how = found.config.get("config")
         return how if isinstance(how, dict) else {}
-
-    def sif(self, origin: str, file: Path, *, insecure: bool) -> None:
-        """Write a SIF of a registry to a file. Raises as `image` does."""
-        with self._resolved(origin, file, insecure=insecure) as (found, target):
-            save_sif(found, self._http, target)
-
-    @contextmanager
-    def _resolved(self, origin: str, target: Path, *, insecure: bool) -> Iterator[tuple[ImageManifest, Path]]:
-        """Yield what a reference means, and where on the file system of the store it is put first."""
-        reference = replace(parse_reference(origin, _NO_MIRRORS), insecure=insecure)
-        found = resolve_image(reference, self._http)
-        with scratch_folder(self._folder) as scratch:
-            yield found, scratch / target.name
-            shutil.move(scratch / target.name, target)
 
     def _is_whole(self, file: Path, sha256: str) -> bool:
         """Whether a file is there and is what it must be; one is read once, unless it was touched."""
@@ -131,7 +115,7 @@ class Store:
         return self._verified.get(sha256) == stamp
 
     def _put(self, location: str, expected: str | None) -> str:
-        try:
+        with said_where_full(self._folder):
             if location.startswith(("http://", "https://")):
                 url = self._mirrors.rewrite(location)
                 require_tls_or_digest(url, expected)
@@ -142,12 +126,6 @@ class Store:
                 copy = scratch / "copy"
                 _copy(location, copy)
                 return self._keep(copy, file_sha256(copy), location, expected)
-        except OSError as error:
-            raise FailedError(
-                f"cannot be kept: {error.strerror or error}",
-                where=str(self._folder),
-                hint="LUMIIMG_CACHE names the folder for downloads",
-            ) from error
 
     def _keep(self, file: Path, actual: str, location: str, expected: str | None) -> str:
         if expected not in {None, actual}:

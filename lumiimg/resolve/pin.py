@@ -10,20 +10,16 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.templates import expand
-from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError
-from lumiimg.fetch.daemon import save_from_daemon
 from lumiimg.fetch.http import Http, ReplacedError
 from lumiimg.fetch.mirrors import Mirrors, general_index
-from lumiimg.fetch.pull import save_image, save_sif
-from lumiimg.fetch.reference import DAEMON_SCHEME, parse_reference
-from lumiimg.fetch.registry import ImageManifest, resolve_image
+from lumiimg.fetch.registry import resolve_image
 from lumiimg.files import file_sha256
 from lumiimg.resolve.archive_requirements import read_requirements
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants, resolve
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.stack import OWN_PACKAGES
-from lumiimg.wording import count, size
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -44,43 +40,6 @@ class Sources:
     cache: Path
     """Where what is fetched is kept."""
     on_line: Callable[[str], None]
-
-
-def pulled(base: str, sources: Sources, cache: Path) -> Path:
-    """Return an image in the cache, to be read: of a registry, or of a Docker engine; got there once by its digest.
-
-    What came of one goes on where it ended the next time. Raises FailedError if it cannot be had, MissingHereError if
-    there is no engine.
-    """
-    if base.startswith(DAEMON_SCHEME):
-        return save_from_daemon(base, cache / "daemon", sources.on_line)
-    found = resolve_image(parse_reference(base, sources.mirrors), sources.web)
-    store = cache / ("oras" if base.startswith("oras://") else "oci")
-    name = found.digest.removeprefix("sha256:")
-    target = store / (f"{name}.sif" if base.startswith("oras://") else name)
-    try:
-        return _in_store(base, found, sources, target)
-    except OSError as error:
-        raise FailedError(
-            f"cannot be kept: {error.strerror or error}",
-            where=str(store),
-            hint="LUMIIMG_CACHE names the folder for downloads",
-        ) from error
-
-
-def _in_store(base: str, found: ImageManifest, sources: Sources, target: Path) -> Path:
-    """Return a SIF, or an OCI layout, named by the digest of its manifest, which is what an engine takes it by."""
-    if target.is_file() or (target / "oci-layout").is_file():
-        return target
-    sources.on_line(f"fetching {base} to read it, {size(found.size_bytes)}")
-    if target.suffix == ".sif":
-        save_sif(found, sources.web, target)
-        return target
-    with scratch_folder(target.parent) as scratch:
-        save_image(found, sources.web, scratch / "image", target.parent, sources.on_line)
-        with contextlib.suppress(OSError):  # another process was as quick
-            (scratch / "image").rename(target)
-    return target
 
 
 def settle(

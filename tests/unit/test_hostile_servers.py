@@ -19,7 +19,7 @@ from lumiimg.errors import FailedError, LumiimgError
 from lumiimg.fetch import connection, download, http, pull
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
-from lumiimg.fetch.pull import save_sif
+from lumiimg.fetch.pull import save_image
 from lumiimg.fetch.reference import parse_reference
 from lumiimg.fetch.registry import (
     SIF_LAYER,
@@ -128,7 +128,8 @@ def _new_source(url: str, folder: Path) -> None:
 def _sif(url: str, folder: Path) -> None:
     reference = parse_reference("a/b:tag", parse_mirrors({}, [f"docker.io={url}"]))
     digest = f"sha256:{MARK}"
-    save_sif(ImageManifest(reference, digest, None, SIF_LAYER, 4, (digest,), {}), Http(), folder / "image.sif")
+    found = ImageManifest(reference, digest, None, SIF_LAYER, 4, (digest,), {})
+    save_image(found, Http(), folder / "image.sif", folder, print)
 
 
 KINDS: dict[str, Callable[[str, Path], None]] = {

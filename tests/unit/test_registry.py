@@ -17,10 +17,9 @@ from lumiimg.errors import BadInputError, FailedError, LumiimgError, UndecidedEr
 from lumiimg.fetch import connection, http
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
+from lumiimg.fetch.pull import pull_image
 from lumiimg.fetch.reference import ImageReference, parse_reference
 from lumiimg.fetch.registry import DOCKER_HUB_API, SIF_LAYER, ImageManifest, resolve_image
-from lumiimg.fetch.store import Store
-from lumiimg.resolve.pin import Sources, pulled
 from tests.shared.loopback import Asked, Reply, listening, part
 from tests.shared.tls import CERTIFICATE, certified
 
@@ -428,7 +427,7 @@ def cut(data: bytes, *after: int) -> list[Reply]:
 def pull(server: Registry, cache: Path, base: str = "docker://registry.test/a/b:tag") -> Path:
     """Fetch the image in a new run."""
     web, mirrors = Http(), Mirrors({"registry.test": server.url})
-    return pulled(base, Sources(web, Store(cache / "sources", web, mirrors), mirrors, cache, lambda _: None), cache)
+    return pull_image(base, web, mirrors, cache, lambda _: None)
 
 
 def is_whole(image: Path) -> bool:
