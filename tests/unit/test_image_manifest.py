@@ -22,6 +22,7 @@ from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.programs import unwrapped
+from tests.shared.sif_builder import made_sif
 
 if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
@@ -168,6 +169,19 @@ def test_one_of_an_older_lumiimg_is_named_with_what_to_do(tmp_path: Path, capsys
     assert "is not used: " in text
     assert "was written by an older lumiimg (schema 1, this one reads 2)" in text
     assert "`lumiimg bind IMAGE --host FILE` makes the list of today" in text
+
+
+def test_show_prints_it(tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]) -> None:
+    root = fabric_builder.image(tmp_path / "image")
+    for manifest, title in ((made(root), "made without a node"), (made(root, node), "made for nid005001")):
+        sif = made_sif(put(root, manifest), tmp_path / f"{len(manifest.binds)}.sif", b'{"format": 1}')
+        code, text = said_by(capsys, "show", sif)
+        assert (code, f"bind manifest: fabric host, {title}" in text) == (0, True)
+        assert "librccl-net.so needs libfabric.so.1; " in text
+        assert all(f"{bind.source} at {bind.target}: {bind.reason}" in text for bind in manifest.binds)
+        assert main(["show", str(sif), "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)["bind_manifest"]
+        assert [bind["source"] for bind in shown["binds"]] == [bind.source for bind in manifest.binds]
 
 
 # --- what starts from it

@@ -123,9 +123,8 @@ def _word(value: object) -> str:
 
 def _manifest(manifest: BindManifest) -> Section:
     """Return what is bound into the image on the node that it was built for, or why nothing is."""
-    bound = count(len(manifest.binds), "library") if manifest.binds else "nothing"
-    whose = f"bound on {manifest.machine}" if manifest.machine else "known without a node"
-    title = f"bind manifest: fabric {manifest.fabric.value}, {bound} {whose}"
+    whose = f"made for {manifest.machine}" if manifest.machine else "made without a node"
+    title = f"bind manifest: fabric {manifest.fabric.value}, {whose}"
     return Section(title, (_facts(_manifest_rows(manifest)),), is_headed=True)
 
 
@@ -136,5 +135,5 @@ def _manifest_rows(manifest: BindManifest) -> Iterator[tuple[str, str]]:
             yield "", " -> ".join(bind.chain)
     for variable in manifest.variables:
         yield "variable", f"{variable.name}={variable.value}: {variable.reason}"
-    yield from (("lacks" if not manifest.machine else "refused", f"{one}") for one in manifest.refusals)
+    yield from (("tried", f"{one.attempt}: {one}") for one in manifest.refusals)
     yield from (("note", note) for note in manifest.notes)
