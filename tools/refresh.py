@@ -21,8 +21,8 @@ from packaging.version import Version
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.needs import NO_VERSION
+from lumiimg.cli.choices import mirrors_of
 from lumiimg.cli.commands import add_options
-from lumiimg.cli.inputs import mirrors_of
 from lumiimg.decode import encode
 from lumiimg.errors import BadInputError, ExitCode, FailedError, LumiimgError, MissingHereError
 from lumiimg.fetch.http import Http

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.cli.choices import mirrors_of
 from lumiimg.cli.commands import LOCK
-from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import options_of, resolve_request
 from lumiimg.definition.writer import BuildPlan, write_chain

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from lumiimg.build.provenance import asked_for
-from lumiimg.catalog.settings import read_settings
-from lumiimg.catalog.site_choice import ChosenSite, site_here
+from lumiimg.catalog.site_choice import site_here
 from lumiimg.catalog.sites import Site, find_site
 from lumiimg.check.context import ImageInContext, open_for_check
+from lumiimg.cli.choices import Choose, choose_site
 from lumiimg.errors import BadInputError
-from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.host.container_view import without_ours
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.resolve.venv import Venv, open_venv
-
-Choose = Callable[..., ChosenSite | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +78,3 @@ class Inputs:
         words = ["--site", self.site_name] if self.site_name else []
         words += ["--host", str(self.host.absolute() if anywhere else self.host)] if self.host else []
         return tuple(words)
-
-
-def choose_site(arguments: argparse.Namespace, snapshot: Snapshot | None, choose: Choose) -> str | None:
-    """Return the name of the site: that of --site, else the one that is chosen, which is taken as if --site named it.
-
-    `main` says which and why, once it is known that there is an answer.
-    """
-    if not arguments.site:
-        node = snapshot.host if snapshot else os.uname().nodename
-        chosen = choose(os.environ, node, elsewhere=snapshot is not None)
-        if chosen is not None:
-            arguments.site, arguments.site_because = chosen.name, chosen.because
-    named: str | None = arguments.site
-    return named
-
-
-def mirrors_of(arguments: argparse.Namespace) -> Mirrors:
-    """Return the mirrors of the settings, and of --mirror. Raises BadInputError."""
-    return parse_mirrors(read_settings(os.environ).mirrors, arguments.mirror)

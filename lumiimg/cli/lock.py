@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
-from lumiimg.cli.inputs import mirrors_of
+from lumiimg.cli.choices import mirrors_of
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import context_with_servers, decide_request, open_sources, options_of, read_request
 from lumiimg.errors import BadInputError, LumiimgError, write_note

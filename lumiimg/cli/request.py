@@ -7,25 +7,25 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import site_to_make_for
-from lumiimg.cli.inputs import choose_site, mirrors_of
+from lumiimg.cli.choices import choose_site, mirrors_of
 from lumiimg.definition.writer import write_chain
 from lumiimg.errors import say
 from lumiimg.fetch.http import Http
-from lumiimg.fetch.pull import pull_image
-from lumiimg.fetch.store import Store
-from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.resolve.context import PlanContext
-from lumiimg.resolve.pin import Sources
 from lumiimg.resolve.plan import Plan
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.request_options import RequestOptions, request_of
 from lumiimg.secret import known_secrets
+
+if TYPE_CHECKING:
+    from lumiimg.resolve.pin import Sources
 
 
 def resolve_request(
@@ -61,8 +61,11 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
     """Return what is asked for. Raises BadInputError."""
 
     def choose() -> str | None:
-        snapshot = read_snapshot(arguments.host) if arguments.host else None
-        return choose_site(arguments, snapshot, site_to_make_for)
+        if not arguments.host:
+            return choose_site(arguments, None, site_to_make_for)
+        from lumiimg.host.snapshot_file import read_snapshot  # ELF data, which no other request needs
+
+        return choose_site(arguments, read_snapshot(arguments.host), site_to_make_for)
 
     return request_of(options_of(arguments), catalogue, choose, known_secrets(os.environ), needs_base=needs_base)
 
@@ -83,6 +86,9 @@ def open_sources(arguments: argparse.Namespace) -> Sources:
 
     Raises BadInputError.
     """
+    from lumiimg.fetch.store import Store  # a plan that asks no server needs neither
+    from lumiimg.resolve.pin import Sources
+
     mirrors, web, folder = mirrors_of(arguments), Http(offline=arguments.offline), read_settings(os.environ).cache
     store = Store(folder / "sources", web, mirrors, vars(arguments).get("jobs", 1))
     return Sources(web, store, mirrors, folder, _line_of(arguments))
@@ -90,6 +96,8 @@ def open_sources(arguments: argparse.Namespace) -> Sources:
 
 def fetch_image(base: str, arguments: argparse.Namespace) -> Path:
     """Bring a base out of a registry here, to be read."""
+    from lumiimg.fetch.pull import pull_image
+
     sources = open_sources(arguments)
     return pull_image(base, sources.web, sources.mirrors, sources.cache, sources.on_line)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from lumiimg.catalog.settings import read_settings
+from lumiimg.catalog.sites import find_site
 from lumiimg.errors import BadInputError
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
-from lumiimg.resolve.observed_node import observed_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -61,7 +61,11 @@ class PlanContext:
     def of(cls, request: Request, catalogue: Catalogue, environment: Mapping[str, str]) -> Self:
         """Return what a request is decided on here, without asking a server. Raises BadInputError."""
         mirrors = parse_mirrors(read_settings(environment).mirrors, request.mirrors)
-        site = observed_site(request.site, request.host, environment)
+        site = find_site(request.site, environment) if request.site else None
+        if site is not None and request.host is not None:
+            from lumiimg.resolve.observed_node import site_on_node  # reads ELF data, which no other request needs
+
+            site = site_on_node(site, request.host)
         return cls(catalogue, mirrors, environment.get("PATH"), site)
 
 

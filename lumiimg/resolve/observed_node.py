@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lumiimg.catalog.sites import Site, SiteFabric, find_site
+from lumiimg.catalog.sites import Site, SiteFabric
 from lumiimg.elf.versions import numbers_of
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI
@@ -18,7 +18,7 @@ from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.resolve.driver_rule import driver_of_node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from lumiimg.host.snapshot import HostLibrary, Snapshot
@@ -28,14 +28,8 @@ _OLDEST_GLIBC = "2.2"
 """Where no library asks for a version."""
 
 
-def observed_site(name: str | None, host: Path | None, environment: Mapping[str, str]) -> Site | None:
-    """Return the site of that name; with the snapshot of one of its nodes, as it was seen there.
-
-    A lock of an older release may be for none. Raises BadInputError.
-    """
-    site = find_site(name, environment) if name else None
-    if host is None or site is None:
-        return site
+def site_on_node(site: Site, host: Path) -> Site:
+    """Return the site as a node of it was seen, by the file of its snapshot. Raises BadInputError."""
     return site_as_observed(site, read_snapshot(host), str(host))
 
 

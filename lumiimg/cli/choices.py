@@ -1,0 +1,36 @@
+"""What commands take from the settings where their options do not say: the site, and mirrors."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.settings import read_settings
+from lumiimg.catalog.site_choice import ChosenSite
+from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
+
+if TYPE_CHECKING:
+    from lumiimg.host.snapshot import Snapshot
+
+Choose = Callable[..., ChosenSite | None]
+
+
+def choose_site(arguments: argparse.Namespace, snapshot: Snapshot | None, choose: Choose) -> str | None:
+    """Return the name of the site: that of --site, else the one that is chosen, which is taken as if --site named it.
+
+    `main` says which and why, once it is known that there is an answer.
+    """
+    if not arguments.site:
+        node = snapshot.host if snapshot else os.uname().nodename
+        chosen = choose(os.environ, node, elsewhere=snapshot is not None)
+        if chosen is not None:
+            arguments.site, arguments.site_because = chosen.name, chosen.because
+    named: str | None = arguments.site
+    return named
+
+
+def mirrors_of(arguments: argparse.Namespace) -> Mirrors:
+    """Return the mirrors of the settings, and of --mirror. Raises BadInputError."""
+    return parse_mirrors(read_settings(os.environ).mirrors, arguments.mirror)
