@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from lumiimg.elf.hwcaps import ZEN3
 from lumiimg.elf.rules import LoaderSettings
+from lumiimg.elf.system import libc_kind
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.host.snapshot_tree import SnapshotTree
@@ -155,6 +156,13 @@ def see_inside(
         bind_now=bool(variable_of("LD_BIND_NOW", image, environment)),
     )
     return ContainerView(image, root, settings, tuple(doubts))
+
+
+def why_not_modelled(root: RootFileSystem) -> str | None:
+    """Return why the model of the loader does not hold for a root; None where it does."""
+    if libc_kind(root) == "musl":
+        return "this image has musl, whose loader follows other rules than glibc's, which are modelled here"
+    return None
 
 
 def _not_modelled(image: Image, environment: Mapping[str, str]) -> Iterator[str]:

@@ -21,9 +21,8 @@ from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.host import refusals, snapshot_file
 from lumiimg.host.bind import OWN_LIBCXI, solve
 from lumiimg.host.bind_trial import BindPlan, BindTrial, Demand, attempt
-from lumiimg.host.container_view import LoaderMachine, see_inside
+from lumiimg.host.container_view import LoaderMachine, see_inside, why_not_modelled
 from lumiimg.host.engine_mounts import as_run
-from lumiimg.host.ldd import refusal
 from lumiimg.host.manifest import BindManifest
 from lumiimg.host.rccl_process import demands_of
 
@@ -68,7 +67,7 @@ def _make(image: Image, snapshot: Snapshot | None) -> BindManifest:
     image = as_run(image, {}, snapshot)
     root = image.root
     settings = see_inside(image, {}, machine=LoaderMachine.of(snapshot)).settings
-    if (no_model := refusal(root)) is not None:
+    if (no_model := why_not_modelled(root)) is not None:
         return BindManifest(Fabric.NONE, notes=(no_model,))
     trials = [_alone(root, settings, demand) for demand in demands_of(image, settings)]
     if not trials:

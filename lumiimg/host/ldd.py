@@ -16,10 +16,9 @@ from lumiimg.elf.facts import ET_DYN, ET_EXEC
 from lumiimg.elf.files import Files, RecordedElf
 from lumiimg.elf.load_checks import FIRST_MINOR_WITH_RELR, since
 from lumiimg.elf.loader import Process
-from lumiimg.elf.system import libc_kind
 from lumiimg.engine.binds import parse_binds
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.host.container_view import ContainerView, LoaderMachine, see_inside, told_to_engine
+from lumiimg.host.container_view import ContainerView, LoaderMachine, see_inside, told_to_engine, why_not_modelled
 from lumiimg.host.engine_mounts import as_run, hidden_files, may_be_hidden
 from lumiimg.host.node_facts import cpu
 from lumiimg.host.snapshot_tree import HostFiles
@@ -110,7 +109,7 @@ class ContainerStart:
 def libraries_of(image: Path, paths: Sequence[str], start: ContainerStart, environment: Mapping[str, str]) -> Libraries:
     """Return what these files load, or every program and library where none is named. Raises BadInputError."""
     with _open_inside(image, start, environment) as inside:
-        undecided = refusal(inside.root)
+        undecided = why_not_modelled(inside.root)
         wanted: Iterable[str] = dict.fromkeys(paths) if paths else elf_files(inside.root)
         listings = {} if undecided else dict(list_libraries(inside, wanted))
         outcomes = {path: listing.outcome for path, listing in listings.items()}
@@ -227,13 +226,6 @@ def notes_of_covers(inside: ContainerView, outcomes: Iterable[LoadOutcome]) -> I
     missing = {lost.name.rpartition("/")[2] for outcome in found for lost in outcome.missing}
     for cover, path in islice(hidden_files(inside.image, missing), _MOST_HIDDEN) if missing else ():
         yield f"{path} of the image is not there: {cover.by}"
-
-
-def refusal(root: RootFileSystem) -> str | None:
-    """Return why the model does not hold for a root; None where it does."""
-    if libc_kind(root) == "musl":
-        return "this image has musl, whose loader follows other rules than glibc's, which are modelled here"
-    return None
 
 
 def elf_files(root: RootFileSystem) -> Iterator[str]:

@@ -28,9 +28,9 @@ from lumiimg.fabric.names import LIBFABRIC, RCCL_OR_PLUGIN
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.host.bind_trial import BindPlan, Demand, attempt
+from lumiimg.host.container_view import why_not_modelled
 from lumiimg.host.engine_mounts import hidden_files
 from lumiimg.host.image_manifest import CarriedManifest, carried_by
-from lumiimg.host.ldd import refusal
 from lumiimg.host.manifest import Loaded, Refusal, SolvedManifest, Variable
 from lumiimg.host.margins import (
     Margin,
@@ -228,7 +228,7 @@ def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProces
     found, image = Findings(Level.STATIC), context.image
     for warning in image.warnings:
         found.add(Code.IMAGE_PARTLY_READ, Severity.UNKNOWN, warning)
-    if (musl := refusal(image.root)) is not None:
+    if (musl := why_not_modelled(image.root)) is not None:
         found.add(Code.IMAGE_MUSL, Severity.UNKNOWN, musl)
         return without_rccl(context, StaticResult(findings=tuple(found.found)), with_site=with_site)
     files, jobs, inside = context.contents.rccl_files, context.jobs, context.inside
