@@ -6,7 +6,7 @@ import contextlib
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.elf.system import exported_at, glibc_version
@@ -25,8 +25,8 @@ from lumiimg.fabric.names import (
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_conf, read_rccl
 from lumiimg.image.tree import FileKind, ImageError
-from lumiimg.inventory.gpu_code import MOST_PATHS, GpuCode, may_have_code, read_gpu_code
-from lumiimg.inventory.python import MOST_DISTRIBUTIONS, Distribution, Python, distribution_of, python_of
+from lumiimg.inventory.gpu_code import GpuCode, may_have_code, read_gpu_code
+from lumiimg.inventory.python import METADATA, MOST_DISTRIBUTIONS, Distribution, Python, distribution_of, python_of
 from lumiimg.inventory.rocm import LIBRARY, rocm_in_wheels, rocm_of
 from lumiimg.inventory.system import os_release
 
@@ -48,6 +48,8 @@ _WANTED = re.compile(
     )
 )
 _MOST_RCCLS = 200
+_MOST_BYTES, _ENTRY_BYTES = 256 << 20, 64
+"""Of all paths that are noted of an image, each with what Python takes for it; one with PyTorch and vLLM has 10 MiB."""
 _OF_KERNEL = ("/proc/", "/sys/")
 _SITE = re.compile(r"/.*/python3(?:\.\d{1,2})?/(?:site|dist)-packages")
 _STEMS = tuple(file.removesuffix(".so") for file in PLUGIN_FILES)
@@ -55,17 +57,38 @@ _NAME_OF_SYSTEM = re.compile(r"[a-z0-9._-]+")
 _LOCAL_ROCM = re.compile(r"rocm(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)")
 
 
-class _Found(NamedTuple):
-    """What one walk through an image finds."""
+@dataclass(slots=True)
+class _Found:
+    """The paths of an image that anybody asks for, as one walk comes to them."""
 
-    files: tuple[str, ...]
+    files: list[str] = field(default_factory=list)
     """Those that show a component."""
-    distributions: tuple[Distribution, ...]
-    """In any folder."""
-    has_conda: bool
-    code: tuple[str, ...]
+    metadata: list[str] = field(default_factory=list)
+    """Of Python distributions, in any folder."""
+    code: list[str] = field(default_factory=list)
     """Files that may have GPU code."""
-    links: tuple[str, ...]
+    links: list[str] = field(default_factory=list)
+    has_conda: bool = False
+    size_bytes: int = 0
+
+    def look_at(self, path: str, kind: FileKind) -> None:
+        """Note a path where anybody asks for it. Raises ImageError for more than any image has."""
+        name = path.rpartition("/")[2]
+        if kind is not FileKind.DIRECTORY and _WANTED.fullmatch(name):
+            self._note(self.files, path)
+        if kind is FileKind.SYMLINK:
+            self._note(self.links, path)
+        elif kind is FileKind.FILE and may_have_code(path):
+            self._note(self.code, path)
+        if name.endswith(METADATA) and len(self.metadata) < MOST_DISTRIBUTIONS:
+            self._note(self.metadata, path)
+        self.has_conda = self.has_conda or name == "conda-meta"
+
+    def _note(self, paths: list[str], path: str) -> None:
+        paths.append(path)
+        self.size_bytes += len(path) + _ENTRY_BYTES
+        if self.size_bytes > _MOST_BYTES:
+            raise ImageError(f"its libraries, programs and links have paths of more than {_MOST_BYTES >> 20} MiB")
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +128,13 @@ class Inventory:
         `MOST_DISTRIBUTIONS` at most.
         """
         sites: dict[str, dict[str, Distribution]] = {}
-        for distribution in self._found.distributions:
+        latest = None
+        for distribution in filter(None, map(distribution_of, self._found.metadata)):
             site = distribution.site
-            if site in sites or _SITE.fullmatch(site) or not any(above in sites for above in _folders_above(site)):
+            is_inside = latest is not None and site.startswith(f"{latest}/")  # what is below a folder follows it
+            if site in sites or _SITE.fullmatch(site) or not is_inside:
                 sites.setdefault(site, {}).setdefault(distribution.name, distribution)
+                latest = site
         return sites
 
     def versions_in(self, site: str) -> dict[str, str]:
@@ -124,7 +150,7 @@ class Inventory:
     @property
     def has_all_distributions(self) -> bool:
         """Whether there are not more than are looked at."""
-        return len(self._found.distributions) < MOST_DISTRIBUTIONS
+        return len(self._found.metadata) < MOST_DISTRIBUTIONS
 
     @property
     def has_conda(self) -> bool:
@@ -175,23 +201,11 @@ class Inventory:
 
     @cached_property
     def _found(self) -> _Found:
-        files, code, links = list[str](), list[str](), list[str]()
-        distributions: list[Distribution] = []
-        has_conda = False
+        found = _Found()
         for path, kind in self.image.root.walk():
-            name = path.rpartition("/")[2]
-            if path.startswith(_OF_KERNEL):
-                continue
-            if kind is not FileKind.DIRECTORY and _WANTED.fullmatch(name):
-                files.append(path)
-            elif name.endswith("-info") and len(distributions) < MOST_DISTRIBUTIONS:
-                distributions += filter(None, [distribution_of(path)])
-            has_conda = has_conda or name == "conda-meta"
-            if kind is FileKind.FILE and may_have_code(path) and len(code) < MOST_PATHS:
-                code.append(path)
-            elif kind is FileKind.SYMLINK and len(links) < MOST_PATHS:
-                links.append(path)
-        return _Found(tuple(files), tuple(distributions), has_conda, tuple(code), tuple(links))
+            if not path.startswith(_OF_KERNEL):
+                found.look_at(path, kind)
+        return found
 
     @cached_property
     def _components(self) -> dict[str, str | None]:
@@ -282,11 +296,6 @@ class Inventory:
             return read_conf(self.image.root).get(PLUGIN_VARIABLE)
         except (OSError, BadInputError):
             return None
-
-
-def _folders_above(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def _is_elf(root: RootFileSystem, path: str) -> bool:

@@ -15,7 +15,7 @@ from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from lumiimg.gpu.target import GpuTarget
     from lumiimg.image import RootFileSystem
@@ -25,8 +25,6 @@ _SMALLEST_BYTES = 4096
 """Of a file with a bundle, which begins at a page."""
 _MAX_HEADS = 20_000
 """Of kernel files whose names say nothing."""
-MOST_PATHS = 1_000_000
-"""Files that may have code, and links, that are looked at; a large image has 50,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +155,7 @@ def may_have_code(path: str) -> bool:
     return _LIBRARY_OR_PROGRAM.fullmatch(path.rpartition("/")[2]) is not None or kernel_file(path) is not None
 
 
-def read_gpu_code(root: RootFileSystem, paths: Sequence[str], links: Sequence[str]) -> GpuCode:
+def read_gpu_code(root: RootFileSystem, paths: Iterable[str], links: Iterable[str]) -> GpuCode:
     """Return the GPU code of an image.
 
     `paths`: its regular files that `may_have_code`; those that may not be read are passed over, as the runtime would
@@ -171,8 +169,6 @@ def read_gpu_code(root: RootFileSystem, paths: Sequence[str], links: Sequence[st
             continue
         except BadInputError as error:
             reader.unreadable.append(UnreadableCode(path, error.what))
-    if MOST_PATHS in (len(paths), len(links)):
-        reader.unreadable.append(UnreadableCode("/", f"not all looked at: more than {MOST_PATHS} files or links"))
     code = reader.result()
     return replace(code, files=tuple(_by_links(root, code.files, links)))
 

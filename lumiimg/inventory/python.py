@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 MOST_DISTRIBUTIONS = 20_000
 """Of one image, or of the folders that are looked into together: more are left out."""
+METADATA = (".dist-info", ".egg-info")
+"""What the names of the metadata of distributions end in."""
 _NAME, _VERSION = r"[A-Za-z0-9._]{1,128}", r"[A-Za-z0-9.+!_]{1,64}"
-_METADATA = re.compile(rf"({_NAME})-({_VERSION})(?:-py3[\w.-]{{0,64}})?\.(?:dist|egg)-info", re.ASCII)
+_NAMED = re.compile(rf"({_NAME})-({_VERSION})(?:-py3[\w.-]{{0,64}})?\.(?:dist|egg)-info", re.ASCII)
 _RECORD_LIMIT_BYTES = 16 << 20
 _MOST_RECORDED = 500_000
 """Files of one distribution; torch has 15,000."""
@@ -67,7 +69,7 @@ class RecordedFile:
 
 def distribution_of(path: str) -> Distribution | None:
     """Return the distribution whose metadata is at a path; None for the path of anything else."""
-    found = _METADATA.fullmatch(path.rpartition("/")[2])
+    found = _NAMED.fullmatch(path.rpartition("/")[2])
     return Distribution(canonicalize_name(found[1]), found[2], path) if found else None
 
 

@@ -120,6 +120,19 @@ def test_more_distributions_than_any_image_has_are_left_out_and_said(
         assert b"too many Python distributions" in bill(contents, (), "x")
 
 
+@pytest.mark.threat
+def test_paths_that_fill_the_memory_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(200):
+        (root / f"{number:0200}").touch()
+        (root / f"{number:0200}-link").symlink_to("x")
+    monkeypatch.setattr("lumiimg.inventory.components._MOST_BYTES", 100 << 10)
+    with open_image(root) as image:
+        contents = Inventory(image)
+        with pytest.raises(ImageError, match="paths of more than"):
+            _ = contents.gpu_code
+        assert b"Python distributions are not listed: its libraries" in bill(contents, (), "x")
+
+
 def test_a_check_walks_through_an_image_once_and_reads_each_rccl_once(tmp_path: Path) -> None:
     root = fabric_builder.bundled(tmp_path / "image")
     python_image.python(root, "usr")
