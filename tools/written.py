@@ -77,12 +77,11 @@ def cache(folder: Path) -> None:
     """Keep the result of a layer, and what a script compiled."""
     kept = LayerCache(folder / "cache")
     for name, below in (("data.sqfs", BELOW), ("data.tar", "")):
-        key = CacheKey({"format": name, "definition": "Bootstrap: docker\n"})
-        with kept.making(key, print) as work:
+        key = CacheKey({"format": name, "definition": "Bootstrap: docker\n", "content": below})
+        with kept.building() as work:
             (work / name).write_bytes(DATA)
-            kept.keep(key, work / name, layers=("tool",), seconds=2.0, below=below)
-    for empty in ("locks", "work"):
-        (folder / "cache" / empty).rmdir()
+            kept.store(key, work / name, layers=("tool",), seconds=2.0)
+    (folder / "cache/work").rmdir()
 
 
 def image(folder: Path, layer_folder: Path, scratch: Path) -> None:

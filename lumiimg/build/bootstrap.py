@@ -1,34 +1,25 @@
 """The files of a base by lumiimg itself, with any engine: from Debian's archive, a registry, or an image that is here.
 
-What an engine adds to them is `engine_metadata.py`'s. The script of the base runs over them as a layer's does.
+The script of the base runs over them as a layer's does.
 """
 
 from __future__ import annotations
 
-import platform
 from typing import TYPE_CHECKING
 
-from lumiimg.build.engine_metadata import begin_base, begin_layer
-from lumiimg.build.layer_root import LayerRoot
+from lumiimg.build.debootstrap import IN_CONTAINER, archive_command
+from lumiimg.build.metadata import write_config
 from lumiimg.errors import MissingHereError
 from lumiimg.image.unpacked_size import require_room
-from lumiimg.resolve.bootstrap import debootstrap_at
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.layer_build import LayerBuild
-    from lumiimg.definition.definition import Header
     from lumiimg.fetch.store import Store
 
-_EXCLUDED = "openssl,udev,debconf-i18n,e2fsprogs"
-_INCLUDED = ("apt",)
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _SILENT_S = 30 * 60.0
 """debootstrap prints a line per package, and its wget waits for hours."""
-IN_CONTAINER = {"container": "lxc", "DEBIAN_FRONTEND": "noninteractive"}
-"""debootstrap makes no devices in such a container, which nobody may in a namespace of users. Source: its functions,
-setup_devices and detect_container."""
 
 
 def write_files(step: LayerBuild, root: Path, store: Store) -> None:
@@ -41,20 +32,18 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
         case "debootstrap":
             command = archive_command(header, root, step.environment.get("PATH"))
             step.own_root(command, IN_CONTAINER, silent_s=_SILENT_S)
-            begin_base(LayerRoot(root))
         case "docker":
             image = step.folder / "image"
             config = store.image(header.origin, image, step.say, insecure=plain_http)
+            root.mkdir()
+            write_config(root, config)
             _unpack(step, root, image)
-            begin_base(LayerRoot(root), config)
         case "oras":
             sif = step.folder / "image.sif"
             store.image(header.origin, sif, step.say, insecure=plain_http)
             _unpack(step, root, sif)
-            begin_layer(LayerRoot(root))
         case "localimage":
             _unpack(step, root, step.folder / header.origin)
-            begin_layer(LayerRoot(root))
         case agent:
             raise MissingHereError(f"bases by {agent} are made by container engines alone", hint="install Apptainer")
 
@@ -62,18 +51,4 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
 def _unpack(step: LayerBuild, root: Path, image: Path) -> None:
     step.say("unpacking the image")
     require_room(image, root)
-    step.inside("unpack", root, image)
-
-
-def archive_command(header: Header, root: Path, path: str | None) -> list[str | Path]:
-    """Return the command by which debootstrap makes such a base, as an engine calls it.
-
-    Raises MissingHereError. Source: apptainer 1.4.5, internal/pkg/build/sources/conveyorPacker_debootstrap.go.
-    """
-    found = debootstrap_at(path)
-    if found is None:
-        raise MissingHereError("debootstrap is not on PATH", hint="install it: it is a package of most distributions")
-    include = f"--include={','.join((*_INCLUDED, *header.include))}"
-    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
-    options = [f"--exclude={_EXCLUDED}", include, f"--arch={architecture}", "--force-check-gpg"]
-    return [found, "--variant=minbase", *options, header.origin, root, header.mirror_url or ""]
+    step.run_helper("unpack", root, image)

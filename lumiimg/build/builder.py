@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
-from lumiimg.build.cache_lease import CacheLease
-from lumiimg.build.capabilities import BuildMachine, require_bootstrap, require_container
 from lumiimg.build.compile_cache import keeping
+from lumiimg.build.definition_files import write_definitions
 from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
-from lumiimg.build.engine_metadata import add_label
-from lumiimg.build.fetch import content_with, lowest, needed, sources_of
 from lumiimg.build.gpu_check import require_gpu_code
-from lumiimg.build.inspection import INSPECTED, inspected
-from lumiimg.build.keys import image_key, kept_key, layer_keys
+from lumiimg.build.keys import image_number, kept_key, layer_key
 from lumiimg.build.layer_build import LayerBuild
-from lumiimg.build.layer_root import LayerRoot
+from lumiimg.build.metadata import write_metadata
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.places import log_path
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
@@ -30,13 +27,22 @@ from lumiimg.build.provenance import FOLDER, SBOM, write_folder
 from lumiimg.build.sandbox import Sandbox, packed_again
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
-from lumiimg.build.steps import content_below, steps_of
+from lumiimg.build.steps import (
+    cached_prefix,
+    content_below,
+    content_with,
+    inputs_of,
+    is_by_engine,
+    sources_of,
+    sources_to_fetch,
+    steps_of,
+)
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.engine import clean_environment
 from lumiimg.engine.own_folder import remove_tree
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError
-from lumiimg.files import make_folder, open_regular, replaced, temporary_folder
+from lumiimg.files import temporary_folder
 from lumiimg.host.image_manifest import (
     MANIFEST,
     MANIFEST_LABEL,
@@ -49,12 +55,10 @@ from lumiimg.image import ImageError, open_image, open_stack, sif_writer
 from lumiimg.image.sif import read_sif_file
 from lumiimg.image.squashfs.weave import can_weave, weave
 from lumiimg.inventory.components import Inventory
-from lumiimg.resolve.lock import LockedSource
 from lumiimg.secret import known_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
+    from lumiimg.build.build_host import BuildHost
     from lumiimg.build.choice import Way
     from lumiimg.build.strategy import Strategy
     from lumiimg.definition.definition import Definition
@@ -66,6 +70,36 @@ if TYPE_CHECKING:
 
 _UNPACKED = 3
 """Bytes of a root file system to one of its squashfs (measured: 2.2 to 3.2)."""
+_TAKEN = "taken"
+"""The folder in a build's scratch with other names of what it takes from the cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageBuild:
+    """An image that is to be built."""
+
+    chain: Sequence[Definition]
+    """The base, then a definition for each layer."""
+    output: Path
+    """The file, which appears by rename; the log beside it has the engine's output."""
+    machine: BuildHost
+    way: Way
+    documents: Mapping[str, bytes]
+    """JSON by name, which the image carries."""
+    environment: Mapping[str, str]
+    cache: Path
+    downloads: Store
+    progress: Progress
+    node: Snapshot | None
+    """What the bind manifest of the image is made for."""
+    replaces: bool = False
+    """Whether what is at `output` and is another image may go."""
+    again: bool = False
+    """Whether it is written also where it is there already."""
+    keeps_compiled: bool = True
+    """Whether what scripts compile is taken from the cache and put there."""
+    fresh: bool = False
+    """Whether the base is built again, and what is above it where it came to something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,136 +153,74 @@ class RebuildResult:
         return self.beside.files if self.beside is not None else None
 
 
-def write_definitions(
-    definitions: Sequence[Definition],
-    folder: Path,
-    store: Store,
-    on_line: Callable[[str], None],
-    without: Collection[LockedSource] = (),
-) -> None:
-    """Write definition files and what they need beside them into `folder`; nothing before every source is there.
+def build_image(plan: ImageBuild) -> BuiltImage:
+    """Build an image; layers whose result is in the cache are not built again.
 
-    Those of `without` are left out. Raises FailedError if another cannot be had, BadInputError if the folder cannot be.
-    """
-    wanted = (one for definition in definitions for one in sources_of(definition) if one not in without)
-    archives = store.sources(wanted, on_line)
-    for definition in definitions:
-        with replaced(_folder(folder) / f"{definition.name}.def") as text:
-            text.write(definition.text.encode())
-        for file in definition.files:
-            if file.origin in without:
-                continue
-            above, _, name = file.path.rpartition("/")
-            origin = archives[file.origin] if isinstance(file.origin, LockedSource) else file.origin
-            with open_regular(origin) as source, replaced(_folder(folder, above) / name) as copy:
-                shutil.copyfileobj(source, copy)
-                os.fchmod(copy.fileno(), 0o644)
-
-
-def _folder(folder: Path, below: str = "") -> Path:
-    try:
-        return make_folder(folder, below)
-    except OSError as error:
-        raise BadInputError(f"cannot be made: {error.strerror}", where=str(error.filename or folder)) from error
-
-
-def build_image(  # noqa: PLR0913 - the settings of one build, each by name
-    chain: Sequence[Definition],
-    output: Path,
-    *,
-    machine: BuildMachine,
-    way: Way,
-    documents: Mapping[str, bytes],
-    environment: Mapping[str, str],
-    cache: Path,
-    downloads: Store,
-    progress: Progress,
-    node: Snapshot | None,
-    replaces: bool,
-    again: bool,
-    keeps_compiled: bool = True,
-    fresh: bool = False,
-) -> BuiltImage:
-    """Build the chain and put the image at `output`, by rename; unless `again`, nothing is written where it is already.
-
-    Layers whose result is in the cache are not built again. The log beside it has the engine's output. `documents` are
-    JSON by name, which the image carries; `replaces`: what is at `output` and is another image may go;
-    `keeps_compiled`: what scripts compile is taken from the cache and put there; `fresh`: the base is not, and what is
-    above it only where it came to the same; `node`: what the bind manifest of the image is made for.
-
-    Raises FailedError if a step fails: with the layer, the line at fault, and the log. Nothing is left at `output`.
+    Raises FailedError if a step fails: with the layer, the line at fault, and the log. Nothing is left at the output.
     MissingHereError if the engine cannot build what the cache does not have.
     """
-    start, environment = time.monotonic(), clean_environment(environment)
-    if others := open_to_others(cache):
-        progress.notice(f"the cache {cache} {others}: whoever can write to it decides what is built")
-    kept = LayerCache(cache)
-    steps = steps_of(chain, machine)
-    keys = layer_keys(steps, machine)
-    number = image_key(keys[-1], {**documents, MANIFEST: snapshot_key(node)})
+    start, cache, output = time.monotonic(), LayerCache(plan.cache), plan.output
+    if others := open_to_others(plan.cache):
+        plan.progress.notice(f"the cache {plan.cache} {others}: whoever can write to it decides what is built")
+    steps = steps_of(plan.chain, plan.machine)
+    inputs = inputs_of(steps, plan.machine)
+    number = image_number(plan.chain, inputs, {**plan.documents, MANIFEST: snapshot_key(plan.node)})
     there = is_there(output, number)
-
-    def built(reused_steps: int, stages: Sequence[BuildStage], *, is_new: bool) -> BuiltImage:
-        return BuiltImage(
-            output,
-            number,
-            output.stat().st_size,
-            round(time.monotonic() - start, 3),
-            reused_steps,
-            len(steps),
-            way,
-            machine.engine,
-            is_new,
-            (*stages,),
-        )
-
-    if there and not (again or fresh):
-        return built(len(steps), (), is_new=False)
-    if output.exists() and not (there or replaces):
+    built = partial(
+        BuiltImage, output, number, steps=len(steps), way=plan.way, engine=plan.machine.engine, is_new=not there
+    )
+    if there and not (plan.again or plan.fresh):
+        took_s = round(time.monotonic() - start, 3)
+        return built(size_bytes=output.stat().st_size, seconds=took_s, reused_steps=len(steps))
+    if output.exists() and not (there or plan.replaces):
         raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
-    last_s = kept.seconds()
-    if fresh:
-        for key in keys[: 1 + len(steps) - len(chain)]:
-            kept.remove(key.digest)
-    _require_room(steps, keys, kept, way)
-    if (there_are := len(lowest(keys, kept.find, content_below(chain[0])))) < len(steps):
-        require_container(machine)
-    if not there_are:
-        require_bootstrap(machine, chain[0].layers[0], chain[0].sections.header)
+    if plan.fresh:
+        _forget_base(steps, inputs, cache, len(steps) - len(plan.chain))
+    _require_what_it_takes(plan, steps, inputs, cache)
     try:
-        log = BuildLog(log_path(output), known_secrets(environment))
+        log = BuildLog(log_path(output), known_secrets(plan.environment))
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
-    with log, _open_umask() as mask, scratch_folder(scratch_parent(cache)) as scratch:
-        kept.sweep()
-        how = (scratch, way, keeps_compiled, last_s)
-        work = _Work(kept, machine, environment, downloads, log, progress, *how)
-        strategy = new_strategy(way, scratch)
-        layers, stages = work.layers(steps, keys, strategy)
-        clock = StageClock()
-        progress.step_started(IMAGE)
-        with written_by_rename(output) as partial:
-            if not can_weave(layers[:1]):
-                layers[0] = packed_again(work.step(chain[0], "base"), layers[0])
-            layers, front = work.described(chain, layers, documents, number, node)
-            weave(layers, partial, front.size_bytes)
-            sif_writer.write_front(partial, front, identity=number)
-            open_image(partial).close()
-            partial.chmod(0o755 & ~mask)
-    stages.append(clock.stage(IMAGE, output.stat().st_size, reused=False))
-    progress.step_done(stages[-1])
-    return built(sum(stage.reused for stage in stages), stages, is_new=True)
+    with log, _open_umask() as mask, scratch_folder(scratch_parent(plan.cache)) as scratch:
+        cache.sweep()
+        work = _Work(plan, cache, log, scratch)
+        layers, stages = work.layers(steps, inputs, new_strategy(plan.way, scratch))
+        stages.append(work.image(layers, number, 0o755 & ~mask))
+    return built(
+        size_bytes=output.stat().st_size,
+        seconds=round(time.monotonic() - start, 3),
+        reused_steps=sum(stage.reused for stage in stages),
+        is_new=True,
+        stages=tuple(stages),
+    )
 
 
-def _require_room(chain: Sequence[Definition], keys: Sequence[CacheKey], cache: LayerCache, way: Way) -> None:
-    """Raise FailedError where there is less room than for what is known: the layers that are there, or their base."""
-    content, base = content_below(chain[0]), chain[0].origin
-    known = sum(entry.size_bytes for entry in lowest(keys, cache.find, content))
-    unpacks = way != "overlay"
+def _forget_base(
+    steps: Sequence[Definition], inputs: Sequence[Mapping[str, Any]], cache: LayerCache, before_script: int
+) -> None:
+    """Remove the base from the cache, with its files before its script where these are a step of their own."""
+    for entry in cached_prefix(inputs[: before_script + 1], content_below(steps[0]), cache.find):
+        cache.remove(entry.key)
+
+
+def _require_what_it_takes(
+    plan: ImageBuild, steps: Sequence[Definition], inputs: Sequence[Mapping[str, Any]], cache: LayerCache
+) -> None:
+    """Raise where a build would fail for want of room, of a container, or of what makes its base.
+
+    There must be room for what is known: the layers that are there, or their base.
+    """
+    base, content = steps[0].origin, content_below(steps[0])
+    there = cached_prefix(inputs, content, cache.find)
+    known, unpacks = sum(entry.size_bytes for entry in there), plan.way != "overlay"
     if base is not None and base.is_file():
         known += base.stat().st_size
         unpacks = unpacks or (content != "" and not can_weave([base]))
-    require(room_at(scratch_parent(cache.root)), LEAST_BYTES + (_UNPACKED if unpacks else 1) * known, "the build")
+    require(room_at(scratch_parent(plan.cache)), LEAST_BYTES + (_UNPACKED if unpacks else 1) * known, "the build")
+    if len(there) < len(steps):
+        plan.machine.require_container()
+    if not there:
+        plan.machine.require_bootstrap(plan.chain[0].layers[0], plan.chain[0].sections.header)
 
 
 def is_there(output: Path, number: str) -> bool:
@@ -262,146 +234,141 @@ def is_there(output: Path, number: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
+    """A build under way."""
+
+    plan: ImageBuild
     cache: LayerCache
-    machine: BuildMachine
-    environment: Mapping[str, str]
-    downloads: Store
     log: IO[bytes]
-    progress: Progress
     scratch: Path
-    way: Way
-    keeps_compiled: bool = True
-    last_s: Mapping[tuple[str, ...], float] = field(default_factory=dict)
-    """What layers took the last time."""
-
-    def step(self, definition: Definition, name: str) -> LayerBuild:
-        folder = self.scratch / name
-        folder.mkdir()
-        return LayerBuild(self.machine, self.environment, definition, folder, self.log, self.progress.line)
-
-    def described(
-        self,
-        chain: Sequence[Definition],
-        layers: list[Path],
-        documents: Mapping[str, bytes],
-        identity: str,
-        node: Snapshot | None,
-    ) -> tuple[list[Path], sif_writer.Front]:
-        """Return layers with one more that says what is in the image, and its front, which says that, too."""
-        documents = {**documents, SBOM: self.bill(chain, layers, identity), MANIFEST: self.manifest(layers, node)}
-        layers = [*layers, self.provenance(chain, layers, documents)]
-        return layers, sif_writer.Front(
-            chain[-1].text, {**documents, INSPECTED: self.inspected(layers, chain[-1].text)}
-        )
-
-    def bill(self, chain: Sequence[Definition], layers: Sequence[Path], identity: str) -> bytes:
-        """Return what is in the image."""
-        with open_stack(layers) as image:
-            return bill(Inventory(image), (source for one in chain for source in sources_of(one)), identity)
-
-    def manifest(self, layers: Sequence[Path], node: Snapshot | None) -> bytes:
-        """Return what the image wants of the machine that it runs on."""
-        with open_stack(layers) as image:
-            return to_text(make_manifest(image, node)).encode()
-
-    def inspected(self, layers: Sequence[Path], definition: str) -> bytes:
-        """Return what an engine shows of the image."""
-        with open_stack(layers) as image:
-            return inspected(image.root, definition)
-
-    def provenance(self, chain: Sequence[Definition], layers: Sequence[Path], documents: Mapping[str, bytes]) -> Path:
-        """Return a layer that says what is in the image, and how it was built."""
-        step = self.step(chain[-1], "provenance")
-        root, target = step.folder / "root", step.folder / "told.sqfs"
-        write_folder(root, chain, documents)
-        with open_stack(layers) as image:
-            if image.root.exists(f"/{FOLDER}"):  # of a base that lumiimg has built: its word is hidden
-                step.inside("hide", root, *layers)
-            add_label(LayerRoot(root, image.root), MANIFEST_LABEL, MANIFEST_PATH)
-        squash(self.machine, root, target, within=step.as_root)
-        return target
 
     def layers(
-        self, chain: Sequence[Definition], keys: Sequence[CacheKey], strategy: Strategy
+        self, steps: Sequence[Definition], inputs: Sequence[Mapping[str, Any]], strategy: Strategy
     ) -> tuple[list[Path], list[BuildStage]]:
-        """Return the results of all layers, the base first, and what each took."""
-        found: list[Path] = []
-        stages: list[BuildStage] = []
-        base = content = content_below(chain[0])
-        if content and chain[0].origin is not None:
-            found.append(chain[0].origin)  # as it is: nothing of it is unpacked or written again
-        taken = CacheLease(self.cache, self.scratch, self.progress.notice)
-        lowest(keys, taken.find, content)  # so that the sources of what is damaged are among those that are needed
-        wanted = list(needed(chain, keys, self.cache, content))
-        missing = {source for source in wanted if not self.downloads.has(source)}
-        steps = [*([DOWNLOADS] if missing else []), *(definition.name for definition in chain), IMAGE]
-        self.progress.begin(steps)
-        if missing:
-            stages.append(self.fetch(wanted, missing))
-        for number, (definition, key) in enumerate(zip(chain, keys, strict=True)):
-            clock = StageClock()
-            entry = taken.find(key, content)
-            hit = entry is not None
-            self.progress.step_started(definition.name, None if hit else self.last_s.get(definition.layers))
+        """Return the results of all steps, the base first, and what each took."""
+        base = content = content_below(steps[0])
+        # a base that is a file is below as it is: nothing of it is unpacked or written again
+        found = [steps[0].origin] if content and steps[0].origin is not None else []
+        last_s, progress = self.cache.seconds(), self.plan.progress
+        held = cached_prefix(inputs, content, self.take)
+        stages = self.begin(steps, inputs, len(held))
+        for number, (step, made_of) in enumerate(zip(steps, inputs, strict=True)):
+            clock, key = StageClock(), layer_key(made_of, content)
+            entry = held[number] if number < len(held) else self.take(key)
+            is_kept = entry is not None
+            progress.step_started(step.name, None if is_kept else last_s.get(step.layers))
             if entry is None:
-                kept = kept_key(chain, number, base)
-                entry = self._build(definition, key, content, kept, found, strategy, taken)
+                of_step = self.step(step, step.name, made_of["environment"])
+                entry = self.build(of_step, key, kept_key(steps, number, base), found, strategy)
             else:
-                self.log.write(f"== {definition.name}: kept from before, {entry.key}\n".encode())
-            stages.append(clock.stage(definition.name, entry.size_bytes, reused=hit))
-            self.progress.step_done(stages[-1])
+                self.log.write(f"== {step.name}: kept from before, {entry.key}\n".encode())
+            stages.append(clock.stage(step.name, entry.size_bytes, reused=is_kept))
+            progress.step_done(stages[-1])
             found.append(entry.data)
             content = content_with(content, entry)
             # of two steps, a base is what both came to
-            base = content if number and definition.parent is None else base or entry.sha256
+            base = content if number and step.parent is None else base or entry.sha256
         return found, stages
 
-    def fetch(self, wanted: Sequence[LockedSource], missing: Collection[LockedSource]) -> BuildStage:
-        """Get sources into the store: what cannot be had stops the build before an hour of it has gone by."""
-        self.progress.step_started(DOWNLOADS)
+    def begin(self, steps: Sequence[Definition], inputs: Sequence[Mapping[str, Any]], first: int) -> list[BuildStage]:
+        """Name all that will be done, and get the sources that are not here: else an hour of a build may be lost."""
+        downloads, progress = self.plan.downloads, self.plan.progress
+        wanted = list(sources_to_fetch(steps, inputs, first, self.cache))
+        missing = {source for source in wanted if not downloads.has(source)}
+        progress.begin([*([DOWNLOADS] if missing else []), *(step.name for step in steps), IMAGE])
+        if not missing:
+            return []
+        progress.step_started(DOWNLOADS)
         clock = StageClock()
-        paths = self.downloads.sources(wanted, self.progress.line)
+        paths = downloads.sources(wanted, progress.line)
         got = sum(path.stat().st_size for path in {paths[source] for source in missing})
         stage = clock.stage(DOWNLOADS, got, reused=False)
-        self.progress.step_done(stage)
+        progress.step_done(stage)
+        return [stage]
+
+    def take(self, key: CacheKey) -> CacheEntry | None:
+        """Return the result of a key, if all of it is what it was, under a name that nobody removes meanwhile.
+
+        What is damaged is removed. Raises FailedError if it cannot be.
+        """
+        entry = self.cache.find(key)
+        if entry is None:
+            return None
+        held = self.cache.pin(entry, self.scratch / _TAKEN)
+        if self.cache.is_whole(held):
+            return held
+        self.plan.progress.notice(f"{', '.join(entry.layers)}: is damaged in the cache, and removed from it")
+        self.cache.remove(entry.key)
+        held.data.unlink(missing_ok=True)
+        return None
+
+    def build(
+        self, step: LayerBuild, key: CacheKey, kept: CacheKey, below: Sequence[Path], strategy: Strategy
+    ) -> CacheEntry:
+        """Build one layer, or the base where nothing is below, and put it into the cache."""
+        definition, start = step.definition, time.monotonic()
+        names = ", ".join(definition.layers)
+        with self.cache.building() as folder:
+            self.log.write(f"== {definition.name}\n".encode())
+            write_definitions([definition], step.folder, self.plan.downloads, self.plan.progress.line)
+            target = folder / f"data{'.sqfs' if below else '.sif'}"
+            with step.naming_errors():
+                if below:
+                    with self.keeping(step, kept):
+                        strategy.layer(step, below, target)
+                else:
+                    strategy.base(step, target, self.plan.downloads)
+            if note := require_gpu_code(names, definition.gpus, target, of_wheels=definition.gpu_of_wheels):
+                self.log.write(f"{note}\n".encode())
+            took_s = time.monotonic() - start
+            entry = self.cache.store(key, target, layers=definition.layers, seconds=took_s)
+            remove_tree(step.folder)
+            return self.cache.pin(entry, self.scratch / _TAKEN)
+
+    def keeping(self, step: LayerBuild, key: CacheKey) -> AbstractContextManager[None]:
+        if not self.plan.keeps_compiled:
+            return nullcontext()
+        names, notice = step.definition.layers, self.plan.progress.notice
+        return keeping(self.cache, key, names, step.kept, notice, lambda: step.has_ended)
+
+    def step(self, definition: Definition, name: str, exports: str = "") -> LayerBuild:
+        folder, plan = self.scratch / name, self.plan
+        folder.mkdir()
+        environment = clean_environment(plan.environment)
+        return LayerBuild(plan.machine, environment, definition, folder, self.log, plan.progress.line, exports)
+
+    def image(self, layers: Sequence[Path], number: str, permissions: int) -> BuildStage:
+        """Weave the layers, and one more that says what is in them, into the image; return what that took."""
+        plan, clock = self.plan, StageClock()
+        plan.progress.step_started(IMAGE)
+        with written_by_rename(plan.output) as partial_image:
+            base, *above = layers
+            if not can_weave([base]):
+                base = packed_again(self.step(plan.chain[0], "base"), base)
+            described, front = self.described([base, *above], number)
+            weave([base, *above, described], partial_image, front.size_bytes)
+            sif_writer.write_front(partial_image, front, identity=number)
+            open_image(partial_image).close()
+            partial_image.chmod(permissions)
+        stage = clock.stage(IMAGE, plan.output.stat().st_size, reused=False)
+        plan.progress.step_done(stage)
         return stage
 
-    def _build(
-        self,
-        definition: Definition,
-        key: CacheKey,
-        content: str,
-        kept_key: CacheKey,
-        below: Sequence[Path],
-        strategy: Strategy,
-        taken: CacheLease,
-    ) -> CacheEntry:
-        with self.cache.making(key, self.progress.notice) as folder:
-            if (made := taken.find(key, content)) is not None:  # by the one that was waited for
-                return made
-            start = time.monotonic()
-            self.log.write(f"== {definition.name}\n".encode())
-            step = self.step(definition, definition.name)
-            write_definitions([definition], step.folder, self.downloads, self.progress.line)
-            target = folder / f"data{'.sqfs' if below else '.sif'}"
-            if below:
-                with self._keeping(step, kept_key), step.named():
-                    strategy.layer(step, below, target)
-            else:
-                with step.named():
-                    strategy.base(step, target, self.downloads)
-            named = ", ".join(definition.layers)
-            if note := require_gpu_code(named, definition.gpus, target, of_wheels=definition.gpu_of_wheels):
-                self.log.write(f"{note}\n".encode())
-            seconds = time.monotonic() - start
-            entry = self.cache.keep(key, target, layers=definition.layers, seconds=seconds, below=content)
-            remove_tree(step.folder)
-            return taken.hold(entry)
-
-    def _keeping(self, step: LayerBuild, key: CacheKey) -> AbstractContextManager[None]:
-        if not self.keeps_compiled:
-            return nullcontext()
-        return keeping(self.cache, key, step.definition.layers, step.kept, self.progress.notice)
+    def described(self, layers: Sequence[Path], number: str) -> tuple[Path, sif_writer.Front]:
+        """Return one more layer, with what engines look for and how the others were built, and what the SIF says."""
+        plan, chain = self.plan, self.plan.chain
+        step = self.step(chain[-1], "described")
+        root, target = step.folder / "root", step.folder / "described.sqfs"
+        with open_stack(layers) as image:
+            sources = (source for one in chain for source in sources_of(one))
+            manifest = to_text(make_manifest(image, plan.node)).encode()
+            documents = {**plan.documents, SBOM: bill(Inventory(image), sources, number), MANIFEST: manifest}
+            write_folder(root, chain, documents)
+            said = chain[1:] if is_by_engine(chain[0], plan.machine) else chain
+            write_metadata(root, image.root, said, {MANIFEST_LABEL: MANIFEST_PATH})
+            if image.root.exists(f"/{FOLDER}"):  # of a base that lumiimg has built: its word is hidden
+                step.run_helper("hide", root, Path(FOLDER), *layers)
+        squash(plan.machine, root, target, within=step.as_root)
+        return target, sif_writer.Front(chain[-1].text, documents)
 
 
 def new_strategy(way: Way, scratch: Path) -> Strategy:

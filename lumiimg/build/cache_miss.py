@@ -6,16 +6,15 @@ import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.build.fetch import content_with, lowest
-from lumiimg.build.keys import layer_keys
-from lumiimg.build.steps import content_below, steps_of
+from lumiimg.build.keys import layer_key
+from lumiimg.build.steps import cached_prefix, content_below, content_with, inputs_of, steps_of
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
-    from lumiimg.build.capabilities import BuildMachine
+    from lumiimg.build.build_host import BuildHost
+    from lumiimg.build.cache import CacheEntry, LayerCache
     from lumiimg.definition.definition import Definition
 
 NOT_YET = "not known before the layers below are built"
@@ -26,7 +25,8 @@ class Difference:
     """One part of a key that is another."""
 
     part: str
-    """`parent`, `engine`, `owners`, `mksquashfs`, `origin`, `files/…`, `definition`; `content`: of what is below it."""
+    """`content` (of what is below it), `engine`, `owners`, `mksquashfs`, `origin`, `files/…`, `environment` (of the
+    layers below), `definition`."""
     lines: tuple[str, ...]
     """What changed, as a unified diff where it is a text."""
 
@@ -59,7 +59,7 @@ class CacheLookup:
         return ExitCode.GOOD if self.hit else ExitCode.NO
 
 
-def steps_to(layer: str, chain: Sequence[Definition], machine: BuildMachine) -> tuple[Definition, ...]:
+def steps_to(layer: str, chain: Sequence[Definition], machine: BuildHost) -> tuple[Definition, ...]:
     """Return the steps of a build up to that of a layer. Raises BadInputError for a layer that the image lacks."""
     steps = steps_of(chain, machine)
     names = [step.layers[0] for step in steps]
@@ -69,51 +69,41 @@ def steps_to(layer: str, chain: Sequence[Definition], machine: BuildMachine) -> 
 
 
 def why_rebuilt(
-    steps: Sequence[Definition], chain: Sequence[Definition], machine: BuildMachine, cache: LayerCache
+    steps: Sequence[Definition], chain: Sequence[Definition], machine: BuildHost, cache: LayerCache
 ) -> CacheLookup:
     """Answer for the last of the steps."""
-    found = why(cache, layer_keys(steps, machine), steps[-1].layers, content_below(chain[0]))
+    found = why(cache, inputs_of(steps, machine), steps[-1].layers, content_below(chain[0]))
     return replace(found, below=steps[-2].layers[0]) if len(steps) > 1 else found
 
 
-def why(cache: LayerCache, keys: Sequence[CacheKey], layers: tuple[str, ...], content: str) -> CacheLookup:
-    """Compare the last key, which is that of `layers`, with those of the same layer that are in the cache.
+def why(cache: LayerCache, inputs: Sequence[Mapping[str, Any]], layers: tuple[str, ...], content: str) -> CacheLookup:
+    """Compare the last step, which is that of `layers`, with what the cache has of the same layer.
 
-    The nearest has the fewest other lines. `keys` are those of all that is below it, too, and `content` that of what
+    The nearest has the fewest other lines. `inputs` are those of all that is below it, too, and `content` that of what
     is below the first.
     """
-    key, below = keys[-1], lowest(keys[:-1], cache.find, content)
+    below = cached_prefix(inputs[:-1], content, cache.find)
     for entry in below:
         content = content_with(content, entry)
-    is_known = len(below) == len(keys) - 1
-    found = cache.find(key, content) if is_known else None
-    base = next(iter(below), found if len(keys) == 1 else None)
+    is_known = len(below) == len(inputs) - 1
+    key = layer_key(inputs[-1], content)
+    found = cache.find(key) if is_known else None
+    base = next(iter(below), found if len(inputs) == 1 else None)
     if found is not None:
         return CacheLookup(layers, found, base=base)
-    others = [
-        ([*differences(cache.key_of(entry), key.parts), *_below(entry, content, is_known=is_known)], entry)
-        for entry in cache.entries()
-        if entry.layers == layers
-    ]
+    wanted = key.parts if is_known else {**key.parts, "content": NOT_YET}
+    others = [(differences(cache.key_of(entry), wanted), entry) for entry in cache.entries() if entry.layers == layers]
     if not others:
         return CacheLookup(layers, None, base=base)
     nearest, entry = min(others, key=lambda other: sum(len(one.lines) for one in other[0]))
     return CacheLookup(layers, None, entry, tuple(nearest), base)
 
 
-def _below(entry: CacheEntry, content: str, *, is_known: bool) -> list[Difference]:
-    """Return whether a result was built on another content than it would lie over."""
-    if is_known and entry.below == content:
-        return []
-    now = content or "nothing"
-    return [Difference("content", (f"- {entry.below or 'nothing'}", f"+ {now if is_known else NOT_YET}"))]
-
-
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Return the parts in which two keys differ."""
     found = [
-        Difference(part, (f"- {old.get(part, 'nothing')}", f"+ {new.get(part, 'nothing')}"))
-        for part in ("format", "result", "engine", "owners", "mksquashfs", "origin", "parent")
+        Difference(part, (f"- {old.get(part) or 'nothing'}", f"+ {new.get(part) or 'nothing'}"))
+        for part in ("format", "engine", "owners", "mksquashfs", "origin", "content")
         if old.get(part) != new.get(part)
     ]
     before, after = (files if isinstance(files := key.get("files"), dict) else {} for key in (old, new))
@@ -121,6 +111,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         if before.get(name) != after.get(name):
             lines = (f"- {before.get(name, 'not there')}", f"+ {after.get(name, 'not there')}")
             found.append(Difference(f"files/{name.removeprefix('files/')}", lines))
-    was, will = (str(key.get("definition", "")).splitlines() for key in (old, new))
-    diff = [line for line in difflib.unified_diff(was, will, lineterm="", n=1) if not line.startswith(("---", "+++"))]
-    return [*found, *([Difference("definition", tuple(diff))] if diff else [])]
+    for part in ("environment", "definition"):
+        was, will = (str(key.get(part, "")).splitlines() for key in (old, new))
+        diff = [line for line in difflib.unified_diff(was, will, lineterm="", n=1) if line[:3] not in {"---", "+++"}]
+        found += [Difference(part, tuple(diff))] if diff else []
+    return found

@@ -126,7 +126,7 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
         gone.append(key)
         left -= sizes[key]
         freed += sizes[key]
-    cache.forget_all_but((whole.keys() | spared) - set(gone))
+    cache.sweep()
     if refused is not None:
         raise refused
     layers = tuple(key for key in gone if key not in images)
@@ -134,19 +134,21 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
 
 
 def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:
-    """Remove the entries whose layer or key (six digits or more of it) is wanted.
+    """Remove the entries whose layer or key (six digits or more of it) is wanted; by key also what cannot be read.
 
     Raises BadInputError for a name that nothing has.
     """
-    entries = list(cache.entries())
+    entries = {key: cache.read(key) for key in cache.names()}
+    going: dict[str, CacheEntry | None] = {}
     for name in wanted:
-        if not any(_is_called(entry, name) for entry in entries):
+        found = {key: entry for key, entry in entries.items() if _is_called(name, key, entry)}
+        if not found:
             raise BadInputError(f"the cache has no {name!r}", hint="lumiimg cache ls")
-    going = [entry for entry in entries if any(_is_called(entry, name) for name in wanted)]
-    for entry in going:
-        cache.remove(entry.key)
-    return CacheRemoved(tuple(entry.key for entry in going), (), sum(entry.size_bytes for entry in going))
+        going |= found
+    for key in going:
+        cache.remove(key)
+    return CacheRemoved(tuple(going), (), sum(entry.size_bytes for entry in going.values() if entry))
 
 
-def _is_called(entry: CacheEntry, name: str) -> bool:
-    return name in entry.layers or (len(name) >= _LEAST_DIGITS and entry.key.startswith(name))
+def _is_called(name: str, key: str, entry: CacheEntry | None) -> bool:
+    return (entry is not None and name in entry.layers) or (len(name) >= _LEAST_DIGITS and key.startswith(name))

@@ -3,62 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Literal, get_args
 
-from lumiimg.build.capabilities import CONTAINER, BuildMachine, was_seen
-from lumiimg.build.capability_cache import look_or_recall, recall
-from lumiimg.engine.engine import clean_environment, engines_here, programs_here
+from lumiimg.build.build_host import CONTAINER, BuildHost, look
+from lumiimg.engine.engine import clean_environment, engines_here
 from lumiimg.errors import MissingHereError
 
 Way = Literal["overlay", "sandbox"]
 WAYS: tuple[Way, ...] = get_args(Way)
 
 
-def machine_for_builds(environment: Mapping[str, str], cache: Path) -> BuildMachine:
+def host_for_builds(environment: Mapping[str, str]) -> BuildHost:
     """Return this machine with the engine that builds take. Raises MissingHereError where there is none at all."""
     clean = clean_environment(environment)
-    return first_that_works(look_or_recall(engine, clean, cache) for engine in engines_here(environment))
+    return first_that_works(look(engine, clean) for engine in engines_here(environment))
 
 
-def first_that_works(machines: Iterable[BuildMachine]) -> BuildMachine:
+def first_that_works(hosts: Iterable[BuildHost]) -> BuildHost:
     """Return the first whose engine was seen to start a container; the first of all where none was.
 
     Unlike a check, whose evidence is what the engine of jobs does, a build may take any: the image is the same.
     """
     passed_over = []
-    for machine in machines:
-        if was_seen(machine.trials, CONTAINER):
-            return machine
-        passed_over.append(machine)
+    for host in hosts:
+        if host.has(CONTAINER):
+            return host
+        passed_over.append(host)
     return passed_over[0]
 
 
-def recall_machine(environment: Mapping[str, str], cache: Path) -> BuildMachine | None:
-    """Return what `machine_for_builds` would, by what is kept alone; None where something would have to be tried."""
-    clean, machines = clean_environment(environment), []
-    for program in programs_here(environment):
-        machine = recall(program, clean, cache)
-        if machine is None or was_seen(machine.trials, CONTAINER):
-            return machine
-        machines.append(machine)
-    return machines[0] if machines else None
-
-
-def builds_here(machine: BuildMachine) -> bool | None:
+def builds_here(machine: BuildHost) -> bool | None:
     """Return whether images can be built; None where that is not known."""
     if not any(not faults for faults in faults_of(machine).values()):
         return False
-    return True if was_seen(machine.trials, CONTAINER) else None
+    return True if machine.has(CONTAINER) else None
 
 
-def faults_of(machine: BuildMachine) -> dict[str, tuple[str, ...]]:
+def faults_of(machine: BuildHost) -> dict[str, tuple[str, ...]]:
     """Return what stands against each way to build, the quickest first."""
     no_container = () if machine.starts else ("no container starts here",)
     return {way: (*no_container, *against(machine, way)) for way in WAYS}
 
 
-def choose_way(machine: BuildMachine, asked: Way | None) -> tuple[Way, str]:
+def choose_way(machine: BuildHost, asked: Way | None) -> tuple[Way, str]:
     """Return how layers are built here, and why.
 
     Raises MissingHereError for a way that is asked for and not to be had.
@@ -79,7 +66,7 @@ def choose_way(machine: BuildMachine, asked: Way | None) -> tuple[Way, str]:
     return chosen, passed or "the quickest"
 
 
-def against(machine: BuildMachine, way: str) -> list[str]:
+def against(machine: BuildHost, way: str) -> list[str]:
     """Return what stands against a way to build on this machine."""
     of_overlays: dict[str, object] = {
         "no user namespace with the user's ids": machine.maps_ids,

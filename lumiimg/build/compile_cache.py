@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import tarfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from lumiimg.build.kept_archive import TarFile
-from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
-from lumiimg.files import file_sha256
-from lumiimg.image.tree import FileKind, ImageError
+from lumiimg.files import file_sha256, open_regular
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
@@ -21,22 +19,29 @@ if TYPE_CHECKING:
 
     from lumiimg.build.cache import CacheKey, LayerCache
 
+UNREADABLE = (OSError, ValueError, RecursionError, tarfile.TarError)
+
 
 @contextmanager
 def keeping(
-    cache: LayerCache, key: CacheKey, layers: Sequence[str], folder: Path, on_notice: Callable[[str], None]
+    cache: LayerCache,
+    key: CacheKey,
+    layers: Sequence[str],
+    folder: Path,
+    on_notice: Callable[[str], None],
+    has_ended: Callable[[], bool],
 ) -> Iterator[None]:
     """Put into `folder` what the script of a layer kept when it ran before, on whatever stack.
 
     What is there afterwards is kept for the next run, also where the layer failed: that a script took out is gone.
-    Where the folder is not there, the script did not come to its end, and nothing changes.
+    Where the script did not come to its end, or the folder is gone, nothing changes.
     """
     names = ", ".join(layers)
     before = _put(cache, key, names, folder, on_notice)
     try:
         yield
     finally:
-        files = list(kept_files(folder)) if folder.is_dir() else None
+        files = list(kept_files(folder)) if folder.is_dir() and has_ended() else None
         try:
             if files is not None and digests(files) != before:
                 _keep(cache, key, layers, files)
@@ -53,9 +58,9 @@ def _put(
         return {}
     try:
         if not cache.is_whole(entry):
-            raise ImageError("is damaged", where=str(entry.data))  # noqa: TRY301 - as what unpacking it may find
+            raise tarfile.ReadError("it is damaged")
         unpack_kept(entry.data, folder)
-    except (OSError, ValueError, ImageError) as error:
+    except UNREADABLE as error:
         shutil.rmtree(folder, ignore_errors=True)
         cache.remove(entry.key)
         on_notice(f"{names}: its compile cache cannot be unpacked, so everything is compiled again: {error}")
@@ -69,9 +74,9 @@ def _keep(cache: LayerCache, key: CacheKey, layers: Sequence[str], files: Sequen
         cache.remove(key.digest)
         return
     told = tuple(f"{name} (compiled)" for name in layers)
-    with scratch_folder(cache.root / "work") as scratch:
+    with cache.building() as scratch:
         pack_kept(files, scratch / "data.tar")
-        cache.keep(key, scratch / "data.tar", layers=told, seconds=0.0, replaces=True)
+        cache.store(key, scratch / "data.tar", layers=told, seconds=0.0, replaces=True)
 
 
 def digests(files: Sequence[tuple[str, Path]]) -> dict[str, str]:
@@ -88,7 +93,7 @@ def kept_files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def pack_kept(files: Sequence[tuple[str, Path]], target: Path) -> None:
     """Write kept files into one. Raises OSError."""
-    with tarfile.open(target, "w") as archive:
+    with tarfile.open(target, "w", dereference=True) as archive:
         for name, path in files:
             archive.add(path, name, recursive=False)
 
@@ -96,17 +101,23 @@ def pack_kept(files: Sequence[tuple[str, Path]], target: Path) -> None:
 def unpack_kept(source: Path, folder: Path) -> None:
     """Write kept files into a new folder, nothing outside of it, and no more than the archive has itself.
 
-    Raises OSError, ImageError.
+    Raises what is in `UNREADABLE`: who shares the cache may have written the archive.
     """
     left = source.stat().st_size
-    with TarFile(source) as archive:
-        for member in archive.members():
+    with open_regular(source) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        for member in archive:
             path = PurePosixPath(member.name)
-            if member.kind is not FileKind.FILE or member.is_hard_link or path.is_absolute() or ".." in path.parts:
+            content = archive.extractfile(member) if member.isreg() else None
+            if content is None or path.is_absolute() or ".." in path.parts:
                 continue
-            left -= member.size_bytes
+            left -= member.size
             if left < 0:
-                raise ImageError(f"{member.name[:80]!r} is larger than the archive", where=str(source))
+                raise tarfile.ReadError(f"{member.name[:80]!r} is larger than the archive")
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            archive.copy(member, target)
+            with target.open("wb") as copy:
+                shutil.copyfileobj(content, copy)
+            if target.stat().st_size != member.size:
+                raise tarfile.ReadError("ends within a member")
+            with suppress(OSError, OverflowError):  # of a day that no file system knows
+                os.utime(target, (member.mtime, member.mtime))

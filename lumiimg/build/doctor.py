@@ -9,15 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.build.capabilities import (
+from lumiimg.build.build_host import (
     BASES_BY_DEBOOTSTRAP,
     CONTAINER,
-    BuildMachine,
+    BuildHost,
     CapabilityTrial,
+    look,
     program_of,
-    was_seen,
 )
-from lumiimg.build.capability_cache import look_again
 from lumiimg.build.choice import builds_here, faults_of, first_that_works
 from lumiimg.build.disk_space import FreeSpace, room_at
 from lumiimg.engine.engine import Engine, clean_environment, engines_here
@@ -57,7 +56,7 @@ _MANAGERS = (
 class DoctorResult:
     """What the engine can do here, and which ways to build that leaves."""
 
-    machine: BuildMachine
+    machine: BuildHost
     """With the engine that builds take."""
     trials: tuple[CapabilityTrial, ...]
     """In the order in which they were made."""
@@ -95,19 +94,17 @@ def examine(engines: Sequence[Engine], environment: Mapping[str, str], cache: Pa
 
     `engines` are those that LUMIIMG_ENGINE allows; of another, only whether it starts a container is said.
     """
-    machine, trials = _try(engines, environment, cache)
+    machine, trials = _try(engines, environment)
     rooms = room_at(cache), room_at(temporary_folder())
     return DoctorResult(machine, tuple(trials), cache, rooms, next_step(machine, environment))
 
 
-def _try(
-    engines: Sequence[Engine], environment: Mapping[str, str], cache: Path
-) -> tuple[BuildMachine, list[CapabilityTrial]]:
+def _try(engines: Sequence[Engine], environment: Mapping[str, str]) -> tuple[BuildHost, list[CapabilityTrial]]:
     """Return this machine with the engine that builds take, and all trials."""
     clean, others = clean_environment(environment), list[Engine]()
     with suppress(MissingHereError):
         others = [*engines_here({name: value for name, value in environment.items() if name != "LUMIIMG_ENGINE"})]
-    machines = {engine: look_again(engine, clean, cache) for engine in dict.fromkeys((*engines, *others))}
+    machines = {engine: look(engine, clean) for engine in dict.fromkeys((*engines, *others))}
     machine = first_that_works(machines[engine] for engine in engines)
     trials = [*machine.trials]
     for engine, other in machines.items():
@@ -118,13 +115,13 @@ def _try(
     return machine, trials
 
 
-def next_step(machine: BuildMachine | None, environment: Mapping[str, str]) -> Advice:
+def next_step(machine: BuildHost | None, environment: Mapping[str, str]) -> Advice:
     """Return one command to go on with: a build where it can work, else what gets what is missing.
 
     `machine` is None where nothing starts a container.
     """
     builds = machine is not None and builds_here(machine)
-    if machine is not None and builds and was_seen(machine.trials, BASES_BY_DEBOOTSTRAP):
+    if machine is not None and builds and machine.has(BASES_BY_DEBOOTSTRAP):
         return Advice(next="lumiimg build --recipe demo -o demo.sif")
     path = environment.get("PATH")
     # users of a cluster are not root, and its images come from registries
@@ -159,7 +156,7 @@ def _missing(manager: _Manager, path: str | None) -> list[str]:
     return [package for package, is_here in wanted.items() if not is_here]
 
 
-def _ids(machine: BuildMachine | None, path: str | None) -> str:
+def _ids(machine: BuildHost | None, path: str | None) -> str:
     """Return the command that gives this user ids of its own; nothing where it has some. Source: subuid(5)."""
     maps_ids = machine is not None and machine.maps_ids
     if maps_ids or not program_of("newuidmap", path) or own_ranges("/etc/subuid"):

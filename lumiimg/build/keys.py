@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.cache import CacheKey
 from lumiimg.definition.definition import VERSION_LABEL, Definition, Sections, export
@@ -18,44 +18,46 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.build.capabilities import BuildMachine
+    from lumiimg.build.build_host import BuildHost
 
-_LAYER_FORMAT = "lumiimg-layer-10"
+_LAYER_FORMAT = "lumiimg-layer-11"
 _KEPT_FORMAT = "lumiimg-kept-2"
 
 
-def layer_keys(chain: Sequence[Definition], machine: BuildMachine) -> tuple[CacheKey, ...]:
-    """Return the key of each layer: everything that its result depends on, from the definition down to the files.
+def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildHost) -> dict[str, Any]:
+    """Return what the result of a layer depends on, but the content of what is below it.
 
-    The day is not part of it: a base from a moving archive stays as it was until its result is removed from the cache,
-    or `build --fresh`.
+    `exports` set the variables of the layers below. The day is not part of it: a base from a moving archive stays as it
+    was until its result is removed from the cache, or `build --fresh`. What a definition only says of the image, as its
+    own variables, is not in the layer.
     """
-    keys: list[CacheKey] = []
-    kind = machine.engine.kind
-    for definition in chain:
-        keys.append(
-            CacheKey(
-                {
-                    "format": _LAYER_FORMAT,
-                    "parent": keys[-1].digest if keys else "",
-                    # what Apptainer writes, lumiimg writes to the byte
-                    "engine": (EngineKind.APPTAINER if kind is EngineKind.NAMESPACES else kind).value,
-                    **({} if definition.parent else _maker(machine, definition)),
-                    "owners": "kept" if machine.maps_ids else "lost",
-                    # another packs the same files into other bytes
-                    "mksquashfs": machine.mksquashfs_version,
-                    "definition": _without_version(definition.sections),
-                    "files": _digests(definition),
-                    **({"origin": stamp(definition.origin)} if definition.origin else {}),
-                    # without TLS anybody on the way may have put in another base
-                    **({"plain_http": True} if definition.plain_http else {}),
-                }
-            )
-        )
-    return tuple(keys)
+    sections, kind = definition.sections, machine.engine.kind
+    return {
+        "format": _LAYER_FORMAT,
+        # what Apptainer writes, lumiimg writes to the byte
+        "engine": (EngineKind.APPTAINER if kind is EngineKind.NAMESPACES else kind).value,
+        **({} if definition.parent else _maker(machine, definition)),
+        "owners": "kept" if machine.maps_ids else "lost",
+        # another packs the same files into other bytes
+        "mksquashfs": machine.mksquashfs_version,
+        "definition": sections.post + sections.test if definition.parent else _without_version(sections),
+        "environment": "\n".join(exports),
+        "files": _digests(definition),
+        **({"origin": stamp(definition.origin)} if definition.origin else {}),
+        # without TLS anybody on the way may have put in another base
+        **({"plain_http": True} if definition.plain_http else {}),
+    }
 
 
-def _maker(machine: BuildMachine, definition: Definition) -> dict[str, str]:
+def layer_key(inputs: Mapping[str, Any], content: str) -> CacheKey:
+    """Return the key of a layer with such inputs over such a content (`steps.content_with`); over nothing for a base.
+
+    Where a layer below is built again and comes to the same bytes, the key is the same.
+    """
+    return CacheKey({**inputs, "content": content})
+
+
+def _maker(machine: BuildHost, definition: Definition) -> dict[str, str]:
     """Return who makes a base, where that is to be seen in its files.
 
     Apptainer, where it does, gives the files of a registry's image to root.
@@ -133,10 +135,14 @@ def _stamp(digest: hashlib._Hash, path: str, seen: os.stat_result) -> None:
     digest.update(line.encode("utf-8", "surrogateescape"))
 
 
-def image_key(last: CacheKey, documents: Mapping[str, bytes]) -> str:
-    """Return what an image is made of, as one word: its number stands for it."""
-    parts = [
-        last.digest,
-        *(f"{name}:{hashlib.sha256(data).hexdigest()}" for name, data in sorted(documents.items())),
-    ]
+def image_number(
+    chain: Sequence[Definition], inputs: Sequence[Mapping[str, Any]], documents: Mapping[str, bytes]
+) -> str:
+    """Return what an image is made of, as one word, before any of it is built: definitions, inputs, and documents.
+
+    Its number in the file stands for it.
+    """
+    parts = [_without_version(definition.sections) for definition in chain]
+    parts += [CacheKey(one).digest for one in inputs]
+    parts += [f"{name}:{hashlib.sha256(data).hexdigest()}" for name, data in sorted(documents.items())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -8,53 +8,61 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import lumiimg
-from lumiimg.build.compile_cache import kept_files
-from lumiimg.build.safe_fs import new_file, remove, take_folder
+from lumiimg.definition.definition import BUILD_FOLDER
 from lumiimg.definition.writer import CLEAN
 from lumiimg.engine import engine as engines
+from lumiimg.engine.binds import BindSpec
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
-from lumiimg.errors import FailedError, LumiimgError, one_line
-from lumiimg.files import EPOCH, open_regular
+from lumiimg.engine.workspace import scratch_folder
+from lumiimg.errors import FailedError, one_line
+from lumiimg.files import EPOCH, temporary_folder
 from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lumiimg.build.capabilities import BuildMachine
+    from lumiimg.build.build_host import BuildHost
     from lumiimg.definition.definition import Definition
-    from lumiimg.image import RootFileSystem
 
-SCRIPT = ".post.script"
-"""Where engines put a definition's script while they run it."""
-HELD = ".lumiimg.kept"
-INSIDE = (sys.executable, "-P", "-m", "lumiimg.build.userns_helper")
-"""A program of ours (userns_helper.py); with -P nothing of the current folder is imported."""
+HELPER = (sys.executable, "-P", "-m", "lumiimg.build.changes")
+"""A program of ours (changes.py); with -P nothing of the current folder is imported."""
+SCRIPT_ENVIRONMENT = "/.singularity.d/env/91-environment.sh"
+"""What a script adds to the environment of the image. Source: apptainer.org/docs, definition files, %post."""
+_SCRIPT, _TEST, _RUNNING = ".script", ".test", ".running"
 _FULL_BYTES = 16 * 1024 * 1024
 _DISK_FULL = "No space left on device"
+_STICKY = 0o1777
 
 
 @dataclass
 class LayerBuild:
     """What a strategy needs to build one layer."""
 
-    machine: BuildMachine
+    machine: BuildHost
     environment: Mapping[str, str]
     definition: Definition
     folder: Path
-    """Its own; the definition and its files are in it. What it holds is removed when the layer is done."""
+    """Its own; the files that its script gets are in it. What it holds is removed when the layer is done."""
     log: IO[bytes]
     tell: Callable[[str], None]
+    exports: str = ""
+    """Commands by which the layers below set variables, which are not in the image before that is whole."""
     disk_was_full: bool = False
+
+    @property
+    def work(self) -> Path:
+        """What the script has at BUILD_FOLDER, to write into."""
+        return self.folder / "work"
 
     @property
     def kept(self) -> Path:
         """What the layer's script keeps between builds (`KEPT`): from an earlier one, then from this."""
-        return self.folder / "kept"
+        return self.work / self.definition.layers[0] / "kept"
 
     @property
     def scratch(self) -> Path:
@@ -62,6 +70,11 @@ class LayerBuild:
         folder = self.folder / "scratch"
         folder.mkdir(exist_ok=True)
         return folder
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the script came to its end, well or not: then nothing that it keeps is half written."""
+        return not (self.work / _RUNNING).exists()
 
     def on_line(self, text: str) -> None:
         """Pass a line on, and see whether there is room left: once something has failed, there is again.
@@ -95,37 +108,80 @@ class LayerBuild:
             )
         )
 
+    def script(self, place: str, *, sourced: Sequence[str] = ()) -> list[str]:
+        """Write what runs the script of the layer, which finds its files at `place`; return how it is called.
+
+        `sourced`: files of the image from which it takes variables, where no engine has done so.
+        """
+        lines = [f"[ ! -e {file} ] || . {file}" for file in sourced]
+        lines += [self.exports, f"[ ! -e {SCRIPT_ENVIRONMENT} ] || . {SCRIPT_ENVIRONMENT}"]
+        lines.append(f"trap 'rm -f {BUILD_FOLDER}/{_RUNNING}' EXIT")
+        argv = self._program(_SCRIPT, "\n".join([*lines, self.definition.sections.post.removesuffix(CLEAN)]), place)
+        (self.work / _RUNNING).touch()
+        return argv
+
+    def test(self, place: str) -> list[str]:
+        """Write the test of the layer; return how it is called."""
+        return self._program(_TEST, self.definition.sections.test, place)
+
+    def _program(self, name: str, text: str, place: str) -> list[str]:
+        self.work.mkdir(exist_ok=True)
+        (self.work / name).write_text(text, encoding="utf-8")
+        return ["/bin/bash", f"{place}/{name}"]
+
+    @contextmanager
+    def binds(self, place: str) -> Iterator[list[BindSpec]]:
+        """Yield what a script has of this machine: its files to read, the rest to write into, and a /tmp of its own.
+
+        It sees the hosts of this machine and may add to them: in an engine's own build, that is not kept either.
+        """
+        found = [BindSpec(f"{self.work}", place)]
+        layer = self.definition.layers[0]
+        for folder in sorted((self.folder / "files" / layer).glob("*")):
+            (self.work / layer / folder.name).mkdir(parents=True, exist_ok=True)
+            found.append(BindSpec(f"{folder}", f"{place}/{layer}/{folder.name}", read_only=True))
+        hosts = self.scratch / "hosts"
+        with suppress(OSError):  # not on every machine
+            shutil.copyfile("/etc/hosts", hosts)
+            found.append(BindSpec(f"{hosts}", "/etc/hosts"))
+        # where temporary files are quick to write, often memory
+        with scratch_folder(temporary_folder()) as private:
+            for target in ("/tmp", "/var/tmp"):  # noqa: S108 - of the image
+                source = private / target[1:].replace("/", "-")
+                source.mkdir()
+                source.chmod(_STICKY)
+                found.append(BindSpec(f"{source}", target))
+            yield found
+
     def run(
         self,
         root: Path,
         argv: Sequence[str],
+        place: str,
         *,
         writable: bool = False,
         within: Callable[[list[str | Path]], list[str | Path]] | None = None,
     ) -> None:
-        """Run a script in an image, as `engines.run_script` does. Raises FailedError if it fails.
+        """Run a program of `script` or `test` in an image, as `engines.run_script` does. Raises FailedError.
 
-        It sees the hosts of this machine and may add to them: in an engine's own build, that is not kept either.
         `within`: what the command is run by, as root of a namespace; there the kernel makes the container.
         """
-        hosts = self.scratch / "hosts"
-        with suppress(OSError):  # not on every machine
-            shutil.copyfile("/etc/hosts", hosts)
-        self.check(
-            engines.run_script(
-                self.machine.engine if within is None else engines.of_kernel(),
-                root,
-                argv,
-                environment=self.environment,
-                scratch=self.scratch,
-                writable=writable,
-                own_processes=self.machine.own_processes,
-                hosts=hosts if hosts.exists() else None,
-                within=within,
-                log=self.log,
-                on_line=self.on_line,
+        with self.binds(place) as binds:
+            self.check(
+                engines.run_script(
+                    self.machine.engine if within is None else engines.of_kernel(),
+                    root,
+                    argv,
+                    environment=self.environment,
+                    scratch=self.scratch,
+                    writable=writable,
+                    own_processes=self.machine.own_processes,
+                    binds=binds,
+                    within=within,
+                    log=self.log,
+                    on_line=self.on_line,
+                )
             )
-        )
 
     def command(
         self, argv: Sequence[str | Path], *, told: bool = False, variables: Mapping[str, str] | None = None
@@ -165,14 +221,14 @@ class LayerBuild:
             )
         self.check(done)
 
-    def inside(self, command: str, *paths: Path) -> None:
-        """Have userns_helper.py do something to files of a layer. Raises FailedError."""
-        completed = self.as_root([*INSIDE, command, *paths])
+    def run_helper(self, command: str, *paths: Path) -> None:
+        """Have changes.py do something to files of a layer. Raises FailedError."""
+        completed = self.as_root([*HELPER, command, *paths])
         if not completed.ok:
             raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=self.definition.name)
 
     @contextmanager
-    def named(self) -> Iterator[None]:
+    def naming_errors(self) -> Iterator[None]:
         """Have what the system refuses while the layer is built told as its failure. Raises FailedError."""
         try:
             yield
@@ -183,72 +239,6 @@ class LayerBuild:
             raise FailedError(
                 f"layer {', '.join(self.definition.layers)}: {where}{what}", hint=known.remedy if known else None
             ) from error
-
-    def require_own(self, root: Path, hint: str) -> None:
-        """Raise FailedError where a root folder is that of an id which is the user's only as root of a namespace."""
-        seen = root.lstat()
-        if seen.st_uid != os.geteuid() and not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-            raise FailedError(
-                f"layer {', '.join(self.definition.layers)}: the folder / of the image belongs to another id than "
-                "root, and cannot be written here",
-                hint=hint,
-            )
-
-    @contextmanager
-    def placed(self, upper: Path, below: RootFileSystem) -> Iterator[list[str]]:
-        """Put the script into `upper`, with what it copies and what an earlier run kept; yield how it is called.
-
-        Afterwards what it keeps is in the folder `kept` of the step, also where it failed. Raises FailedError.
-        """
-        staged = [(file.target, self.folder / file.path) for file in self.definition.files]
-        staged += [(f"{self.definition.kept}/{name}", path) for name, path in kept_files(self.kept)]
-        for target, source in staged:
-            self._place(source, upper, below, target)
-        # by the shell, and whatever comes of it: a compile of hours is not lost because of what comes after it
-        hold = f"[ ! -d {self.definition.kept} ] || mv {self.definition.kept} /{HELD}"
-        post = self.definition.sections.post.removesuffix(CLEAN)
-        # what an image has under the name is none of the layer's; the shell removes it where nothing leads out of it
-        text = f"rm -rf /{HELD}; trap 'code=$?; {hold}; {CLEAN.strip()}; exit $code' EXIT\n{post}"
-        # the name is an engine's own: whatever an image has there, engines replace it, too
-        with new_file(upper, f"/{SCRIPT}", 0o644) as file:
-            file.write(text.encode())
-        try:
-            yield ["/bin/bash", f"/{SCRIPT}"]
-        except BaseException:
-            with suppress(LumiimgError, OSError):  # why it failed is what counts
-                self._take_back(upper)
-            raise
-        self._take_back(upper)
-
-    def _take_back(self, upper: Path) -> None:
-        """Take the script, and what it keeps, out of the root folder again. Raises FailedError, OSError."""
-        self.require_own(upper, "the script changed its owner: / must belong to root")
-        shutil.rmtree(self.kept, ignore_errors=True)
-        take_folder(upper, HELD, self.kept)
-        remove(upper, f"/{SCRIPT}")
-
-    def _place(self, source: Path, upper: Path, below: RootFileSystem, path: str) -> None:
-        """Copy a file to where the image has that path; folders above it that are not there yet are made.
-
-        Raises FailedError if it cannot be.
-        """
-        parents = [str(parent) for parent in PurePosixPath(path).parents]
-        there = next(parent for parent in parents if below.exists(parent))
-        if not below.is_dir(there):
-            raise FailedError("is not a folder in the image", where=there)
-        # A link of the image leads to a place in the image, never to one of this machine. What then still is one leads
-        # nowhere there, and is not replaced: it is the image's. A file or link of the last name is: a layer below left
-        # it, where lumiimg puts its own.
-        target = below.resolve(there) + path.removeprefix(there.rstrip("/"))
-
-        def permissions(folder: str) -> int:
-            return below.stat(folder).permissions if below.is_dir(folder) else 0o755
-
-        try:
-            with open_regular(source) as content, new_file(upper, target, 0o644, permissions=permissions) as file:
-                shutil.copyfileobj(content, file)
-        except OSError as error:
-            raise FailedError(f"cannot be made: {error.strerror or error}", where=path) from error
 
     def check(self, completed: Completed) -> None:
         """Raise FailedError, with what is known of such a failure, for a program that failed."""

@@ -7,13 +7,12 @@ pipes, takes owners of links and set-user-id bits away, and refuses what scripts
 
 from __future__ import annotations
 
+import stat
 from typing import TYPE_CHECKING
 
-from lumiimg.build.engine_metadata import begin_layer, kept, write_facts
-from lumiimg.build.layer_root import OWN, LayerRoot
+from lumiimg.build.safe_fs import mount_points
 from lumiimg.build.squash import squash
-from lumiimg.build.strategy import Strategy, offset_of
-from lumiimg.definition.engine_reader import read_definition
+from lumiimg.build.strategy import Strategy, offset_of, require_own_folder
 from lumiimg.image import open_stack
 
 if TYPE_CHECKING:
@@ -30,22 +29,24 @@ class Overlay(Strategy):
         """Run a layer's script over `below`, and write what it changed as a squashfs."""
         upper, placed = step.folder / "upper", step.folder / "placed.json"
         upper.mkdir()
-        step.inside("place", upper, placed, *below)
-        with open_stack(below) as image:
-            upper.chmod(image.root.stat("/").permissions)
-            root = LayerRoot(upper, image.root)
-            begin_layer(root)
-            with kept(step.definition.layers, upper, image.root), step.placed(upper, image.root) as argv:
-                merged, within = _mounted(step, below, upper)
-                step.run(merged, argv, writable=True, within=within)
-            write_facts(root, read_definition(step.definition.text))
-        step.inside("take", upper, placed, *below)
+        step.run_helper("place", upper, placed, *below)
+        _run(step, below, upper, step.script)
+        step.run_helper("take", upper, placed, *below)
         squash(step.machine, upper, target, within=step.as_root)
+        require_own_folder(step, below, target)
         if step.definition.sections.test:
             lost = step.folder / "lost"  # with what a test writes
             lost.mkdir()
-            merged, within = _mounted(step, [*below, target], lost)
-            step.run(merged, [f"{OWN}/test"], writable=True, within=within)
+            _run(step, [*below, target], lost, step.test)
+
+
+def _run(step: LayerBuild, layers: Sequence[Path], upper: Path, program: Callable[[str], list[str]]) -> None:
+    """Run a program of a layer over `layers`; what it writes is in `upper`."""
+    with open_stack(layers) as image:
+        upper.chmod(image.root.stat("/").permissions | stat.S_IWUSR)
+        with mount_points(upper, image.root) as place:
+            merged, within = _mounted(step, layers, upper)
+            step.run(merged, program(place), place, writable=True, within=within)
 
 
 def _mounted(

@@ -1,8 +1,8 @@
-"""Files below a root folder that an image, a layer or a script has filled: no link in it leads this program anywhere.
+"""A root folder that an image, a layer or a script has filled: no link in it leads this program anywhere.
 
 Each folder of a path is opened by its name in the one above, never through a link, so that nobody can put one there
-between a look and a write (openat(2), O_NOFOLLOW). Paths are those of the image, and have no `..`. All raise OSError
-for what the system refuses, FailedError for what of the image is in the way.
+between a look and what is done (openat(2), O_NOFOLLOW). Paths are those of the image, and have no `..`. All raise
+OSError for what the system refuses, a link in the way among it; FailedError for what cannot be a path.
 """
 
 from __future__ import annotations
@@ -10,42 +10,36 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
 
+from lumiimg.definition.definition import BUILD_FOLDER
 from lumiimg.errors import FailedError
 
+if TYPE_CHECKING:
+    from lumiimg.image import RootFileSystem
+
+OWN = "/.singularity.d"
+"""The folder in an image that is an engine's own."""
 OWN_XATTRS = "user.overlay."
 """What overlayfs notes down about its own work. Source: kernel Documentation/filesystems/overlayfs.rst, `userxattr`."""
+MOUNT_FOLDERS = ("/dev", "/proc", "/root", "/var/tmp", "/tmp", "/etc", "/sys", "/home", f"{OWN}/env")  # noqa: S108
+MOUNT_FILES = ("/etc/hosts", "/etc/resolv.conf")
+"""Where engines mount what is this machine's, and where scripts add to the environment. Source: apptainer 1.4.5,
+internal/pkg/build/sources/base_environment.go."""
 _OPAQUE = f"{OWN_XATTRS}opaque"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _for_all(_path: str) -> int:
-    return 0o755
-
-
 @contextmanager
-def folder(
-    root: Path,
-    path: str,
-    *,
-    makes: bool = False,
-    replaces: bool = False,
-    permissions: Callable[[str], int] = _for_all,
-) -> Iterator[int]:
-    """Yield the descriptor of a folder.
-
-    `makes`: folders that are not there are made, with `permissions` of their paths; `replaces`: what is in the way and
-    is not a folder makes way for one, for folders that are an engine's or lumiimg's own.
-    """
-    at, here = os.open(root, _FOLDER), ""
+def folder(root: Path, path: str) -> Iterator[int]:
+    """Yield the descriptor of a folder."""
+    at = os.open(root, _FOLDER)
     try:
         for name in _names(path):
-            here = f"{here}/{name}"
-            inner = _enter(at, name, here, makes=makes, replaces=replaces, permissions=permissions)
+            inner = os.open(name, _FOLDER, dir_fd=at)
             os.close(at)
             at = inner
         yield at
@@ -54,66 +48,84 @@ def folder(
 
 
 @contextmanager
-def new_file(
-    root: Path, path: str, mode: int, *, replaces: bool = False, permissions: Callable[[str], int] = _for_all
-) -> Iterator[IO[bytes]]:
-    """Yield a new file to write to, in place of any file or link of that name; folders above it are made.
+def mount_points(root: Path, below: RootFileSystem) -> Iterator[str]:
+    """Have all places in a root folder on which something is mounted while a script runs; yield that of the build.
 
-    `replaces` and `permissions` are those of `folder`.
+    `below`: what a container shows of the folder, which may be the upper one of an overlay. A place that a link of the
+    image leads to is made where it leads in the image. Afterwards the place of the build is gone, the others stay.
+
+    Raises FailedError where what the image has there is not a folder.
     """
-    above, name = _split(path)
-    with folder(root, above, makes=True, replaces=replaces, permissions=permissions) as at:
-        with _written(at):
-            _make_way(at, name, path)
-            descriptor = os.open(
-                name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=at
-            )
-        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor has no path
-            yield file
-            file.flush()  # a write takes set-user-id bits away
-            os.fchmod(descriptor, mode)
-
-
-def new_link(root: Path, path: str, text: str) -> None:
-    """Make a symlink in place of any file or link of that name, and folders above it in place of what is none."""
-    above, name = _split(path)
-    with folder(root, above, makes=True, replaces=True) as at, _written(at):
-        _make_way(at, name, path)
-        os.symlink(text, name, dir_fd=at)
-
-
-def open_file(root: Path, path: str, flags: int) -> int:
-    """Return the descriptor of a regular file: of nothing else, as a FIFO would be waited for."""
-    above, name = _split(path)
-    with folder(root, above) as at:
-        mode = _mode(at, name)
-        if mode is not None and not stat.S_ISREG(mode):
-            raise _in_the_way(mode, path, "file")
-        # what came in its place since then is opened without waiting, and is not a regular file either
-        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
-        if stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
-            return descriptor
-        os.close(descriptor)
-        raise _in_the_way(mode, path, "file")
-
-
-def read_file(root: Path, path: str, limit_bytes: int) -> bytes:
-    """Return all of a regular file. Raises FailedError for one of more than `limit_bytes`."""
-    with open(open_file(root, path, os.O_RDONLY), "rb") as file:
-        content = file.read(limit_bytes + 1)
-    if len(content) > limit_bytes:
-        raise FailedError(f"a file of more than {limit_bytes} bytes", where=path)
-    return content
-
-
-def mode_of(root: Path, path: str) -> int | None:
-    """Return st_mode of what has a name, the link's where it is one; None where there is none."""
-    above, name = _split(path)
+    for path in (*MOUNT_FOLDERS, *MOUNT_FILES):
+        if not below.exists(path) and (place := lacking(below, path)) is not None:
+            _make(root, below, place, is_file=path in MOUNT_FILES)
+    place = lacking(below, BUILD_FOLDER)
+    if place is None or (below.exists(BUILD_FOLDER) and not below.is_dir(BUILD_FOLDER)):
+        raise FailedError("is not a folder in the image, and lumiimg builds there", where=BUILD_FOLDER)
+    _make(root, below, place)
     try:
-        with folder(root, above) as at:
-            return _mode(at, name)
-    except (FailedError, FileNotFoundError):
-        return None  # below a link or a file there is nothing
+        yield place
+    finally:
+        above, _, name = place.rpartition("/")
+        with suppress(OSError, FailedError), folder(root, above) as at, _written(at):
+            os.rmdir(name, dir_fd=at)
+
+
+def lacking(below: RootFileSystem, path: str) -> str | None:
+    """Return where in the image a path is or would be, without any link; None below a link to nothing, or a file."""
+    there, rest = path, ""
+    while not below.exists(there):
+        above, _, name = there.rpartition("/")
+        with suppress(FileNotFoundError, NotADirectoryError):
+            below.stat(there, follow=False)
+            return None
+        there, rest = above or "/", f"/{name}{rest}"
+    if rest and not below.is_dir(there):
+        return None
+    return below.resolve(there).rstrip("/") + rest
+
+
+def _make(root: Path, below: RootFileSystem, path: str, *, is_file: bool = False) -> None:
+    """Make a folder, or an empty file, and the folders above it, with the permissions that these have below."""
+    *above, last = _names(path)
+    at, here = os.open(root, _FOLDER), ""
+    try:
+        for name in above if is_file else (*above, last):
+            here = f"{here}/{name}"
+            try:
+                inner = os.open(name, _FOLDER, dir_fd=at)
+            except FileNotFoundError:
+                with _written(at):
+                    os.mkdir(name, 0o700, dir_fd=at)
+                inner = os.open(name, _FOLDER, dir_fd=at)
+                os.fchmod(inner, below.stat(here).permissions if below.is_dir(here) else 0o755)
+            os.close(at)
+            at = inner
+        if is_file:
+            with _written(at):
+                os.close(os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=at))
+    finally:
+        os.close(at)
+
+
+def open_file(at: int, name: str, flags: int) -> int:
+    """Return the descriptor of a regular file in an open folder: of nothing else, as a FIFO would be waited for."""
+    descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is not a file", name)
+
+
+def set_mode(at: int, name: str, mode: int) -> None:
+    """Set permissions of a file or folder in an open folder; never those of what a link leads to."""
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    try:
+        if not stat.S_ISLNK(os.fstat(descriptor).st_mode):
+            # fchmod(2) would want one that can be read; fchmodat(2) has no AT_SYMLINK_NOFOLLOW before Linux 6.6
+            Path(f"/proc/self/fd/{descriptor}").chmod(mode)
+    finally:
+        os.close(descriptor)
 
 
 def is_opaque(folder: Path) -> bool:
@@ -131,51 +143,6 @@ def listed(path: str | Path) -> list[str]:
         return []
 
 
-def remove(root: Path, path: str) -> None:
-    """Remove a file or a link, if there is one."""
-    above, name = _split(path)
-    with folder(root, above) as at, suppress(FileNotFoundError), _written(at):
-        os.unlink(name, dir_fd=at)
-
-
-def take_folder(root: Path, name: str, target: Path) -> None:
-    """Move a folder out of the root, if there is one of that name."""
-    with folder(root, "/") as at:
-        mode = _mode(at, name)
-        if mode is not None and stat.S_ISDIR(mode):
-            with _written(at):
-                os.rename(name, target, src_dir_fd=at)
-
-
-def set_mode(at: int, name: str, mode: int) -> None:
-    """Set permissions of a file or folder in an open folder; never those of what a link leads to."""
-    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-    try:
-        if not stat.S_ISLNK(os.fstat(descriptor).st_mode):
-            # fchmod(2) would want one that can be read; fchmodat(2) has no AT_SYMLINK_NOFOLLOW before Linux 6.6
-            Path(f"/proc/self/fd/{descriptor}").chmod(mode)
-    finally:
-        os.close(descriptor)
-
-
-def _enter(at: int, name: str, path: str, *, makes: bool, replaces: bool, permissions: Callable[[str], int]) -> int:
-    """Return the descriptor of a folder in an open one."""
-    mode = _mode(at, name)
-    if mode is not None and not stat.S_ISDIR(mode):
-        if not replaces:
-            raise _in_the_way(mode, path, "folder")
-        with _written(at):
-            os.unlink(name, dir_fd=at)
-        mode = None
-    if mode is not None or not makes:
-        return os.open(name, _FOLDER, dir_fd=at)
-    with _written(at):
-        os.mkdir(name, 0o700, dir_fd=at)
-    made = os.open(name, _FOLDER, dir_fd=at)
-    os.fchmod(made, permissions(path))
-    return made
-
-
 @contextmanager
 def _written(at: int) -> Iterator[None]:
     """Have a folder of our own open to us while names in it change: `/` is 0555 in the images of Red Hat's family."""
@@ -189,34 +156,6 @@ def _written(at: int) -> Iterator[None]:
         yield
     finally:
         os.fchmod(at, mode)
-
-
-def _make_way(at: int, name: str, path: str) -> None:
-    mode = _mode(at, name)
-    if mode is not None and stat.S_ISDIR(mode):
-        raise _in_the_way(mode, path, "file")
-    if mode is not None:
-        os.unlink(name, dir_fd=at)
-
-
-def _in_the_way(mode: int, path: str, wanted: str) -> FailedError:
-    kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFREG: "a file"}
-    what = kinds.get(stat.S_IFMT(mode), "a device or a pipe")
-    return FailedError(f"is {what} in the image, where a {wanted} is wanted", where=path)
-
-
-def _mode(at: int, name: str) -> int | None:
-    try:
-        return os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return None
-
-
-def _split(path: str) -> tuple[str, str]:
-    names = _names(path)
-    if not names:
-        raise FailedError("names no file", where=path)
-    return "/".join(names[:-1]), names[-1]
 
 
 def _names(path: str) -> list[str]:

@@ -11,13 +11,11 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from lumiimg.build.capabilities import PROOT_SLOWLY
-from lumiimg.build.engine_metadata import begin_layer, kept, write_facts
-from lumiimg.build.layer_root import OWN, LayerRoot
-from lumiimg.build.safe_fs import folder, set_mode
+from lumiimg.build.build_host import PROOT_SLOWLY
+from lumiimg.build.layer_build import SCRIPT_ENVIRONMENT
+from lumiimg.build.safe_fs import OWN, folder, mount_points, set_mode
 from lumiimg.build.squash import squash
-from lumiimg.build.strategy import Strategy, offset_of, write_sif
-from lumiimg.definition.engine_reader import read_definition
+from lumiimg.build.strategy import Strategy, offset_of, require_own_folder, write_sif
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.image import FileKind, open_image
 from lumiimg.image.unpacked_size import require_room
@@ -43,38 +41,38 @@ class Sandbox(Strategy):
         """Run a layer's script on what is below it, and write what it changed as a squashfs."""
         self._hold(step, below)
         root = self._root
-        step.require_own(root, "`--strategy overlay` can build on it, where `lumiimg doctor` finds all that it needs")
+        _require_own(step, root)
         before, delta = step.folder / "before.json", step.folder / "delta"
-        step.inside("list", root, before)
-        begin_layer(LayerRoot(root))
-        layers = step.definition.layers
-        with open_image(root) as image, kept(layers, root, image.root), step.placed(root, image.root) as argv:
-            self._run(step, argv)
+        step.run_helper("list", root, before)
+        root.chmod(stat.S_IMODE(root.stat().st_mode) | stat.S_IWUSR)
+        with open_image(root) as image, mount_points(root, image.root) as place:
+            self._run(step, place)
             if not step.machine.maps_ids:
                 _open_to_owner(root)
-        write_facts(LayerRoot(root), read_definition(step.definition.text))
-        step.inside("difference", root, before, delta)
-        step.inside("tidy", delta)
+        step.run_helper("difference", root, before, delta)
+        step.run_helper("tidy", delta)
         squash(step.machine, delta, target, within=step.as_root)
+        require_own_folder(step, below, target)
         if step.definition.sections.test:
-            step.run(root, [f"{OWN}/test"])
+            with open_image(root) as image, mount_points(root, image.root) as place:
+                step.run(root, step.test(place), place)
         self._held += 1
 
     def _hold(self, step: LayerBuild, layers: Sequence[Path]) -> None:
         """Have the folder hold these layers."""
         for layer in layers[self._held :]:
             if self._held:
-                step.inside("clear", self._root, layer)
+                step.run_helper("clear", self._root, layer)
             require_room(layer, self._root)
             _unpack(step, layer, self._root)
             if self._held:
-                step.inside("clear", self._root, layer)
+                step.run_helper("clear", self._root, layer)
             self._held += 1
 
-    def _run(self, step: LayerBuild, argv: list[str]) -> None:
+    def _run(self, step: LayerBuild, place: str) -> None:
         wants_root = any(word in step.definition.sections.post for word in _OF_ROOT)
         if step.machine.maps_ids or not wants_root:
-            step.run(self._root, argv, writable=True)
+            step.run(self._root, step.script(place), place, writable=True)
             return
         if step.machine.proot is None:
             raise MissingHereError(
@@ -84,14 +82,25 @@ class Sandbox(Strategy):
             )
         # without it, proot would wait for whatever the script has left behind
         words: list[str | Path] = [step.machine.proot, "--kill-on-exit", "-0", "-r", self._root, "-w", "/"]
-        binds = [word for path in _BINDS for word in ("-b", path)]
-        file = f"{OWN}/env/{_ENVIRONMENT}"
-        told = {f"{prefix}_ENVIRONMENT": file for prefix in ("SINGULARITY", step.machine.engine.prefix)}
+        told = {f"{prefix}_ENVIRONMENT": SCRIPT_ENVIRONMENT for prefix in ("SINGULARITY", step.machine.engine.prefix)}
         inside = {"HOME": "/root", "PATH": _PATH, **told}
         start = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in inside.items())]
         variables = {"PROOT_TMP_DIR": f"{step.scratch}", **(PROOT_SLOWLY if step.machine.proot_is_slow else {})}
-        command = [*words, *binds, *start, f"{OWN}/actions/exec", *argv]
-        step.check(step.command(command, told=True, variables=variables))
+        with step.binds(place) as binds:
+            shown = [*_BINDS, *(f"{bind.source}:{bind.target}" for bind in binds)]
+            words += [word for bind in shown for word in ("-b", bind)]
+            command = [*words, *start, *step.script(place, sourced=_SOURCED)]
+            step.check(step.command(command, told=True, variables=variables))
+
+
+def _require_own(step: LayerBuild, root: Path) -> None:
+    """Raise FailedError where a root folder is that of an id which is the user's only as root of a namespace."""
+    if root.lstat().st_uid != os.geteuid() and not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        raise FailedError(
+            f"layer {', '.join(step.definition.layers)}: the folder / of the image belongs to another id than root, "
+            "and cannot be written here",
+            hint="`--strategy overlay` can build on it, where `lumiimg doctor` finds all that it needs",
+        )
 
 
 def packed_again(step: LayerBuild, base: Path) -> Path:
@@ -99,7 +108,7 @@ def packed_again(step: LayerBuild, base: Path) -> Path:
     root, target = step.folder / "root", step.folder / "base.sif"
     require_room(base, root)
     if step.machine.maps_ids:
-        step.inside("unpack", root, base)  # but devices, at which unsquashfs fails: root of a namespace makes none
+        step.run_helper("unpack", root, base)  # but devices, at which unsquashfs fails: root of a namespace makes none
     else:
         _unpack(step, base, root)
     write_sif(step, root, target)
@@ -152,7 +161,6 @@ def _have(at: int, name: str, wanted: int) -> None:
         set_mode(at, name, stat.S_IMODE(mode) | wanted)
 
 
-_ENVIRONMENT = "91-environment.sh"
-"""What a script adds to the environment of the image. Source: apptainer.org/docs, definition files, %post."""
-_BINDS = ("/proc", "/sys", "/dev", "/tmp", "/etc/resolv.conf", "/etc/hosts")  # noqa: S108 - as engines bind it
+_SOURCED = (f"{OWN}/env/10-docker2singularity.sh", f"{OWN}/env/90-environment.sh")
+_BINDS = ("/proc", "/sys", "/dev", "/etc/resolv.conf")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.build.layer_build import INSIDE
+from lumiimg.build.layer_build import HELPER
 from lumiimg.engine.engine import PACKED
 from lumiimg.errors import FailedError, MissingHereError, one_line
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lumiimg.build.capabilities import BuildMachine
+    from lumiimg.build.build_host import BuildHost
     from lumiimg.engine.process import Completed
 
 _FULL = re.compile(r"out of space on output|No space left on device")
@@ -24,7 +24,7 @@ _OWN_XATTRS = r"^(trusted|user)\.(overlay|fuseoverlayfs)\."
 
 
 def squash(
-    machine: BuildMachine,
+    machine: BuildHost,
     folder: Path,
     target: Path,
     *,
@@ -37,11 +37,11 @@ def squash(
     """
     if machine.mksquashfs is None:
         command = "pack" if machine.maps_ids else "pack-as-root"
-        completed = within([*INSIDE, command, folder, target, str(offset)])
+        completed = within([*HELPER, command, folder, target, str(offset)])
         if not completed.ok:
             raise _failure("packing", completed, target)
         return
-    # Debian 12 and Ubuntu 22.04 have an older one; userns_helper.py takes them off layers
+    # Debian 12 and Ubuntu 22.04 have an older one; changes.py takes them off layers
     options = ["-xattrs-exclude", _OWN_XATTRS] if _is_at_least(machine.mksquashfs_version, (4, 6)) else []
     options += ["-offset", str(offset)] if offset else []
     options += [] if machine.maps_ids else ["-all-root"]

@@ -7,9 +7,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from lumiimg.build.bootstrap import write_files
-from lumiimg.build.engine_metadata import date_labels
+from lumiimg.build.metadata import date_labels
+from lumiimg.build.safe_fs import OWN
 from lumiimg.build.squash import squash
-from lumiimg.image import sif_writer
+from lumiimg.errors import FailedError
+from lumiimg.image import open_stack, sif_writer
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
 from lumiimg.image.unpacked_size import require_room
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
     from lumiimg.build.layer_build import LayerBuild
     from lumiimg.fetch.store import Store
+
+_ENVIRONMENT = f"{OWN}/env"
 
 
 class Strategy(ABC):
@@ -36,12 +40,26 @@ class Strategy(ABC):
             step.build(root)
             date_labels(root)
         step.say("packing the files")
-        step.inside("tidy", root)
+        step.run_helper("tidy", root)
         write_sif(step, root, target)
 
     @abstractmethod
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         """Build a layer on what is `below` it (an image, then the results of layers), and write it to `target`."""
+
+
+def require_own_folder(step: LayerBuild, below: Sequence[Path], layer: Path) -> None:
+    """Raise FailedError where a script has taken away the folder in which engines keep the environment of an image."""
+    if _has_own_folder(below) and not _has_own_folder([*below, layer]):
+        raise FailedError(
+            f"layer {', '.join(step.definition.layers)}: its script takes {_ENVIRONMENT} away",
+            hint="engines keep the environment of all layers there: the script must keep files that it did not create",
+        )
+
+
+def _has_own_folder(layers: Sequence[Path]) -> bool:
+    with open_stack(layers) as image:
+        return image.root.is_dir(_ENVIRONMENT) and image.root.resolve(_ENVIRONMENT) == _ENVIRONMENT
 
 
 def write_sif(step: LayerBuild, root: Path, target: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.build.capabilities import program_of
+from lumiimg.build.build_host import program_of
 from lumiimg.build.squash import pack
 from lumiimg.catalog.needs import version_of
 from lumiimg.decode import DecodeError, decode_json, to_json

@@ -7,16 +7,16 @@ import os
 import sys
 from pathlib import Path
 
-from lumiimg.build.builder import BuildResult, RebuildResult, build_image
+from lumiimg.build.builder import BuildResult, ImageBuild, RebuildResult, build_image
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_miss import steps_to, why_rebuilt
-from lumiimg.build.choice import choose_way, machine_for_builds
+from lumiimg.build.choice import choose_way, host_for_builds
+from lumiimg.build.definition_files import write_from_lock
 from lumiimg.build.image_plan import plan_document
 from lumiimg.build.local_base import lock_base
 from lumiimg.build.places import refuse_folder, refuse_output
 from lumiimg.build.progress import Progress
 from lumiimg.build.provenance import PLAN
-from lumiimg.build.unfetched import write_from_lock
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.output import Output
@@ -47,7 +47,7 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
         lock.bootstrap.image.require_tls_or_digest()
     cache = read_settings(os.environ).cache
     if arguments.why:  # before anything is asked of a server
-        steps_to(arguments.why, write_chain(lock), machine_for_builds(os.environ, cache))
+        steps_to(arguments.why, write_chain(lock), host_for_builds(os.environ))
     sources = open_sources(arguments)
     if lock.unsettled or arguments.lock:
         lock = settle(lock, sources, pin_base=arguments.lock is not None, until=request.until)
@@ -56,7 +56,7 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     with progress_of(arguments) as progress:
         if arguments.definitions is not None:
             return _write_definitions(arguments, sources.store, lock, progress)
-        machine = machine_for_builds(os.environ, cache)
+        machine = host_for_builds(os.environ)
         if not arguments.why:
             way, because = choose_way(machine, arguments.strategy)
             if not arguments.quiet:
@@ -68,19 +68,21 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
             found = why_rebuilt(steps_to(arguments.why, chain, machine), chain, machine, LayerCache(cache))
             return Output.of(arguments).deliver(why_document(found), "why", found, found.exit_code)
         built = build_image(
-            chain,
-            output_of(arguments),
-            machine=machine,
-            way=way,
-            documents={PLAN: plan_document(lock, request)},
-            environment=without_passwords(os.environ) if lock.bootstrap.is_mirrored else os.environ,
-            cache=cache,
-            downloads=sources.store,
-            progress=progress,
-            node=node,
-            replaces=arguments.force,
-            again=arguments.force,
-            fresh=arguments.fresh,
+            ImageBuild(
+                chain=chain,
+                output=output_of(arguments),
+                machine=machine,
+                way=way,
+                documents={PLAN: plan_document(lock, request)},
+                environment=without_passwords(os.environ) if lock.bootstrap.is_mirrored else os.environ,
+                cache=cache,
+                downloads=sources.store,
+                progress=progress,
+                node=node,
+                replaces=arguments.force,
+                again=arguments.force,
+                fresh=arguments.fresh,
+            )
         )
     report_built(arguments, BuildResult(built, lock))
     return ExitCode.GOOD

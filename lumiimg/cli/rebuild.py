@@ -6,8 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.build.builder import RebuildResult, build_image
-from lumiimg.build.choice import choose_way, machine_for_builds
+from lumiimg.build.builder import ImageBuild, RebuildResult, build_image
+from lumiimg.build.choice import choose_way, host_for_builds
 from lumiimg.build.local_base import check_mirror, give_base
 from lumiimg.build.places import refuse_inputs, refuse_output
 from lumiimg.build.provenance import PLAN, plan_of, read_chain
@@ -29,7 +29,7 @@ def execute(arguments: argparse.Namespace) -> int:
     refuse_inputs(arguments.output, (arguments.image, arguments.base, arguments.host))
     refuse_output(arguments.output, force=arguments.force, may_be_the_same=True)
     cache, sources = read_settings(os.environ).cache, open_sources(arguments)
-    machine = machine_for_builds(os.environ, cache)
+    machine = host_for_builds(os.environ)
     way, because = choose_way(machine, arguments.strategy)
     with scratch_folder(cache / "work") as scratch, progress_of(arguments) as progress:
         chain = read_chain(arguments.image, scratch, has=sources.store.has)
@@ -40,19 +40,21 @@ def execute(arguments: argparse.Namespace) -> int:
             start = f"building {names} → {arguments.output}  ({machine.engine.name}, {way}: {because})"
             say(start)
         built = build_image(
-            chain,
-            arguments.output,
-            machine=machine,
-            way=way,
-            documents={PLAN: plan_of(arguments.image)},
-            environment=without_passwords(os.environ),  # the image names the registry, and nobody else does
-            cache=scratch / "cache" if arguments.fresh else cache,
-            downloads=sources.store,
-            progress=progress,
-            node=read_snapshot(arguments.host) if arguments.host else None,
-            replaces=arguments.force,
-            again=arguments.force or arguments.fresh,
-            keeps_compiled=False,  # what a stranger's script leaves there would go into other images
+            ImageBuild(
+                chain=chain,
+                output=arguments.output,
+                machine=machine,
+                way=way,
+                documents={PLAN: plan_of(arguments.image)},
+                environment=without_passwords(os.environ),  # the image names the registry, and nobody else does
+                cache=scratch / "cache" if arguments.fresh else cache,
+                downloads=sources.store,
+                progress=progress,
+                node=read_snapshot(arguments.host) if arguments.host else None,
+                replaces=arguments.force,
+                again=arguments.force or arguments.fresh,
+                keeps_compiled=False,  # what a stranger's script leaves there would go into other images
+            )
         )
     differences = _differences(arguments.image, arguments.output)
     report_built(arguments, RebuildResult(built, differences))

@@ -1,7 +1,7 @@
 """What `lumiimg` alone says: what it is for, and what to do next here.
 
-Of the place only what costs nothing to see is used: names in the current folder, Slurm's variables, and what doctor or
-a build has kept of this machine. No program is run, so where nothing is kept, the next thing to do is to ask doctor.
+Of the place only what costs nothing to see is used: names in the current folder, and Slurm's variables. No program is
+run, so whether this machine builds images is left to doctor.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from lumiimg.build.choice import builds_here, recall_machine
-from lumiimg.catalog.settings import read_settings
-from lumiimg.errors import LumiimgError, printable
+from lumiimg.errors import printable
 from lumiimg.toml import own_table
 
-_BUILDS = {True: "work", None: "untried", False: "fail"}
 _MOST_HINTS = 3
 _MOST_NAMES = 2000
 """Of a folder: the home of a busy project may hold millions."""
@@ -37,27 +34,17 @@ def show_start(environment: Mapping[str, str]) -> None:
 
 def hints(environment: Mapping[str, str], texts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield reasons and commands that suit the current folder and the machine, the most telling first."""
-    builds = texts["builds"][_BUILDS[_builds_work(environment)]]
     in_job, count = "SLURM_JOB_ID" in environment, environment.get("SLURM_JOB_NUM_NODES", "")
     nodes = f" --nodes {count}" if in_job and re.fullmatch(r"[1-9]\d{1,5}|[2-9]", count, re.ASCII) else ""
     newest = _newest([file["pattern"] for file in texts["files"]])
     for file in texts["files"]:
         if name := newest.get(file["pattern"]):
-            because, command = (file["because"], file["command"]) if "command" in file else builds["lock"]
-            yield because, command.format(name=name, nodes=nodes)
+            yield file["because"], file["command"].format(name=name, nodes=nodes)
     if in_job and not os.path.lexists("host.json"):
         yield "this is a job: record what its node offers, for bind:", "lumiimg host scan -o host.json"
     elif not newest:
-        yield builds["else"]
+        yield "can this machine build images? Found by trying, in seconds:", "lumiimg doctor"
         yield "bases, layers, recipes and sites:", "lumiimg list"
-
-
-def _builds_work(environment: Mapping[str, str]) -> bool | None:
-    """Return whether builds work here, bases by debootstrap too, as doctor would say; None where nobody has tried."""
-    with suppress(LumiimgError):
-        if machine := recall_machine(environment, read_settings(environment).cache):
-            return machine.debootstraps and builds_here(machine)
-    return None
 
 
 def _newest(patterns: Sequence[str]) -> dict[str, str]:

@@ -7,9 +7,8 @@ import os
 import shlex
 from dataclasses import replace
 
-from lumiimg.build.choice import builds_here, machine_for_builds
+from lumiimg.build.choice import builds_here, host_for_builds
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import site_to_make_for
 from lumiimg.catalog.sites import sbatch_options, where_to_submit
 from lumiimg.cli.inputs import Inputs
@@ -58,7 +57,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 def _doctor() -> bool | None:
     """Return whether images can be built here, as `lumiimg doctor` finds out; None where it cannot tell."""
     try:
-        return builds_here(machine_for_builds(os.environ, read_settings(os.environ).cache))
+        return builds_here(host_for_builds(os.environ))
     except MissingHereError:
         return False
 

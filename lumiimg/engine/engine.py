@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import IO
 
+    from lumiimg.engine.binds import BindSpec
+
 NAMES = ("apptainer", "singularity")
 PROBE_TIMEOUT_S = 20.0
 PACKED = ("-comp", "gzip", "-Xcompression-level", "4")
@@ -135,13 +137,6 @@ def engines_here(environment: Mapping[str, str]) -> Iterator[Engine]:
             raise MissingHereError(f"{error.what}; namespaces of Linux: {why}", hint=error.hint)
     if not named:
         yield of_kernel()
-
-
-def programs_here(environment: Mapping[str, str]) -> list[Path]:
-    """Return the programs of `engines_here` without asking any; Python's is that of the kernel's own engine."""
-    named = environment.get("LUMIIMG_ENGINE")
-    found = [] if named == EngineKind.NAMESPACES else [Path(path) for path in _programs(environment).values() if path]
-    return [*found, Path(sys.executable)] if named in {None, "", EngineKind.NAMESPACES} else found
 
 
 def of_kernel() -> Engine:
@@ -259,7 +254,7 @@ def run_script(
     scratch: Path,
     writable: bool = False,
     own_processes: bool = False,
-    hosts: Path | None = None,
+    binds: Sequence[BindSpec] = (),
     within: Callable[[list[str | Path]], list[str | Path]] | None = None,
     timeout_s: float | None = None,
     log: IO[bytes] | None = None,
@@ -268,12 +263,13 @@ def run_script(
     """Run a program in an image as `%post` is run: root where the engine can, without the user's home and environment.
 
     `root` is an image, or with `writable` a folder; `own_processes`: none that it starts outlives it, as none does that
-    `build` runs; `hosts` is shown as /etc/hosts; `within` makes the command one that is run as root of a namespace.
+    `build` runs; `within` makes the command one that is run as root of a namespace.
     """
     words: list[str | Path] = [*engine.words, "exec", *_APART, *_native(engine), *_as_root(engine)]
     words += ["--writable"] if writable else []
     words += ["--pid"] if own_processes else []
-    words += ["--mount", _csv("type=bind", f"source={hosts}", "destination=/etc/hosts")] if hosts else []
+    for bind in binds:
+        words += ["--mount", _mount(bind.source, bind.target, *(["ro"] if bind.read_only else []))]
     words += [root, *argv]
     env = _unpacking_in(scratch, engine, environment)
     return run(within(words) if within else words, env=env, timeout_s=timeout_s, log=log, on_line=on_line)
@@ -313,9 +309,8 @@ def exec_words(
     words: list[str | Path] = [*engine.words, "exec"]
     words += [*_APART, *_native(engine)] if apart else []
     for (source, target), options in [*((bind, ["ro"]) for bind in binds), *((bind, []) for bind in writable)]:
-        # --mount takes CSV, so that a comma, a colon or a quote in a path stays part of it.
         whole = ["image-src=/"] if _is_squashfs(source) else []
-        words += ["--mount", _csv("type=bind", f"source={source}", f"destination={target}", *whole, *options)]
+        words += ["--mount", _mount(source, target, *whole, *options)]
     return [*words, image, *argv]
 
 
@@ -326,7 +321,9 @@ def _is_squashfs(source: Path | str) -> bool:
         return False
 
 
-def _csv(*fields: str) -> str:
+def _mount(source: Path | str, target: str, *options: str) -> str:
+    """Return the value of `--mount`: CSV, so that a comma, a colon or a quote in a path stays part of it."""
+    fields = ("type=bind", f"source={source}", f"destination={target}", *options)
     return ",".join(
         f'"{field.replace(chr(34), chr(34) * 2)}"' if set(field) & set(',"\n') else field for field in fields
     )

@@ -13,7 +13,6 @@ import re
 import secrets
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from lumiimg.files import read_beginning
@@ -22,57 +21,16 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
 _ALONE = secrets.token_hex(8)
 _MARK = "lumiimg-partial"
-_OWNER = re.compile(
-    rf"\.(?P<pid>\d{{1,10}})(?:-(?P<started>\d{{1,20}})-(?P<place>[0-9a-f]+))?@(?P<host>[^/]*)\.{_MARK}$"
-)
-"""Lumiimg 0.1.0 wrote no more than number and host."""
+_OWNER = re.compile(rf"\.(?P<pid>\d{{1,10}})-(?P<started>\d{{1,20}})-(?P<place>[0-9a-f]+@[^/]*)\.{_MARK}$")
 _OLD_S = 7 * 24 * 3600.0
 """No build goes on for so long without touching its folder: Slurm ends jobs sooner."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """A process."""
-
-    pid: int
-    started: int
-    """Clock ticks since the boot. Source: field 22 of proc_pid_stat(5)."""
-    place: str
-    """A short digest of the boot and of the namespace in which the number counts (random(4), pid_namespaces(7))."""
-    host: str
-
-
-def this_process() -> Owner:
-    """Return who we are."""
-    pid = os.getpid()
-    seen = _seen(pid)
-    return Owner(pid, seen[1] if seen else 0, _place(), socket.gethostname()[:64])
-
-
 def owner_mark() -> str:
     """Return the end of a name that says whose it is: this process, on this machine; at most 130 bytes."""
-    owner = this_process()
-    return f".{owner.pid}-{owner.started}-{owner.place}@{owner.host}.{_MARK}"
-
-
-def lives(owner: Owner) -> bool | None:
-    """Tell whether a process lives; None where that cannot be seen from here, as of another node or namespace.
-
-    One that nobody has waited for yet does not live.
-    """
-    here = this_process()
-    if (owner.place, owner.host) != (here.place, here.host):
-        return None
-    try:
-        os.kill(owner.pid, 0)
-    except ProcessLookupError:
-        return False
-    except OverflowError:
-        return None
-    except PermissionError:
-        pass  # another user's has the number now, or /proc says nothing
-    seen = _seen(owner.pid)
-    return seen is None or seen == (True, owner.started)
+    pid = os.getpid()
+    seen = _seen(pid)
+    return f".{pid}-{seen[1] if seen else 0}-{_place()}.{_MARK}"
 
 
 def is_left(entry: Path) -> bool:
@@ -91,13 +49,25 @@ def is_left(entry: Path) -> bool:
         return False
     if seen.st_uid != os.getuid():
         return False
-    owner = Owner(int(match["pid"]), int(match["started"] or 0), match["place"] or "", match["host"])
-    is_there = lives(owner)
-    return time.time() - seen.st_mtime > _OLD_S if is_there is None else not is_there
+    if match["place"] != _place():
+        return time.time() - seen.st_mtime > _OLD_S
+    return not _lives(int(match["pid"]), int(match["started"]))
+
+
+def _lives(pid: int, started: int) -> bool:
+    """Whether a process of this machine, boot and namespace lives. One that nobody has waited for yet does not."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # another user's has the number now, or /proc says nothing
+    seen = _seen(pid)
+    return seen is None or seen == (True, started)
 
 
 def _seen(pid: int) -> tuple[bool, int] | None:
-    """Return whether a process is more than a zombie, and when it started."""
+    """Return whether a process is more than a zombie, and when it started, in clock ticks since the boot."""
     try:
         # behind the name in parentheses, which may hold anything (proc_pid_stat(5))
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -107,9 +77,13 @@ def _seen(pid: int) -> tuple[bool, int] | None:
 
 
 def _place() -> str:
+    """Return where a number of a process counts: a short digest of boot and namespace, and the name of the machine.
+
+    Source: random(4), pid_namespaces(7).
+    """
     seen_from = f"{_ALONE}{os.getpid()}"  # nobody judges by what cannot be seen
     with contextlib.suppress(OSError):
         # else /proc shows another namespace, in which our numbers are other processes
         if str(Path("/proc/self").readlink()) == f"{os.getpid()}":
             seen_from = f"{read_beginning(_BOOT, 64).decode('ascii')}{_NAMESPACE.readlink()}"
-    return hashlib.sha256(seen_from.encode()).hexdigest()[:12]
+    return f"{hashlib.sha256(seen_from.encode()).hexdigest()[:12]}@{socket.gethostname()[:64]}"

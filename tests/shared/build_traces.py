@@ -28,7 +28,9 @@ def shown(image: Path) -> dict[str, tuple[object, ...]]:
                 content = hashlib.sha256(opened.root.read_bytes(entry.path, 1 << 30)).digest()
                 if entry.path == "/.singularity.d/labels.json":
                     labels = json.loads(opened.root.read_bytes(entry.path, 1 << 20))
-                    content = {name: value for name, value in labels.items() if "build-date" not in name}
+                    # the day of a build, and what only the finished image can say
+                    others = ("org.label-schema.build-date", "lumiimg.bind-manifest")
+                    content = {name: value for name, value in labels.items() if name not in others}
                 if entry.path.endswith(".pyc"):
                     content = opened.root.read_bytes(entry.path, 1 << 20)[16:]
             elif entry.kind is FileKind.SYMLINK:
@@ -41,7 +43,6 @@ def shown(image: Path) -> dict[str, tuple[object, ...]]:
 def leftovers(*folders: Path) -> list[str]:
     """What builds leave when they do not clean up."""
     found = [str(path) for folder in folders for path in folder.rglob("*lumiimg-partial*")]
-    found += [str(path) for folder in folders for path in (folder / "locks").glob("*")]
     mounts = Path("/proc/self/mountinfo").read_text()
     return found + [str(folder) for folder in folders if str(folder) in mounts]
 

@@ -13,12 +13,13 @@ from typing import NoReturn
 import pytest
 
 from lumiimg.build import disk_space
-from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
+from lumiimg.build.build_host import BuildHost
+from lumiimg.build.cache import CacheEntry, LayerCache
 from lumiimg.build.cache_miss import why
 from lumiimg.build.cache_upkeep import verify
-from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.disk_space import FreeSpace, require, room_at
-from lumiimg.build.fetch import content_with
+from lumiimg.build.keys import layer_key
+from lumiimg.build.steps import content_with
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, EngineKind
@@ -27,6 +28,7 @@ from lumiimg.engine.namespaces.unpacked import unpacked
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.text import show
 from lumiimg.report.views.cache import why_document
+from tests.shared.build_machine import stored
 from tests.shared.programs import EVERYTHING, needs, squashed
 from tests.shared.world import World, serve, wheels_of_layers
 
@@ -41,11 +43,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> 
 
 
 def keep(cache: LayerCache, name: str, content: bytes, *, below: str = "", **parts: object) -> CacheEntry:
-    key = CacheKey({"definition": f"{name}\n", **parts})
-    with cache.making(key, print) as folder:
-        data = folder / "data.sqfs"
-        data.write_bytes(content)
-        return cache.keep(key, data, layers=(name,), seconds=2.0, below=below)
+    return stored(cache, layer_key({"definition": f"{name}\n", **parts}, below), content, name)
 
 
 @pytest.mark.threat
@@ -91,7 +89,7 @@ SPOILED: dict[str, tuple[str, object]] = {
 @pytest.mark.threat
 def test_an_entry_that_was_carried_is_used_whole_or_not_at_all(cache: LayerCache, tmp_path: Path) -> None:
     kept = keep(cache, "torch", b"torch's")
-    key = CacheKey({"definition": "torch\n"})
+    key = layer_key({"definition": "torch\n"}, "")
     there = LayerCache(tmp_path / "there")
     for name, (file, spoiled) in {"as it was": ("entry.json", {}), **SPOILED}.items():
         shutil.rmtree(there.root, ignore_errors=True)
@@ -115,6 +113,25 @@ def test_layers_are_removed_by_name_or_key(cache: LayerCache, capsys: Capture) -
     assert main(["cache", "rm", "vllm", other.key[:6]]) == ExitCode.GOOD
     assert "removed 2 layers" in capsys.readouterr().out
     assert list(cache.entries()) == []
+
+
+def test_entries_of_an_older_lumiimg_are_not_found_and_go_by_prune_or_by_their_keys(
+    cache: LayerCache, capsys: Capture
+) -> None:
+    old = [keep(cache, name, b"1") for name in ("torch", "vllm")]
+    for entry in old:
+        document = entry.data.with_name("entry.json")
+        document.write_text(json.dumps(json.loads(document.read_text()) | {"format": 2, "below": ""}))
+    note = cache.root / "contents" / ("0" * 64)
+    note.parent.mkdir()
+    note.write_text(old[0].key)
+    assert list(cache.entries()) == []
+    assert cache.find(layer_key({"definition": "torch\n"}, "")) is None
+    assert main(["cache", "rm", old[0].key[:12]]) == ExitCode.GOOD
+    assert "removed 1 layer" in capsys.readouterr().out
+    assert cache.names() == [old[1].key]
+    assert main(["cache", "prune"]) == ExitCode.GOOD
+    assert (cache.names(), note.parent.exists()) == ([], False)
 
 
 def test_images_that_were_unpacked_are_listed_and_the_longest_unused_goes_unless_a_container_has_it(
@@ -149,16 +166,16 @@ def test_an_entry_whose_documents_are_gone_is_no_crash(cache: LayerCache, capsys
     entry.data.with_name("key.json").write_text("[" * 100_000)
     assert main(["cache", "verify"]) == ExitCode.NO
     assert "does not match its name" in capsys.readouterr().out
-    assert why(cache, [CacheKey({"definition": "x"})], ("vllm",), "").nearest == entry
-    entry.data.with_name("entry.json").write_text('{"format": 2, "seconds": NaN}')
+    assert why(cache, [{"definition": "x"}], ("vllm",), "").nearest == entry
+    entry.data.with_name("entry.json").write_text('{"format": 3, "seconds": NaN}')
     assert main(["cache", "ls", "--json"]) == ExitCode.GOOD
     assert json.loads(capsys.readouterr().out)["entries"] == []
 
 
 def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, capsys: Capture) -> None:
-    base, upper = CacheKey({"definition": "base\n"}), CacheKey({"definition": "vllm\n", "parent": "base"})
+    base, upper = {"definition": "base\n"}, {"definition": "vllm\n"}
     below = keep(cache, "base", b"1")
-    keep(cache, "vllm", b"2", parent="base", below=content_with("", below))
+    keep(cache, "vllm", b"2", below=content_with("", below))
     assert why(cache, [base, upper], ("vllm",), "").entry is not None
     cache.remove(below.key)
     answer = why(cache, [base, upper], ("vllm",), "")
@@ -174,7 +191,7 @@ def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, ca
 def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
     cache: LayerCache, tmp_path: Path, capsys: Capture
 ) -> None:
-    base, upper = CacheKey({"definition": "base\n"}), CacheKey({"definition": "vllm\n", "parent": "base"})
+    base, upper = {"definition": "base\n"}, {"definition": "vllm\n"}
     data = keep(cache, "base", b"1").data
     os.utime(data, (time.time() - 40.5 * 86400,) * 2)
     shutil.copytree(cache.root, tmp_path / "there")
@@ -189,17 +206,14 @@ def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
 
 
 def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> None:
-    keep(cache, "vllm", b"1", files={"files/vllm/a": "1"}, parent="p", engine="apptainer")
-    near = keep(cache, "vllm", b"2", files={"files/vllm/a": "2"}, parent="q", engine="apptainer")
-    wanted = CacheKey(
-        {
-            "definition": "vllm\nmore\n",
-            "files": {"files/vllm/a": "2", "files/vllm/b": "3"},
-            "parent": "q",
-            "engine": "apptainer",
-        }
-    )
-    answer = why(cache, [wanted], ("vllm",), "")
+    keep(cache, "vllm", b"1", files={"files/vllm/a": "1"}, below="p", engine="apptainer")
+    near = keep(cache, "vllm", b"2", files={"files/vllm/a": "2"}, below="q", engine="apptainer")
+    wanted = {
+        "definition": "vllm\nmore\n",
+        "files": {"files/vllm/a": "2", "files/vllm/b": "3"},
+        "engine": "apptainer",
+    }
+    answer = why(cache, [wanted], ("vllm",), "q")
     assert answer.entry is None
     assert answer.nearest == near
     assert [difference.part for difference in answer.differences] == ["files/vllm/b", "definition"]
@@ -207,10 +221,10 @@ def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> N
     page = capsys.readouterr().out
     assert "would be built again" in page
     assert "+ more" in page.replace("+more", "+ more")
-    show(why_document(why(cache, [CacheKey({"definition": "x"})], ("new",), "")))
+    show(why_document(why(cache, [{"definition": "x"}], ("new",), "")))
     assert "never built with this cache" in capsys.readouterr().out
-    below = CacheKey({"definition": "vllm\n", "files": {"files/vllm/a": "2"}, "parent": "z", "engine": "apptainer"})
-    show(why_document(replace(why(cache, [below], ("vllm",), ""), below="pytorch")))
+    below = {"definition": "vllm\n", "files": {"files/vllm/a": "2"}, "engine": "apptainer"}
+    show(why_document(replace(why(cache, [below], ("vllm",), "z"), below="pytorch")))
     assert "lumiimg build --why pytorch, with the same options, says why" in " ".join(capsys.readouterr().out.split())
 
 
@@ -232,8 +246,8 @@ def test_why_is_an_option_of_build_and_builds_nothing(
     cache: LayerCache, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
-    machine = BuildMachine(engine, True, True, True, None, None, None, None, ())
-    monkeypatch.setattr("lumiimg.cli.image_build.machine_for_builds", lambda *_: machine)
+    machine = BuildHost(engine, True, True, True, None, None, None, None, ())
+    monkeypatch.setattr("lumiimg.cli.image_build.host_for_builds", lambda *_: machine)
     request = ["build", "--base", "debian-13", "--add", "netprobe", "--site", "generic"]
     assert main([*request, "--why", "netprobe"]) == ExitCode.NO
     assert "netprobe: never built with this cache" in capsys.readouterr().out
@@ -275,16 +289,16 @@ def test_why_is_asked_of_what_a_build_would_build(
     """By the same digests, wheels and sources, or with the same refusal."""
     del cache
     engine = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
-    machine = BuildMachine(engine, True, True, True, None, Path("/x/unsquashfs"), None, None, ())
+    machine = BuildHost(engine, True, True, True, None, Path("/x/unsquashfs"), None, None, ())
     reached: list[object] = []
 
-    def keys(steps: object, _: BuildMachine) -> NoReturn:
+    def keys(steps: object, _: BuildHost) -> NoReturn:
         reached.append(steps)
         raise ReachedError("was reached")
 
-    monkeypatch.setattr("lumiimg.cli.image_build.machine_for_builds", lambda *_: machine)
+    monkeypatch.setattr("lumiimg.cli.image_build.host_for_builds", lambda *_: machine)
     for module in ("cache_miss", "builder"):
-        monkeypatch.setattr(f"lumiimg.build.{module}.layer_keys", keys)
+        monkeypatch.setattr(f"lumiimg.build.{module}.inputs_of", keys)
     with serve(World(wheels=wheels_of_layers(), of_layers=wheels_of_layers())) as world:
         for words in REQUESTS if EVERYTHING else REQUESTS[:3]:  # vLLM's take seconds
             said: list[tuple[int, str]] = []

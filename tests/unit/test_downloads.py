@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -19,13 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.build import builder
-from lumiimg.build.builder import write_definitions
-from lumiimg.build.cache import LayerCache
-from lumiimg.build.keys import layer_keys
-from lumiimg.build.progress import Progress
+from lumiimg.build.definition_files import unreachable, write_definitions, write_fetch
 from lumiimg.build.strategy import Strategy
-from lumiimg.build.unfetched import unreachable, write_fetch
 from lumiimg.cli.main import main
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
@@ -36,7 +30,7 @@ from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.store import Store
 from lumiimg.resolve.lock import LockedSource
-from tests.shared.build_machine import build_machine
+from tests.shared.build_machine import build_machine, layers_by
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.programs import patient, wait_until
@@ -423,10 +417,8 @@ class Stand(Strategy):
     def build(self, *sources: LockedSource | None) -> list[str]:
         """Build a base and layers in a new run, and return its stages."""
         chain, downloads = chain_of(*sources), store(self.folder / "store", 2)
-        cache, scratch = LayerCache(self.folder / "cache"), Path(tempfile.mkdtemp(dir=self.folder))
-        with (self.folder / "log").open("wb") as log:
-            work = builder._Work(cache, None, {}, downloads, log, Progress(), scratch, "overlay")  # type: ignore[arg-type]
-            return [stage.name for stage in work.layers(chain, layer_keys(chain, build_machine(ENGINE)), self)[1]]
+        stages = layers_by(self, chain, build_machine(ENGINE), self.folder, downloads)[1]
+        return [stage.name for stage in stages]
 
 
 def test_everything_is_fetched_before_the_first_layer_is_built_and_nothing_for_kept_ones(

@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.build.cache import CacheKey, LayerCache, _content_key
-from lumiimg.build.capability_cache import _path
+from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.build.keys import stamp
 from lumiimg.catalog.layers import read_layer
 from lumiimg.cli.main import main
-from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 from lumiimg.fetch.logins import login_for
 from lumiimg.nccl import sources
 from lumiimg.resolve.lockfile import layer_digest
+from tests.shared.build_machine import stored
 from tests.shared.layer_builder import LAYER, MakeLayer
 from tests.shared.programs import patient, sampled
 
@@ -100,7 +99,6 @@ def test_no_verb_waits_for_a_file_or_reads_it_without_end(name: str, tmp_path: P
 _IN_A_CACHE = """
 import os, resource, signal, sys
 from pathlib import Path
-from lumiimg.build import capability_cache
 from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.build.local_base import base_digest
 from lumiimg.cli.main import main
@@ -108,11 +106,9 @@ resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 root, cache = Path(sys.argv[1]), LayerCache(Path(sys.argv[1]))
 signal.alarm(20)
 for name in sys.argv[2].split():
-    found = cache.find(CacheKey({"definition": name}), "")
+    found = cache.find(CacheKey({"definition": name}))
     print(name, found is not None and cache.is_whole(found), list(cache.seconds()))
-print(cache.find(CacheKey({"definition": "above"}), "1" * 64))
 print(base_digest(root / "base", root, print))
-print(capability_cache.recall(Path("/bin/true"), {"PATH": "/bin"}, root))
 for verb in ("ls", "verify", "prune", "ls"):
     print("code", int(main(["cache", verb])), flush=True)
 """
@@ -131,16 +127,13 @@ def test_no_file_in_a_shared_cache_is_waited_for_or_read_without_end(kind: str, 
     entries = {}
     for name in ("entry.json", "key.json", "data.sqfs", "good"):
         key = CacheKey({"definition": name})
-        with cache.making(key, print) as folder:
-            (folder / "data.sqfs").write_bytes(b"")
-            entries[name] = cache.keep(key, folder / "data.sqfs", layers=(name,), seconds=2.0)
+        entries[name] = stored(cache, key, b"", name)
     (cache.root / "base").write_bytes(b"base")
-    above = _content_key(CacheKey({"definition": "above"}), "1" * 64)
     places = [cache.root / "layers" / entry.key / name for name, entry in entries.items() if name != "good"]
-    places += [cache.root / "contents" / above, cache.root / "locks" / ("0" * 64) / "owner.json"]
+    places.append(cache.root / "contents" / ("1" * 64))
     places += [cache.root / "unpacked" / ("0" * 64) / "entry.json", cache.root / "bases" / stamp(cache.root / "base")]
     places += [cache.root / "oci" / f"sha256-{'0' * 64}-{size}.tar" for size in (0, TERABYTES)]
-    places += [_path(cache.root, engine) for engine in EngineKind] + [cache.root / "from.json"]
+    places.append(cache.root / "from.json")
     for place in places:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)
@@ -164,7 +157,7 @@ def test_no_file_in_a_shared_cache_is_waited_for_or_read_without_end(kind: str, 
     assert time.monotonic() - began < patient(20)
 
 
-@pytest.mark.parametrize("name", ["layers", "contents", "locks", "work"])
+@pytest.mark.parametrize("name", ["layers", "work"])
 @pytest.mark.threat
 def test_what_is_in_the_place_of_a_folder_of_a_cache_is_an_error_and_is_not_waited_for(
     name: str, tmp_path: Path
@@ -173,13 +166,8 @@ def test_what_is_in_the_place_of_a_folder_of_a_cache_is_an_error_and_is_not_wait
     cache.root.mkdir()
     os.mkfifo(cache.root / name)
 
-    def build() -> None:
-        with cache.making(key, pytest.fail) as folder:
-            (folder / "data.sqfs").write_bytes(b"")
-            cache.keep(key, folder / "data.sqfs", layers=("x",), seconds=2.0, below="1" * 64)
-
     with pytest.raises((LumiimgError, OSError)):
-        build()
+        stored(cache, key)
 
 
 @pytest.mark.threat

@@ -6,13 +6,14 @@ import base64
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.build.capabilities import BuildMachine
+from lumiimg.build.build_host import BuildHost
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.cli import image_build, rebuild
 from lumiimg.cli.main import main
@@ -29,6 +30,9 @@ from tests.shared.layer_builder import BASE, MakeLayer
 from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.programs import needs
 from tests.shared.tls import CERTIFICATE, certified
+
+if TYPE_CHECKING:
+    from lumiimg.build.builder import ImageBuild
 
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 WORD = 'a b"\\/@:#?%'
@@ -131,7 +135,7 @@ class Log(io.BytesIO):
 
 def step_of(folder: Path, header: Header) -> LayerBuild:
     kernels = Engine(Path("/x"), EngineKind.NAMESPACES, "1", frozenset())
-    machine = BuildMachine(kernels, False, False, False, None, None, None, None, ())
+    machine = BuildHost(kernels, False, False, False, None, None, None, None, ())
     folder = folder / "step"
     folder.mkdir(exist_ok=True)
     definition = Definition("01-a", ("a",), None, Sections(header), ())
@@ -228,7 +232,8 @@ def test_the_password_variables_of_an_engine_go_to_the_registry_that_was_named(
         monkeypatch.setenv(name, value)
     seen: list[bool] = []
 
-    def built(*_: object, environment: Mapping[str, str], **__: object) -> None:
+    def built(plan: ImageBuild) -> None:
+        environment = plan.environment
         assert environment["HOME"] == str(home)
         seen.append(logins.items() <= environment.items())
         assert seen[-1] or not logins.keys() & environment.keys()
@@ -236,7 +241,7 @@ def test_the_password_variables_of_an_engine_go_to_the_registry_that_was_named(
 
     for verb in (image_build, rebuild):
         monkeypatch.setattr(verb, "build_image", built)
-        monkeypatch.setattr(verb, "machine_for_builds", lambda *_: build_machine(ENGINE))
+        monkeypatch.setattr(verb, "host_for_builds", lambda *_: build_machine(ENGINE))
         monkeypatch.setattr(verb, "choose_way", lambda *_: ("sandbox", "the test"))
     words = ["build", "--layers", f"{layers}", "--base", "box", "-o", f"{tmp_path}/x.sif"]
     for more in ((), ("--mirror", "docker.io=https://near.test"), ("--mirror", "quay.io=https://near.test")):

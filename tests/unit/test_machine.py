@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.build.capabilities import BASES_BY_DEBOOTSTRAP, CONTAINER
-from lumiimg.build.capability_cache import look_or_recall
-from lumiimg.build.choice import machine_for_builds
+from lumiimg.build.build_host import BASES_BY_DEBOOTSTRAP, CONTAINER, look
+from lumiimg.build.choice import host_for_builds
 from lumiimg.cli.main import main
 from lumiimg.engine import namespaces
 from lumiimg.engine.engine import EngineKind, find_engine
@@ -25,7 +24,7 @@ from tests.shared.programs import needs
 from tests.shared.validation import validated
 
 if TYPE_CHECKING:
-    from lumiimg.build.capabilities import BuildMachine, CapabilityTrial
+    from lumiimg.build.build_host import BuildHost, CapabilityTrial
     from tests.shared.layer_builder import MakeLayer
 
 Capture = pytest.CaptureFixture[str]
@@ -106,8 +105,8 @@ class Place:
         script = ENGINE.format(calls=shlex.quote(str(self.calls)), exec=starts, debootstrap=debootstrap)
         self.put("apptainer", script)
 
-    def looked_at(self) -> BuildMachine:
-        return look_or_recall(find_engine(os.environ), dict(os.environ), self.folder / "cache")
+    def looked_at(self) -> BuildHost:
+        return look(find_engine(os.environ), dict(os.environ))
 
     def trial(self, name: str) -> CapabilityTrial:
         return next(trial for trial in self.looked_at().trials if trial.name == name)
@@ -139,15 +138,13 @@ def test_a_build_that_can_start_no_container_ends_before_its_first_step(
     make_layer("base", BY_REGISTRY)
     output = place.folder / "x.sif"
     argv = ["build", "--layers", str(layers), "--base", "base", "-o", str(output)]
-    for recalled in (False, True):
-        assert main(argv) == 4
-        err = capsys.readouterr().err
-        last = err.splitlines()[-1]
-        assert last.startswith(f"lumiimg: Apptainer 1.4.5 starts no container here: {ROOT}")
-        assert ORDINARY in last
-        assert "[1/" not in err
-        assert not list(place.folder.glob("x.sif*")), "no image, no log"
-        assert bool(place.tries()) is not recalled, "what was found is kept, with its remedy"
+    assert main(argv) == 4
+    err = capsys.readouterr().err
+    last = err.splitlines()[-1]
+    assert last.startswith(f"lumiimg: Apptainer 1.4.5 starts no container here: {ROOT}")
+    assert ORDINARY in last
+    assert "[1/" not in err
+    assert not list(place.folder.glob("x.sif*")), "no image, no log"
 
 
 @pytest.mark.usefixtures("no_namespaces")
@@ -204,14 +201,12 @@ WHICH = {
 
 
 @pytest.mark.parametrize(("starts", "named", "kind"), WHICH.values(), ids=WHICH.keys())
-def test_doctor_and_builds_take_the_same_engine_and_lumiimg_alone_proposes_no_other(
+def test_doctor_and_builds_take_the_same_engine(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture, starts: str, named: str | None, kind: EngineKind
 ) -> None:
-    monkeypatch.chdir(place.folder)
     if named:
         monkeypatch.setenv("LUMIIMG_ENGINE", named)
     place.has(starts, BEGINS)
-    assert proposed(capsys) == ["lumiimg doctor", "lumiimg list"], "nothing is known yet"
     code, data = doctor(capsys)
     assert data["engine"]["kind"] == kind
     if (starts, named) == (STARTS, None):
@@ -224,10 +219,8 @@ def test_doctor_and_builds_take_the_same_engine_and_lumiimg_alone_proposes_no_ot
         (passed_over,) = (trial for trial in data["trials"] if trial["said"].startswith(ROOT))
         assert passed_over["name"] == "a container by Apptainer 1.4.5"
         assert passed_over["said"].endswith("; `check` asks it anyway, as jobs do")
-    assert machine_for_builds(os.environ, place.folder / "cache").engine.kind is kind
+    assert host_for_builds(os.environ).engine.kind is kind
     assert (code == 0) == (named is None or starts == STARTS)
-    is_kept = starts != NOBODY_KNOWS  # what may pass is tried each time, and `lumiimg` alone tries nothing
-    assert ("lumiimg build --recipe demo -o demo.sif" in proposed(capsys)) == (code == 0 and is_kept)
     of_jobs = EngineKind.NAMESPACES if named == "namespaces" else EngineKind.APPTAINER
     assert find_engine(os.environ).kind is of_jobs, "a check is by the engine of jobs, whether it works or not"
 
@@ -246,7 +239,7 @@ def test_builds_take_the_second_container_engine_where_the_first_starts_nothing(
     script = (place.bin / "apptainer").read_text().replace("apptainer version 1.4.5", "singularity-ce version 4.1.3")
     place.has(CAPABILITIES, BEGINS)
     place.put("singularity", script)
-    assert machine_for_builds(os.environ, place.folder / "cache").engine.name == "SingularityCE 4.1.3"
+    assert host_for_builds(os.environ).engine.name == "SingularityCE 4.1.3"
     code, data = doctor(capsys)
     assert (code, data["engine"]["kind"]) == (0, "singularity")
     shown = {trial["name"]: trial["works"] for trial in data["trials"] if trial["name"].startswith("a container")}
@@ -255,31 +248,15 @@ def test_builds_take_the_second_container_engine_where_the_first_starts_nothing(
     assert any(name.startswith("a container by namespaces of Linux") for name in shown)
 
 
-@pytest.mark.parametrize(
-    ("starts", "debootstrap", "of_lock"),
-    [
-        (STARTS, BEGINS, "build --locked -o image.sif"),
-        (STARTS, NO_DEVICES, "build --locked --definitions defs"),
-        (CAPABILITIES, BEGINS, "build --locked --definitions defs"),
-        (NOBODY_KNOWS, BEGINS, "doctor"),
-    ],
-    ids=["it works", "no base", "no container", "not known"],
-)
-def test_lumiimg_alone_proposes_no_build_that_doctor_says_cannot_work(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture, starts: str, debootstrap: str, of_lock: str
+def test_lumiimg_alone_runs_nothing_and_leaves_to_doctor_what_works_here(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     (here := place.folder / "here").mkdir()
     monkeypatch.chdir(here)
-    monkeypatch.setenv("LUMIIMG_ENGINE", "apptainer")
-    place.has(starts, debootstrap)
-    doctor(capsys)
-    place.calls.unlink()
-    assert ("lumiimg build --recipe demo -o demo.sif" in proposed(capsys)) == (of_lock == "build --locked -o image.sif")
+    assert proposed(capsys) == ["lumiimg doctor", "lumiimg list"]
     (here / "lumiimg.lock").touch()
-    assert proposed(capsys) == [f"lumiimg {of_lock}"]
+    assert proposed(capsys) == ["lumiimg build --locked -o image.sif"]
     assert not place.calls.exists(), "nothing is run"
-    (place.bin / "apptainer").unlink()
-    assert proposed(capsys) == ["lumiimg doctor"], "of this machine as it is now nothing is known"
 
 
 def test_a_base_that_debootstrap_cannot_make_is_told_by_doctor_and_refused_at_once(
@@ -305,7 +282,7 @@ def test_a_base_that_debootstrap_cannot_make_is_told_by_doctor_and_refused_at_on
     assert err.splitlines()[-1].startswith("lumiimg: boot cannot be built here: debootstrap has to make device files")
     assert "noexec" not in err
     assert "--add-subuids" in err
-    assert place.tries() == []
+    assert not any(words.endswith(" 01-boot.def") for words in place.tries()), "the engine was not asked for it"
     monkeypatch.setattr(namespaces, "PROGRAM", ("/bin/false",))
     shutil.rmtree(place.folder / "cache")
     make_layer("base", BY_REGISTRY)  # another base is built there
@@ -325,14 +302,11 @@ def test_a_failure_that_nobody_knows_or_that_may_pass_is_left_open(
         words = " ".join(capsys.readouterr().out.split())
         assert words.startswith("whether builds work here is not known")
         assert "? a container: " in words
-        place.tries()
-        place.looked_at()
-        assert place.tries(), "it was not kept"
     place.has(STARTS, "echo 'E: something else'; exit 255")
     trial = place.trial(BASES_BY_DEBOOTSTRAP)
     assert (trial.works, trial.is_sure, trial.remedy) == (False, False, "")
     assert "something else" in trial.said
-    monkeypatch.setattr("lumiimg.build.capability_trials.debootstrap_at", lambda _: None)
+    monkeypatch.setattr("lumiimg.build.build_host.debootstrap_at", lambda _: None)
     assert place.trial(BASES_BY_DEBOOTSTRAP).said == "debootstrap is not on PATH"
 
 
@@ -350,7 +324,6 @@ def test_without_ids_of_its_own_an_engine_that_refuses_fakeroot_builds_without_i
     assert "✓ a container: only without --fakeroot: this user has no range" in " ".join(capsys.readouterr().out.split())
     place.tries()
     machine = place.looked_at()
-    assert machine.fakeroot is False
     assert "--fakeroot" not in machine.engine.build_flags
     assert len([words for words in place.tries() if "--fakeroot" in words]) == 1, "tried once, and then left out"
     monkeypatch.setattr(namespaces, "PROGRAM", ("/bin/false",))
@@ -373,8 +346,7 @@ def test_where_no_container_has_its_own_processes_builds_go_on_without(place: Pl
         "case \"$*\" in *--pid*) echo 'FATAL:   mount proc->/proc error: operation not permitted'; exit 255;; esac"
     )
     place.has(f"{refuses}; {STARTS}", BEGINS)
-    for _ in ("tried", "recalled"):
-        assert not place.looked_at().own_processes
+    assert not place.looked_at().own_processes
     assert main(["doctor"]) == 0
     assert "✓ a container: processes that a script leaves running are not stopped: FATAL: mount proc" in " ".join(
         capsys.readouterr().out.split()

@@ -377,7 +377,7 @@ def test_who_has_taken_the_name_of_a_folder_meanwhile_loses_nothing(
 
 @pytest.mark.parametrize("kind", ["tree", "files"])
 @pytest.mark.threat
-def test_a_cache_sweeps_only_what_an_entry_or_a_lock_has(tmp_path: Path, notes: Path, mine: Path, kind: str) -> None:
+def test_a_cache_sweeps_only_what_an_entry_has(tmp_path: Path, notes: Path, mine: Path, kind: str) -> None:
     del notes
     cache = LayerCache(mine.parent)
     gone = mine.parent / f".{'0' * 64}.1"
@@ -389,9 +389,7 @@ def test_a_cache_sweeps_only_what_an_entry_or_a_lock_has(tmp_path: Path, notes: 
     before = {path: path.read_text() for path in gone.rglob("*") if path.is_file()}
     cache.sweep()
     assert before == {path: path.read_text() for path in gone.rglob("*") if path.is_file()}
-    for number, names in enumerate(
-        (("key.json", "entry.json", "data.sqfs"), (), ("owner.json", f"{'a' * 16}.partial"))
-    ):
+    for number, names in enumerate((("key.json", "entry.json", "data.sqfs"), (), (f".entry.json.{'a' * 16}",))):
         half = mine.parent / f".{'1' * 63}{number}.1"
         half.mkdir()
         for file in names:
@@ -482,8 +480,7 @@ def test_a_folder_that_takes_the_place_of_a_module_meanwhile_is_put_back(
 INSIDE = {
     "build/builder.py": "in the scratch folder of a build",
     "build/compile_cache.py": "in the scratch folder of a build",
-    "build/layer_build.py": "in the scratch folder of a build",
-    "build/userns_helper.py": "in the root that a build makes",
+    "build/changes.py": "in the root that a build makes",
     "cluster/trial/gpu_targets.py": "in the folder that the nodes share",
 }
 """Modules that remove a folder by its name: in one of ours, where nobody else can rename one."""

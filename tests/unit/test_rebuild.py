@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.build import builder, choice
-from lumiimg.build.builder import build_image
+from lumiimg.build.build_host import BuildHost
+from lumiimg.build.builder import ImageBuild, build_image
 from lumiimg.build.cache import LayerCache
-from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.compile_cache import kept_files
 from lumiimg.build.local_base import check_mirror, give_base, lock_base
 from lumiimg.build.progress import Progress
@@ -460,7 +460,7 @@ class Stand:
         del below
         self.built.append(step.definition.name)
         self.found.append([name for name, _ in kept_files(step.kept)])
-        step.kept.mkdir(exist_ok=True)
+        step.kept.mkdir(parents=True, exist_ok=True)
         (step.kept / "wheel").write_text("compiled")
         root = step.folder / "root"
         root.mkdir()
@@ -470,10 +470,10 @@ class Stand:
 @pytest.fixture
 def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
     del clean_home
-    machine = BuildMachine(ENGINE, False, False, False, None, Path("/usr/bin/unsquashfs"), None, None, ())
+    machine = BuildHost(ENGINE, False, False, False, None, Path("/usr/bin/unsquashfs"), None, None, ())
     stand = Stand()
     for module in ("build.choice", "cli.image_build", "cli.rebuild"):
-        monkeypatch.setattr(f"lumiimg.{module}.machine_for_builds", lambda *_: machine)
+        monkeypatch.setattr(f"lumiimg.{module}.host_for_builds", lambda *_: machine)
     monkeypatch.setattr(builder, "new_strategy", lambda *_: stand)
     return stand
 
@@ -481,24 +481,18 @@ def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
 def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, **changes: Any) -> bool:
     """Build as `lumiimg build` does; whether something was written."""
     del stand
-    built = build_image(
-        chain,
-        output,
-        machine=choice.machine_for_builds({}, cache),
+    plan = ImageBuild(
+        chain=chain,
+        output=output,
+        machine=choice.host_for_builds({}),
         way="sandbox",
         documents={PLAN: b"{}"},
         environment=dict(os.environ),
         cache=cache,
         downloads=Store(cache / "sources", Http(), Mirrors({})),
-        **{
-            "node": None,
-            "progress": Progress(),
-            "replaces": False,
-            "again": False,
-            **changes,
-        },
+        **{"node": None, "progress": Progress(), **changes},
     )
-    return built.is_new
+    return build_image(plan).is_new
 
 
 def without_source(chain: Sequence[Definition]) -> tuple[Definition, Definition]:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from lumiimg.build.build_host import BuildHost, CapabilityTrial
 from lumiimg.build.builder import BuildResult, BuiltImage, RebuildResult
 from lumiimg.build.cache import CacheEntry
 from lumiimg.build.cache_miss import CacheLookup, Difference
-from lumiimg.build.capabilities import BuildMachine, CapabilityTrial
 from lumiimg.build.disk_space import FreeSpace
 from lumiimg.build.doctor import DoctorResult
 from lumiimg.build.image_plan import plan_document
@@ -88,7 +88,7 @@ class Place:
         site = find_site("lumi", {"HOME": str(folder)})
         context = PlanContext(open_catalogue({"HOME": str(folder)}), site=site)
         self.lock: Lock = decide(self.request, context).require_lock()
-        self.entry = CacheEntry(KEY, folder / "data", KEY, 2, ("torch",), 1.5, "")
+        self.entry = CacheEntry(KEY, folder / "data", KEY, 2, ("torch",), 1.5)
         self.built = BuiltImage(
             folder / "x.sif",
             KEY,
@@ -166,7 +166,7 @@ def _trial(folder: Path) -> None:
 
 
 AS_JSON = argparse.Namespace(json=True, quiet=True, manifest=None)
-MACHINE = BuildMachine(
+MACHINE = BuildHost(
     ENGINE, True, True, False, None, Path("/x"), None, None, (CapabilityTrial("user namespaces", works=True, said=""),)
 )
 PRINTED: dict[str, Callable[[Place], object]] = {

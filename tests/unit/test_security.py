@@ -392,11 +392,11 @@ def test_programs_of_the_current_folder_are_not_run(
 
 @pytest.mark.threat
 def test_python_modules_of_the_current_folder_are_not_run(hostile_folder: Path, tmp_path: Path) -> None:
-    from lumiimg.build.layer_build import INSIDE
+    from lumiimg.build.layer_build import HELPER
 
     del hostile_folder
     general_index(Mirrors({}))
-    done = run([*INSIDE, "list", tmp_path, tmp_path / "list.json"], env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"})
+    done = run([*HELPER, "list", tmp_path, tmp_path / "list.json"], env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"})
     assert done.ok, done.output
     assert not (tmp_path / "ran").exists()
 

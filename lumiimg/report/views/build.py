@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from lumiimg.build.unfetched import WrittenDefinitions
+    from lumiimg.build.definition_files import WrittenDefinitions
     from lumiimg.catalog.layers import Layer
     from lumiimg.check.adaptation import NothingAdded
     from lumiimg.engine.engine import Engine

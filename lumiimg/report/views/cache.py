@@ -77,11 +77,11 @@ def why_document(answer: CacheLookup) -> Document:
 
 
 def _difference(difference: Difference, below: str | None) -> Iterator[Paragraph | Lines]:
-    words = {"content": "what is below it came out differently, or is not there any more"}
-    if below is not None:
-        again = f"lumiimg build --why {below}, with the same options, says why"
-        words["parent"] = f"what is below it ({below}): {again}"
-    yield Paragraph(words.get(difference.part, difference.part))
+    words = difference.part
+    if words == "content":
+        words = "what is below it came out differently, or is not there any more"
+        words += f": lumiimg build --why {below}, with the same options, says why" if below is not None else ""
+    yield Paragraph(words)
     if difference.lines:
         yield Lines(difference.lines)
 

@@ -10,7 +10,7 @@ from lumiimg.report.document import Document, Item, Section, facts_section, seve
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
-    from lumiimg.build.capabilities import CapabilityTrial
+    from lumiimg.build.build_host import CapabilityTrial
     from lumiimg.build.disk_space import FreeSpace
     from lumiimg.build.doctor import DoctorResult
     from lumiimg.errors import MissingHereError

@@ -8,22 +8,19 @@ import shutil
 from pathlib import Path
 from unittest import mock
 
-from lumiimg.build import cache as layer_cache
-from lumiimg.build import capability_cache
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_miss import differences
-from lumiimg.build.compile_cache import unpack_kept
-from lumiimg.build.engine_metadata import begin_base, date_labels, write_facts
-from lumiimg.build.inspection import inspected
-from lumiimg.build.layer_root import LayerRoot
+from lumiimg.build.changes import _date
+from lumiimg.build.compile_cache import UNREADABLE, unpack_kept
+from lumiimg.build.metadata import date_labels, write_config, write_metadata
 from lumiimg.build.provenance import PLAN, SBOM, read_document
+from lumiimg.build.safe_fs import folder
 from lumiimg.build.sbom import bill
-from lumiimg.build.userns_helper import _date
 from lumiimg.cluster.module.folder import RECORD, _record_in
 from lumiimg.cluster.nodes import check as nodes_check
 from lumiimg.cluster.nodes.node import TASK, AnswerError, read_answer, read_task
 from lumiimg.decode import DecodeError
-from lumiimg.definition.engine_reader import read_definition
+from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.elf.loader import Process
 from lumiimg.engine.namespaces.unpacked import unpacked_images
 from lumiimg.engine.process import Completed
@@ -48,9 +45,10 @@ from lumiimg.resolve.stack import stack_of
 from lumiimg.wording import size
 from tests.fuzz.target import target
 from tests.fuzz.targets.image import make_sif, sums
-from tests.fuzz.targets.logs import ENGINE
 from tests.fuzz.targets.scratch import parts, printed, root_of, scratch, text_of, written
 from tests.shared.host_model import host_files, host_settings
+
+DEFINITION = Definition("01-x", ("x",), None, Sections(Header("docker", "x"), environment=(("A", "1"),)), ())
 
 
 @target("snapshot", "host.snapshot_file.read_snapshot", refuses=(DecodeError,), form="json", rounds=5)
@@ -144,31 +142,28 @@ def _bill(data: bytes) -> None:
 
 @target(
     "engine-metadata",
-    "build.inspection.inspected",
-    "build.engine_metadata.date_labels",
-    "build.engine_metadata.begin_base",
-    "build.engine_metadata.write_facts",
+    "build.metadata.date_labels",
+    "build.metadata.write_config",
+    "build.metadata.write_metadata",
     refuses=(ImageError, FailedError),
     form="json",
     rounds=10,
 )
 def _image(data: bytes) -> None:
     """What an image, or its config, says of itself, in the files that are read for it."""
-    root = scratch() / "of-an-engine"
-    shutil.rmtree(root, ignore_errors=True)
+    root, new, above = (scratch() / name for name in ("of-an-engine", "new", "above"))
+    for one in (root, new, above):
+        shutil.rmtree(one, ignore_errors=True)
     for name in ("labels.json", "Singularity", "test", "env/90-environment.sh"):
         written(data, f"of-an-engine/.singularity.d/{name}")
-    for name in ("labels.json", "env/90-environment.sh"):
-        written(data, f"of-an-engine/scif/apps/one/scif/{name}")
     with contextlib.suppress(FailedError):
         date_labels(root)
-    with open_image(root) as image:
-        inspected(image.root, "Bootstrap: x\n")
-    config = None
     with contextlib.suppress(ValueError, RecursionError):
-        config = json.loads(data)
-    begin_base(LayerRoot(root), config if isinstance(config, dict) else None)
-    write_facts(LayerRoot(root), read_definition("Bootstrap: x\n%environment\n    export A=1\n"))
+        if isinstance(config := json.loads(data), dict):
+            write_config(new, config)
+    above.mkdir()
+    with open_image(root) as image:
+        write_metadata(above, image.root, [DEFINITION], {})
 
 
 @target("bind-manifest", "host.image_manifest.from_bytes", refuses=(DecodeError,), form="json", rounds=20)
@@ -198,8 +193,8 @@ _KEY = "0" * 64
     rounds=20,
 )
 def _entry(data: bytes) -> None:
-    """Entry, key and owner of a cache that others may write to."""
-    entry, key, owner = parts(data, 3)
+    """Entry and key of a cache that others may write to."""
+    entry, key, _ = parts(data, 3)
     for name, content in (("entry.json", entry), ("key.json", key), ("data.squashfs", b"x")):
         written(content, f"cache/layers/{_KEY}/{name}")
     found = LayerCache(scratch() / "cache")
@@ -207,10 +202,6 @@ def _entry(data: bytes) -> None:
     if read is not None:
         differences(found.key_of(read), {"format": 2, "files": {"a": "b"}, "definition": "x\ny"})
         _ = read.is_known
-    written(owner, "cache/locks/x/owner.json")
-    holder = layer_cache._holder_of(scratch() / "cache/locks/x")
-    if holder is not None:
-        layer_cache._is_gone(holder)
 
 
 @target("kept-files", "build.compile_cache.unpack_kept", refuses=(), form="bytes", repair=sums, rounds=15)
@@ -218,15 +209,16 @@ def _kept(data: bytes) -> None:
     folder = scratch() / "kept"
     shutil.rmtree(folder, ignore_errors=True)
     # what its caller takes for an archive that is not there
-    with contextlib.suppress(OSError, ValueError, ImageError):
+    with contextlib.suppress(*UNREADABLE):
         unpack_kept(written(data, "kept.tar"), folder)
 
 
-@target("compiled-python", "build.userns_helper._date", refuses=(), form="bytes", rounds=15)
+@target("compiled-python", "build.changes._date", refuses=(), form="bytes", rounds=15)
 def _compiled(data: bytes) -> None:
     path = written(data, "upper/__pycache__/a.cpython-312.pyc")
     written(b"", "upper/a.py")
-    _date(scratch() / "upper", path)
+    with folder(scratch() / "upper", "__pycache__") as at:
+        _date(at, path.name)
 
 
 @target("woven-layers", "image.squashfs.weave.weave", refuses=(ImageError,), form="bytes", rounds=8)
@@ -246,17 +238,11 @@ def _answer(data: bytes) -> None:
     "cluster.nodes.node.read_task",
     "cluster.module.folder._record_in",
     "engine.namespaces.unpacked.unpacked_images",
-    "build.capability_cache._recall",
     form="json",
     rounds=60,
 )
 def _own(data: bytes) -> str:
-    """What we wrote on another day: the record of a module, of an unpacked image, of a machine, the task of a node."""
-    path = capability_cache._path(scratch() / "own", ENGINE.kind)
-    written(data, str(path.relative_to(scratch())))
-    with mock.patch.object(capability_cache, "_depends_on", return_value={}):
-        capability_cache._recall(ENGINE, {"PATH": "/bin"}, scratch() / "own")
-        capability_cache.recall(ENGINE.path, {"PATH": "/bin"}, scratch() / "own")
+    """What we wrote on another day: the record of a module, of an unpacked image, the task of a node."""
     written(data, f"module/{RECORD}")
     with contextlib.suppress(BadInputError):
         _record_in(scratch() / "module")

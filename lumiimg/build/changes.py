@@ -1,4 +1,4 @@
-"""Changes to a layer's files as root of a user namespace: `python -m lumiimg.build.userns_helper COMMAND FOLDER …`.
+"""Changes to a layer's files as root of a user namespace: `python -m lumiimg.build.changes COMMAND FOLDER …`.
 
 Files of a layer may belong to ids that are the user's only there, in folders that nobody else may enter.
 """
@@ -16,8 +16,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.build.safe_fs import OWN_XATTRS, is_opaque, listed, open_file
-from lumiimg.errors import FailedError, LumiimgError
+from lumiimg.build.safe_fs import OWN, OWN_XATTRS, is_opaque, listed, open_file
+from lumiimg.errors import LumiimgError
 from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack, stacked
 from lumiimg.image.squashfs.pack import pack_folder
@@ -72,13 +72,13 @@ def tidy(upper: Path, layers: Sequence[Path]) -> None:
     opaque: set[Path] = set()
     marks: dict[Path, set[str]] = {}
     folders_seen: list[Path] = []
-    for folder, _, files in os.walk(upper):
+    for folder, _, files, at in os.fwalk(upper):
         here = Path(folder)
         folders_seen.append(here)
         for name in files:
             if name.endswith(".pyc"):
-                _date(upper, here / name)
-            if _is_mark((here / name).lstat()):
+                _date(at, name)
+            if _is_mark(os.stat(name, dir_fd=at, follow_symlinks=False)):
                 marks.setdefault(here, set()).add(name)
         if here.parent in opaque or is_opaque(here):
             opaque.add(here)
@@ -99,12 +99,11 @@ def tidy(upper: Path, layers: Sequence[Path]) -> None:
     _forget(upper)
 
 
-def hide(upper: Path, layers: Sequence[Path]) -> None:
-    """Have each folder below `upper` hide what is below it."""
+def hide(upper: Path, name: str, layers: Sequence[Path]) -> None:
+    """Have a folder in `upper`, and each in that, hide what is below it."""
     with open_stack(layers) as image:
-        for folder, _, _ in os.walk(upper):
-            if folder != str(upper):
-                _hide(Path(folder), stacked(image), upper)
+        for folder, _, _ in os.walk(upper / name):
+            _hide(Path(folder), stacked(image), upper)
 
 
 def _hide(here: Path, below: StackedTree, upper: Path) -> None:
@@ -114,13 +113,19 @@ def _hide(here: Path, below: StackedTree, upper: Path) -> None:
 
 
 def unpack(root: Path, image: Path) -> None:
-    """Write all files of an image into a new folder, but devices: engines mount their own."""
+    """Write all files of an image into a folder, but devices: engines mount their own.
+
+    The folder is new, or has an engine's own folder, which then is not the image's.
+    """
     with open_image(image) as opened:
         tree: Any = opened.root.tree
         made: dict[Hashable, Path] = {}
         folders = [(root, tree.root)]
-        root.mkdir()
+        root.mkdir(exist_ok=True)
+        has_own = (root / OWN[1:]).exists()
         for path, kind in opened.root.walk():
+            if has_own and f"{path}/".startswith(f"{OWN}/"):
+                continue
             node: Any = opened.root.node(path)
             target, identity = root / path[1:], tree.stat(node).identity
             if kind is FileKind.DIRECTORY:
@@ -318,18 +323,20 @@ def clear(root: Path, delta: Path) -> None:
                     shutil.rmtree(there) if is_folder else there.unlink()
 
 
-def _date(upper: Path, compiled: Path) -> None:
-    """Set the time that a .pyc believes its source to have. Source: PEP 552; importlib._bootstrap_external."""
-    source = compiled.parent.parent / f"{compiled.name.partition('.')[0]}.py"
+def _date(at: int, compiled: str) -> None:
+    """Set the time that a .pyc in an open folder believes its source to have.
+
+    Source: PEP 552; importlib._bootstrap_external.
+    """
+    source = f"../{compiled.partition('.')[0]}.py"
     try:
-        seen = source.lstat()
-        descriptor = open_file(upper, f"{compiled.relative_to(upper)}", os.O_RDWR)
-        with open(descriptor, "r+b") as file:  # noqa: PTH123 - a descriptor has no path
+        seen = os.stat(source, dir_fd=at, follow_symlinks=False)
+        with open(open_file(at, compiled, os.O_RDWR), "r+b") as file:  # noqa: PTH123 - a descriptor has no path
             magic, flags, mtime, size = _PYC.unpack(file.read(_PYC.size))
             if flags == 0 and mtime == int(seen.st_mtime) & 0xFFFFFFFF and mtime > EPOCH and stat.S_ISREG(seen.st_mode):
                 file.seek(0)
                 file.write(_PYC.pack(magic, flags, EPOCH, size))
-    except (OSError, FailedError, struct.error):
+    except (OSError, struct.error):
         return  # no source beside it, a link, or none of ours to change: Python looks itself
 
 
@@ -346,7 +353,7 @@ def main(command: str, target: str, *others: str) -> None:
             case "tidy":
                 tidy(Path(target), paths)
             case "hide":
-                hide(Path(target), paths)
+                hide(Path(target), others[0], paths[1:])
             case "list":
                 paths[0].write_text(json.dumps(listing(Path(target))), encoding="utf-8")
             case "difference":

@@ -1,16 +1,17 @@
-"""Definitions that are written where there is no network: what has to be fetched elsewhere, and a script for that."""
+"""Definition files on disk, with what they need beside them; without a network, a script that fetches the rest."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.build.builder import write_definitions
-from lumiimg.build.fetch import sources_of
+from lumiimg.build.steps import sources_of
 from lumiimg.definition.writer import write_chain, write_flat
-from lumiimg.errors import MissingHereError
-from lumiimg.files import replaced
+from lumiimg.errors import BadInputError, MissingHereError
+from lumiimg.files import make_folder, open_regular, replaced
 from lumiimg.resolve.lock import Lock, LockedSource
 from lumiimg.wording import engine_word
 
@@ -69,6 +70,39 @@ def write_from_lock(lock: Lock, folder: Path, store: Store, on_line: Callable[[s
     missing = unreachable(definitions, store, on_line)
     write_definitions(definitions, folder, store, on_line, missing)
     return WrittenDefinitions(folder, definitions, write_fetch(definitions, missing, folder) if missing else None)
+
+
+def write_definitions(
+    definitions: Sequence[Definition],
+    folder: Path,
+    store: Store,
+    on_line: Callable[[str], None],
+    without: Collection[LockedSource] = (),
+) -> None:
+    """Write definition files and what they need beside them into `folder`; nothing before every source is there.
+
+    Those of `without` are left out. Raises FailedError if another cannot be had, BadInputError if the folder cannot be.
+    """
+    wanted = (one for definition in definitions for one in sources_of(definition) if one not in without)
+    archives = store.sources(wanted, on_line)
+    for definition in definitions:
+        with replaced(_folder(folder) / f"{definition.name}.def") as text:
+            text.write(definition.text.encode())
+        for file in definition.files:
+            if file.origin in without:
+                continue
+            above, _, name = file.path.rpartition("/")
+            origin = archives[file.origin] if isinstance(file.origin, LockedSource) else file.origin
+            with open_regular(origin) as source, replaced(_folder(folder, above) / name) as copy:
+                shutil.copyfileobj(source, copy)
+                os.fchmod(copy.fileno(), 0o644)
+
+
+def _folder(folder: Path, below: str = "") -> Path:
+    try:
+        return make_folder(folder, below)
+    except OSError as error:
+        raise BadInputError(f"cannot be made: {error.strerror}", where=str(error.filename or folder)) from error
 
 
 def unreachable(

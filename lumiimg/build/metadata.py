@@ -1,0 +1,254 @@
+"""What engines look for in an image, and what lumiimg says of it: files of one last layer, in an empty folder of ours.
+
+So nothing of it is written into a root folder that an image or a script has filled. Where Apptainer 1.4.5 builds the
+same definitions, its files are the same. Sources: its `internal/pkg/build/sources/base_environment.go`,
+`conveyorPacker_oci.go` and `metadata.go`; its texts are in `apptainer/`, with their licence.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import re
+import shlex
+import stat
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.build.safe_fs import MOUNT_FILES, MOUNT_FOLDERS, OWN, folder, lacking, open_file
+from lumiimg.definition.definition import export
+from lumiimg.errors import FailedError
+from lumiimg.files import EPOCH
+from lumiimg.image import ImageError, RootFileSystem
+from lumiimg.image.oci.document import typed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumiimg.definition.definition import Definition, Sections
+
+VERSION = "1.4.5"
+"""Of the Apptainer that writes the same; labels name it."""
+LABELS = f"{OWN}/labels.json"
+ENVIRONMENT = f"{OWN}/env/90-environment.sh"
+_DEFINITION, _HISTORY = f"{OWN}/Singularity", f"{OWN}/bootstrap_history"
+_LINKS = {
+    "/singularity": "runscript",
+    "/.run": "actions/run",
+    "/.exec": "actions/exec",
+    "/.test": "actions/test",
+    "/.shell": "actions/shell",
+    "/environment": "env/90-environment.sh",
+}
+_TEXTS = (
+    *(f"actions/{name}" for name in ("exec", "run", "shell", "start", "test")),
+    *(f"env/{name}.sh" for name in ("01-base", "90-environment", "95-apps", "99-base", "99-runtimevars")),
+    "runscript",
+    "startscript",
+)
+_VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_SCHEMA = "org.label-schema"
+_DATE = f"{_SCHEMA}.build-date"
+_LIMIT_BYTES = 8 << 20
+
+
+def write_config(root: Path, config: Mapping[str, object]) -> None:
+    """Write what `config` of an OCI image's config says into the new folder that its files will be unpacked into.
+
+    Raises ImageError for a config of other types than it is to have.
+    """
+    own = _Files(root)
+    entrypoint, command, variables = (_texts(config, name) for name in ("Entrypoint", "Cmd", "Env"))
+    own.write(f"{OWN}/runscript", _runscript(entrypoint, command), 0o755)
+    own.write(f"{OWN}/env/10-docker2singularity.sh", "#!/bin/sh\n" + "".join(map(_export, variables)), 0o755)
+    labels = typed(config.get("Labels"), dict, "Labels", "config")
+    own.write(LABELS, _json({name: typed(value, str, name, "Labels") for name, value in labels.items()}), 0o644)
+
+
+def write_metadata(
+    root: Path, below: RootFileSystem, definitions: Sequence[Definition], labels: Mapping[str, str]
+) -> None:
+    """Write what definitions say of an image into an empty folder that will be laid over it, and what it lacks.
+
+    `definitions` are those that no engine has built; `labels` are added to theirs. Raises FailedError for labels in the
+    image that no engine has written.
+    """
+    own = _Files(root, below)
+    root.chmod(below.stat("/").permissions | stat.S_IWUSR)
+    for path in (*MOUNT_FOLDERS, f"{OWN}/libs"):
+        own.make_folder(path)
+    for path in MOUNT_FILES:
+        own.add(path, "", 0o644)
+    for path, text in _LINKS.items():
+        own.link(path, f"{OWN.removeprefix('/')}/{text}")
+    folder_of_texts = resources.files(__package__).joinpath("apptainer")
+    texts = {f"{OWN}/{name}": folder_of_texts.joinpath(*name.split("/")).read_text(encoding="utf-8") for name in _TEXTS}
+    for path, text in texts.items():
+        own.add(path, text, 0o755)
+    own.add(f"{OWN}/env/94-appsbase.sh", "", 0o755)
+    own.write(LABELS, _json({**_labels(own.read(LABELS), definitions), **labels}), 0o644)
+    said = [definition.sections for definition in definitions]
+    if environment := "".join(_environment(sections) for sections in said if sections.environment):
+        own.write(ENVIRONMENT, (own.read(ENVIRONMENT) or texts[ENVIRONMENT]) + environment, 0o755)
+    if tests := [sections.test for sections in said if sections.test]:
+        own.write(f"{OWN}/test", _script(tests[-1]), 0o755)  # the uppermost has those of all layers
+    texts_of = [*filter(None, [own.read(_DEFINITION)]), *(sections.body for sections in said)]
+    for number, text in enumerate(texts_of[:-1], start=own.count(_HISTORY)):
+        own.write(f"{_HISTORY}/Apptainer{number}", text, 0o644)
+    for text in texts_of[-1:]:
+        own.write(_DEFINITION, text, 0o644)
+
+
+def date_labels(root: Path) -> None:
+    """Have labels that an engine has just written say the date that everything in an image has.
+
+    The same base is then the same bytes on another day. Raises FailedError for labels that no engine has written,
+    OSError for a link in their place.
+    """
+    with folder(root, OWN) as at, open(open_file(at, LABELS.rpartition("/")[2], os.O_RDWR), "r+b") as file:  # noqa: PTH123
+        labels = _read_labels(file.read(_LIMIT_BYTES).decode("utf-8", "replace"))
+        file.seek(0)
+        file.write(_json({**labels, _DATE: build_date()}).encode())
+        file.truncate()
+
+
+def build_date() -> str:
+    """Return the date that everything in an image has, as engines write one into the labels."""
+    return dt.datetime.fromtimestamp(EPOCH, tz=dt.UTC).strftime("%A_%d_%B_%Y_%H:%M:%S_UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """An empty folder of ours, and the image that it will be laid over."""
+
+    root: Path
+    below: RootFileSystem | None = None
+
+    def read(self, path: str) -> str | None:
+        """Return what is in a file of the image; None where there is none, or only behind a link."""
+        if self.below is None or not self.below.is_file(path) or self.below.resolve(path) != path:
+            return None
+        try:
+            return self.below.read_bytes(path, _LIMIT_BYTES).decode("utf-8", "surrogateescape")
+        except ImageError as error:
+            raise FailedError(error.what, where=path) from error
+
+    def count(self, path: str) -> int:
+        """Return how many names are in a folder of the image."""
+        is_there = self.below is not None and self.below.is_dir(path) and self.below.resolve(path) == path
+        return len(self.below.list_dir(path)) if self.below is not None and is_there else 0
+
+    def write(self, path: str, text: str, permissions: int) -> None:
+        """Write a file, with the permissions of the one that it hides."""
+        if self.below is not None and self.read(path) is not None:
+            permissions = self.below.stat(path).permissions
+        target = self._place(path)
+        target.write_bytes(text.encode("utf-8", "surrogateescape"))
+        target.chmod(permissions)
+
+    def add(self, path: str, text: str, permissions: int) -> None:
+        """Write a file where the image has nothing of the name."""
+        if (place := self._lacking(path)) is not None:
+            self.write(place, text, permissions)
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder where the image has nothing of the name."""
+        if (place := self._lacking(path)) is not None:
+            self._place(f"{place}/x")
+
+    def link(self, path: str, text: str) -> None:
+        """Make a link where the image has nothing of the name."""
+        if (place := self._lacking(path)) is not None:
+            self._place(place).symlink_to(text)
+
+    def _lacking(self, path: str) -> str | None:
+        """Return where a path that the image lacks would be; None where it has it. No link leads to an engine's own."""
+        assert self.below is not None  # noqa: S101 - only what lies over an image adds to it
+        if path.startswith(OWN):
+            above = path.rpartition("/")[0] or "/"
+            is_there = self.below.exists(path) and self.below.resolve(above) == above
+            return None if is_there else path
+        return None if self.below.exists(path) else lacking(self.below, path)
+
+    def _place(self, path: str) -> Path:
+        """Return the path of a file in the folder; the folders above it are made, as the image has them."""
+        here = self.root
+        for name in path.split("/")[1:-1]:
+            here /= name
+            if not here.exists():
+                here.mkdir(parents=True)
+                there = f"/{here.relative_to(self.root)}"
+                is_below = self.below is not None and self.below.is_dir(there)
+                here.chmod(self.below.stat(there).permissions if self.below is not None and is_below else 0o755)
+        return here / path.rpartition("/")[2]
+
+
+def _texts(config: Mapping[str, object], name: str) -> list[str]:
+    found = [typed(item, str, name, "config") for item in typed(config.get(name), list, name, "config")]
+    return [text.encode("utf-8", "replace").decode() for text in found]  # JSON may have halves of a character
+
+
+def _runscript(entrypoint: Sequence[str], command: Sequence[str]) -> str:
+    """Return the script that runs what an OCI image says: its command, or arguments in the place of that."""
+    default = f"[ $# -gt 0 ] || set -- {shlex.join(command)}\n" if command else ""
+    return f'#!/bin/sh\n{default}exec {shlex.join(entrypoint)} "$@"\n'
+
+
+def _export(variable: str) -> str:
+    """Return the line that sets a variable of an OCI image, unless whoever runs it has; none for no name of one."""
+    name, equals, value = variable.partition("=")
+    if not _VARIABLE.fullmatch(name):
+        return ""
+    if not equals:
+        return f'export {name}="${{{name}:-}}"\n'
+    for character in '\\"`$':
+        value = value.replace(character, f"\\{character}")
+    return f'export {name}="{value}"\n' if name == "PATH" else f'export {name}="${{{name}:-"{value}"}}"\n'
+
+
+def _environment(sections: Sections) -> str:
+    return "\n" + "".join(f"    {export(variable)}\n" for variable in sections.environment) + "\n\n"
+
+
+def _script(test: str) -> str:
+    """Return a script as engines write it, whose first line names what runs it."""
+    shebang, _, text = test.partition("\n")
+    return f"{shebang}\n\n{text}\n\n"
+
+
+def _labels(known: str | None, definitions: Sequence[Definition]) -> dict[str, str]:
+    """Return all labels: a definition replaces none that is there."""
+    labels = _read_labels(known)
+    for definition in definitions:
+        keywords = (line.partition(": ")[::2] for line in definition.sections.header.text.splitlines())
+        labels |= {
+            f"{_SCHEMA}.schema-version": "1.0",
+            _DATE: build_date(),
+            f"{_SCHEMA}.usage.apptainer.version": VERSION,
+            f"{_SCHEMA}.build-arch": "amd64",
+            **{f"{_SCHEMA}.usage.singularity.deffile.{key.lower()}": value for key, value in keywords},
+        }
+        labels = dict(definition.sections.labels) | labels
+    return labels
+
+
+def _read_labels(text: str | None) -> dict[str, str]:
+    try:
+        labels = json.loads(text) if text is not None else None
+    except (ValueError, RecursionError) as error:
+        raise FailedError("is not JSON", where=LABELS) from error
+    if labels is None:
+        return {}
+    if not isinstance(labels, dict):
+        raise FailedError("is not a JSON object", where=LABELS)
+    for name, value in labels.items():
+        if not isinstance(value, str | None):
+            raise FailedError(f"the label {name[:40]!r} does not hold text", where=LABELS)
+    return {name: value or "" for name, value in labels.items()}
+
+
+def _json(labels: Mapping[str, str]) -> str:
+    return json.dumps(dict(sorted(labels.items())), indent="\t")
