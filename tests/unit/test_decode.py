@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 import tomli_w
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
@@ -168,7 +168,7 @@ _TEXTS = st.text(st.characters(codec="utf-8"), max_size=9)
 _WORDS = st.text("aZ0 é€'\"\\{}#=.,", min_size=1, max_size=9).map(lambda text: f"x{text}")
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.builds(
         Thing,
@@ -187,7 +187,7 @@ def test_what_is_written_is_read_back(thing: Thing) -> None:
     assert decode_toml(tomli_w.dumps(encode(thing)), Thing) == thing
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.builds(
         Seen,
