@@ -15,6 +15,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -86,8 +87,8 @@ def _claimed(store: Path, sha256: str | None) -> Iterator[Path]:
         with suppress(OSError):  # another process was as quick
             seen = entry.lstat()
             still_s = time.time() - seen.st_mtime
-            is_wanted = match is not None and match["sha256"] == sha256
-            if match is None or seen.st_uid != os.getuid() or not (is_wanted or still_s >= OLD_S):
+            is_ours = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid()
+            if match is None or not is_ours or (match["sha256"] != sha256 and still_s < OLD_S):
                 continue
             if match["owner"] is not None and not is_left(entry) and still_s <= _STILL_S:
                 continue

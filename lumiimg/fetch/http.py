@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
@@ -92,31 +92,30 @@ class Http:
         is None) is shown.
         """
         bounds = Bounds(limit_bytes, _ANSWER_S)
-        with (
-            self._exchange(url, bounds, "answers") as deadline,
-            self._follow(url, headers or {}, allow, login or url, deadline) as answer,
-        ):
-            where = display_url(answer.url)
-            if answer.headers.get("content-encoding", "identity").strip().lower() not in _ENCODINGS:
-                raise FailedError("has an encoding that was not requested", where=where)
-            body = b"".join(_chunks(answer, bounds, deadline, where, decode=True))
-            return Response(answer.url, answer.status_code, _lower(answer), body)
+        with self._request("answers", url, bounds, headers or {}, allow, login or url) as answer:
+            return replace(answer, body=b"".join(answer.chunks))
 
-    @contextmanager
     def open(
         self, url: str, bounds: Bounds, headers: Mapping[str, str], allow: Collection[int] = ()
-    ) -> Iterator[Response]:
+    ) -> AbstractContextManager[Response]:
         """Yield a file, byte by byte as it lies on the server: what a digest is of, and a range.
 
         Its chunks raise BrokeOffError where the connection ends early.
         """
-        headers = {"Accept-Encoding": "identity", **headers}
-        with (
-            self._exchange(url, bounds, "files") as deadline,
-            self._follow(url, headers, allow, url, deadline) as answer,
-        ):
-            chunks = _chunks(answer, bounds, deadline, display_url(url), decode=False)
-            yield Response(answer.url, answer.status_code, _lower(answer), chunks=chunks)
+        return self._request("files", url, bounds, {"Accept-Encoding": "identity", **headers}, allow, url)
+
+    @contextmanager
+    def _request(
+        self, kind: str, url: str, bounds: Bounds, headers: Mapping[str, str], allow: Collection[int], login: str
+    ) -> Iterator[Response]:
+        with self._exchange(url, bounds, kind) as deadline, self._follow(url, headers, allow, login, deadline) as found:
+            is_whole = kind == "answers"
+            if is_whole and found.headers.get("content-encoding", "identity").strip().lower() not in _ENCODINGS:
+                raise FailedError("has an encoding that was not requested", where=display_url(found.url))
+            lower = {name.lower(): value for name, value in found.headers.items()}
+            where = display_url(found.url if is_whole else url)
+            chunks = _chunks(found, bounds, deadline, where, decode=is_whole)
+            yield Response(found.url, found.status_code, lower, chunks=chunks)
 
     @contextmanager
     def _exchange(self, url: str, bounds: Bounds, kind: str) -> Iterator[Deadline]:
@@ -210,10 +209,6 @@ def _chunks(
         deadline.check()
         raise BrokeOffError(f"broke off: {error}", where=where, hint=ELSEWHERE) from error
     deadline.check()  # a connection that was shut down looks like the end of an answer of unknown length
-
-
-def _lower(answer: requests.Response) -> dict[str, str]:
-    return {name.lower(): value for name, value in answer.headers.items()}
 
 
 def require_tls_or_digest(url: str, sha256: str | None = None) -> None:

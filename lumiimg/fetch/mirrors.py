@@ -23,7 +23,7 @@ PYPI = "pypi"
 _PIP_S = 60.0
 _PIPS_INDEX = re.compile(r"--index-url <url>\s+Base URL[^(]*\(default (\S+?)\)")
 _PIPS_OWN = "from pip._internal.models.index import PyPI; print(PyPI.netloc, PyPI.file_storage_domain)"
-_ONE_LINE = re.compile(r"(?m)^\s*deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<url>\S+)[^\S\n]+\S+(?P<components>[^#\n]*)")
+_ONE_LINE = re.compile(r"\s*deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<url>\S+)\s+\S+(?P<components>[^#]*)")
 _FIELD = re.compile(r"(?m)^([^\s:]+)[ \t]*:(.*(?:\n[ \t]+\S.*)*)")
 _OFF = frozenset({"0", "disable", "false", "no", "off", "without"})
 """What apt takes for a no (apt-pkg/contrib/strutl.cc StringToBool)."""
@@ -90,8 +90,8 @@ def apt_mirror(archive: str, folder: Path = APT_FOLDER) -> str | None:
     end like this too, have keys of their own. Source: sources.list(5), both the one-line and the deb822 format.
     """
     for entry in _apt_entries(folder):
-        key = entry.get("signed-by", "")
-        if "main" not in entry["components"].split() or (key and f"/{archive}-archive-" not in f"/{key}"):
+        key = entry.get("signed-by", "").rpartition("/")[2]
+        if "main" not in entry["components"].split() or (key and not key.startswith(f"{archive}-archive-")):
             continue
         for url in entry["uris"].split():
             if re.fullmatch(rf"https?://[^\s\[\]]+/{re.escape(archive)}/*", url):
@@ -115,7 +115,7 @@ def _apt_entries(folder: Path) -> Iterator[Mapping[str, str]]:
                 if "deb" in fields["types"].split() and fields.get("enabled", "").lower() not in _OFF:
                     yield fields
         else:
-            for line in _ONE_LINE.finditer(text):
+            for line in filter(None, map(_ONE_LINE.match, text.splitlines())):
                 options = dict(option.partition("=")[::2] for option in (line["options"] or "").split())
                 yield {**options, "uris": line["url"], "components": line["components"]}
 

@@ -337,6 +337,19 @@ def test_a_beginning_of_another_user_is_left_alone_and_old_ones_of_mine_go(
         assert not left.exists()
 
 
+@pytest.mark.threat
+def test_what_is_not_a_file_is_no_beginning(server: Server, folder: Path, tmp_path: Path) -> None:
+    folder.mkdir()
+    (tmp_path / "mine").write_bytes(DATA[:CUT])
+    left = [folder / f"part-{SHA}.{number:x}" for number in range(3)]
+    os.mkfifo(left[0])
+    left[1].mkdir()
+    left[2].symlink_to(tmp_path / "mine")
+    assert store(folder).get(f"{server.url}/file", SHA).read_bytes() == DATA
+    assert (server.ranges, partials(folder)) == ([None], left)
+    assert (tmp_path / "mine").read_bytes() == DATA[:CUT]
+
+
 def source(server: Server, name: str, data: bytes = DATA) -> LockedSource:
     return LockedSource(name, name.upper(), name, sha256(data), f"{server.url}/{name}")
 
