@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lumiimg.errors import ExitCode, MissingHereError, RefusedError
 from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
+from lumiimg.resolve.job_variables import job_variables
 from lumiimg.resolve.request import in_short, options_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, Chosen, ReleasedLayer, Stack
@@ -35,7 +36,6 @@ class Plan:
     """All that were applied."""
     nearest: Plan | None = None
     """That of the nearest request that works, where this one is refused; None where there is none."""
-    of_jobs: tuple[SiteVariable, ...] = ()
     site: Site | None = None
     """None where no machine is named."""
     lock: Lock | None = None
@@ -130,7 +130,9 @@ class Plan:
     @property
     def environment(self) -> tuple[SiteVariable, ...]:
         """What jobs with such an image want on the site."""
-        return () if self.refused else self.of_jobs
+        if self.stack is None or self.site is None or self.refused:
+            return ()
+        return tuple(job_variables(self.stack, self.site))
 
     @property
     def is_doubtful(self) -> bool:

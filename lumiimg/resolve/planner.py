@@ -19,7 +19,6 @@ from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.gpu_rules import gpu_code, of_found_software
 from lumiimg.resolve.image_base import ForeignBase, read_bases
 from lumiimg.resolve.locking import lock_stack
-from lumiimg.resolve.mpi import mpi_type
 from lumiimg.resolve.nearest import nearby_requests
 from lumiimg.resolve.plan import Plan, PossibleBases
 from lumiimg.resolve.request import Request, refuse_secrets, wanted, with_releases
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from lumiimg.catalog.layers import KnownTrouble, Layer, Release
-    from lumiimg.catalog.sites import SiteVariable
     from lumiimg.resolve.context import PlanContext
 
 _OLD_PLUGIN = "aws-ofi-rccl"
@@ -244,12 +242,10 @@ class Planner:
         results += rules.torch_kind(stack)
         results += _of_own_packages(asked, stack, base)
         results += filter(None, [rules.plugin_abi(stack)])
-        variables: tuple[SiteVariable, ...] = ()
         if site is not None:
             results += filter(None, [rules.fabric_versions(stack, site, fabric)])
-            variables = (*rules.environment(stack, site), *filter(None, [mpi_type(stack, site)]))
         results += rules.layers_chosen(stack)
-        return Plan(asked, base, stack, fabric, tuple(results), of_jobs=variables, site=site)
+        return Plan(asked, base, stack, fabric, tuple(results), site=site)
 
     def _base(self, name: str) -> Layer:
         """Return a base, and with an image what is known against the software in it."""

@@ -5,7 +5,7 @@ Layers (rule 6) and torch (rule 5) are matched when the stack is put together (s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,15 +16,14 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
 from lumiimg.findings import Severity
 from lumiimg.resolve.arguments import ARCH, gpus_of, is_gpu, values_of
-from lumiimg.resolve.mpi import read_by_srun
-from lumiimg.resolve.stack import Chosen, Stack, given_in, is_met, troubles_of
+from lumiimg.resolve.stack import Chosen, Stack, given_in, troubles_of
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable, Iterator, Mapping
 
     from lumiimg.catalog.layers import Layer
-    from lumiimg.catalog.sites import Site, SiteFabric, SiteVariable
+    from lumiimg.catalog.sites import Site, SiteFabric
 
 FIRST_WITH_CXI = "1.21"
 CXI = "libfabric NEWS: prov/cxi from 1.21.0 on"
@@ -314,26 +313,6 @@ def _of_unlisted(chosen: Chosen, stack: Stack) -> Iterator[str]:
         if offer is None or not need.holds_for(offer.version):
             have = f"{need.component} {offer.version or '(version not known)'}" if offer else f"no {need.component}"
             yield f"it is made for {need}, and the image has {have}"
-
-
-def environment(stack: Stack, site: Site) -> Iterator[SiteVariable]:
-    """Yield the variables of the site that are for jobs of this stack.
-
-    Of two releases of ROCm the one in torch's wheel counts: it is what such jobs run (torch/lib comes first).
-    """
-    if (of_torch := stack.offers.get("torch-rocm")) is not None:
-        stack = replace(stack, offers={**stack.offers, "rocm": of_torch})
-    for variable in site.variables:
-        if all(is_met(need, stack) for need in variable.given) and not any(is_met(n, stack) for n in variable.unless):
-            yield variable
-
-
-def same_in_all_ranks(stack: Stack, site: Site, *, nodes: int) -> Iterator[SiteVariable]:
-    """Yield the variables of jobs on this number of nodes that are the same in all ranks, and the container's alone."""
-    for variable in environment(stack, site):
-        of_container = not variable.ranks and "$" not in variable.value and not read_by_srun(variable.name)
-        if of_container and variable.nodes.fit(nodes):
-            yield variable
 
 
 def base_troubles(base: Layer, stack: Stack) -> Iterator[RuleResult]:

@@ -17,6 +17,7 @@ from lumiimg.catalog.sites import Site, SiteVariable, find_site
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
 from lumiimg.resolve.driver_rule import driver_window
+from lumiimg.resolve.job_variables import site_variables
 from lumiimg.resolve.stack import Chosen, OfferedComponent, Stack
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def test_a_variable_is_for_the_stacks_that_need_it() -> None:
         (stack_of(rocm="6.4", mpi=None), set[str]()),
         (stack_of(rocm="7.0", torch_rocm="6.4", mpi=None), set[str]()),
     ):
-        assert {v.name for v in rules.environment(stack, replace(LUMI, variables=variables))} == {"ALWAYS", *more}
+        assert {v.name for v in site_variables(stack, replace(LUMI, variables=variables))} == {"ALWAYS", *more}
 
 
 WHEEL = Release(version="1", wheels=("vllm==1",), source="its notes")

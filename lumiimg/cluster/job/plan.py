@@ -19,8 +19,8 @@ from lumiimg.errors import BadInputError, FailedError
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import Bind, BindManifest
 from lumiimg.resolve.driver_rule import driver_window
-from lumiimg.resolve.mpi import OPEN_MPI, mpi_type, read_by_srun
-from lumiimg.resolve.rules import RuleOutcome, environment
+from lumiimg.resolve.job_variables import OPEN_MPI, mpi_type, read_by_srun, site_variables
+from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.venv import BIN, Venv
 from lumiimg.wording import count
 
@@ -353,7 +353,7 @@ def _settings(
     """Yield the variables of a job, in the order in which they are set."""
     for item in manifest.variables if manifest else ():
         yield JobSetting(item.name, item.value, item.reason, "lumiimg bind", SettingScope.NODE, literal=True)
-    for variable in environment(stack, site):
+    for variable in site_variables(stack, site):
         if variable.nodes.fit(shape.nodes) and (framework.task_a_gpu or not variable.ranks):
             value = variable.value.replace("SLURM_LOCALID", "LOCAL_RANK").replace("SLURM_PROCID", "RANK")
             yield JobSetting(

@@ -20,8 +20,7 @@ from lumiimg.image import Image, refuse_not_runnable
 from lumiimg.image.programs import Program, find_program, search_path
 from lumiimg.inventory.components import Inventory
 from lumiimg.inventory.python import Python
-from lumiimg.resolve.mpi import mpi_type, read_by_srun
-from lumiimg.resolve.rules import environment as variables_for
+from lumiimg.resolve.job_variables import job_variables, read_by_srun
 from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import BIN, Venv, notes_of_venv
 from lumiimg.toml import own_table
@@ -317,7 +316,7 @@ def _job_variables(image: Image, contents: Inventory, site: Site | None) -> Iter
     if site is None:
         return
     stack = stack_of(contents)
-    for item in (*variables_for(stack, site), *filter(None, (mpi_type(stack, site),))):
+    for item in job_variables(stack, site):
         yield _job_variable(item, image.environment)
 
 

@@ -14,7 +14,7 @@ from lumiimg.cluster.module.plan import SHELL, ImageModule, JobVariable, When, i
 from lumiimg.cluster.module.settings import NO_USER_SITE
 from lumiimg.cluster.template import filled
 from lumiimg.errors import one_line
-from lumiimg.resolve.mpi import read_by_srun
+from lumiimg.resolve.job_variables import read_by_srun
 
 ENTER = "enter"
 """Name of the script that all others call."""

@@ -14,7 +14,7 @@ from lumiimg.findings import Answer, Code, Severity
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.gpu.target import table
 from lumiimg.nccl.report import Verdict
-from lumiimg.resolve.rules import same_in_all_ranks
+from lumiimg.resolve.job_variables import same_in_all_ranks
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
