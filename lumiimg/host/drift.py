@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 
 _KFD = "/dev/kfd"
 _FABRIC_ROLES = ("libfabric", "libfabric-provider", "libcxi", "net-plugin", "cxi-helper")
+"""Of `scan_facts.toml`: a library of these, or one that they need, may be bound into an image."""
 _DIGITS = re.compile(r"[0-9]+")
 _NAMED = 4
 """Names of versions that one detail lists."""
-
-
 _MAY_BREAK = {
     "GPU driver",
     # settings that `host/engine_constraints.py` looks at
@@ -68,7 +67,7 @@ class Drift:
     kinds: tuple[NodeChange, ...]
     """What shows that these are nodes of different kinds, and no drift."""
     changes: tuple[NodeChange, ...]
-    """In the order in which they bear on images."""
+    """Libraries first, then what else a node says of itself."""
     notes: tuple[str, ...]
     """What makes two scans differ without a change of the machine."""
 
