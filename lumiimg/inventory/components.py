@@ -26,7 +26,15 @@ from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_conf, read_rccl
 from lumiimg.image.tree import FileKind, ImageError
 from lumiimg.inventory.gpu_code import GpuCode, may_have_code, read_gpu_code
-from lumiimg.inventory.python import METADATA, MOST_DISTRIBUTIONS, Distribution, Python, distribution_of, python_of
+from lumiimg.inventory.python import (
+    METADATA,
+    MOST_DISTRIBUTIONS,
+    Distribution,
+    Python,
+    distribution_of,
+    python_of,
+    version_of_program,
+)
 from lumiimg.inventory.rocm import LIBRARY, rocm_in_wheels, rocm_of
 from lumiimg.inventory.system import os_release
 
@@ -235,11 +243,8 @@ class Inventory:
         if self.site_packages is not None and (named := re.search(r"/python(3\.\d{1,2})/", self.site_packages)):
             return named[1]
         programs = [path for path in self._found.files if path.endswith("/bin/python3")]
-        for path in sorted(programs, key=lambda path: path != "/usr/bin/python3"):
-            with contextlib.suppress(OSError, ImageError):
-                if named := re.fullmatch(r".*/python(3\.\d{1,2})", self.image.root.resolve(path)):
-                    return named[1]
-        return None
+        programs.sort(key=lambda path: path != "/usr/bin/python3")
+        return next(filter(None, (version_of_program(self.image.root, path) for path in programs)), None)
 
     def _of_rocm(self) -> Iterator[tuple[str, str | None]]:
         root = self.image.root

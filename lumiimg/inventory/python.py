@@ -33,6 +33,7 @@ METADATA = (".dist-info", ".egg-info")
 """What the names of the metadata of distributions end in."""
 _NAME, _VERSION = r"[A-Za-z0-9._]{1,128}", r"[A-Za-z0-9.+!_]{1,64}"
 _NAMED = re.compile(rf"({_NAME})-({_VERSION})(?:-py3[\w.-]{{0,64}})?\.(?:dist|egg)-info", re.ASCII)
+_PROGRAM = re.compile(r".*/python(3\.\d{1,2})")
 _RECORD_LIMIT_BYTES = 16 << 20
 _MOST_RECORDED = 500_000
 """Files of one distribution; torch has 15,000."""
@@ -122,6 +123,14 @@ class Python:
     path: str
     folder: str | None
     """The folder that is put in front of the image's own search path; None where Python is on it."""
+
+
+def version_of_program(root: RootFileSystem, path: str) -> str | None:
+    """Return the version of a Python, `3.12`, by the name of the file that a path leads to; None where it has none."""
+    with contextlib.suppress(OSError, ImageError):
+        if named := _PROGRAM.fullmatch(root.resolve(path)):
+            return named[1]
+    return None
 
 
 def python_of(image: Image, site: str | None, has: Iterable[str]) -> Python | None:

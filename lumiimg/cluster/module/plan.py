@@ -19,7 +19,7 @@ from lumiimg.host.manifest import Bind, BindManifest, Variable
 from lumiimg.image import Image, refuse_not_runnable
 from lumiimg.image.programs import Program, find_program, search_path
 from lumiimg.inventory.components import Inventory
-from lumiimg.inventory.python import Python
+from lumiimg.inventory.python import Python, version_of_program
 from lumiimg.resolve.job_variables import job_variables, read_by_srun
 from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import BIN, Venv, notes_of_venv
@@ -305,8 +305,7 @@ def _programs(image: Image, folders: Sequence[str], python: Python | None) -> It
 def _version_of_python(image: Image, folders: Sequence[str]) -> str | None:
     """Return `3.12`, by the file that python3 leads to."""
     found = find_program(image.root, "python3", folders)
-    named = re.fullmatch(r".*/python(3\.\d{1,2})", image.root.resolve(found.path)) if found else None
-    return named[1] if named else None
+    return version_of_program(image.root, found.path) if found else None
 
 
 # -- variables for jobs --
