@@ -10,9 +10,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sys
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tomli_w
 
@@ -21,18 +20,19 @@ from lumiimg.build.provenance import read_plan
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.layers import own_values
 from lumiimg.catalog.ledger import LEDGER, REACHES, Trial, content_of, read_ledger, rows_of
-from lumiimg.catalog.templates import expand
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import write_text
 from lumiimg.resolve.arguments import overridden_sources
-from lumiimg.resolve.lockfile import layer_digest, read_document
+from lumiimg.resolve.lock import layer_digest
+from lumiimg.resolve.lock_file import LockedBase
 from tools.compatibility import HOME
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from lumiimg.catalog.layers import Layer, Release
+    from lumiimg.resolve.lock_file import LockedEntry, LockFile
 
 HEAD = "# How far each base and release was tried. Written by `make rehearse` and `python -m tools.ledger`, never by hand.\n"
 
@@ -109,10 +109,13 @@ def record_image(image: Path) -> int:
 
     Raises BadInputError where the image does not say what it was built of.
     """
+    plan = read_plan(image)
+    if plan is None:
+        raise BadInputError("does not say what it was built of", where=str(image))
     trials, refused = [], False
-    for entry, pins in locked(image):
+    for entry in plan.stack:
         try:
-            trials.append(trial_of(entry, pins, image))
+            trials.append(trial_of(entry, plan, image))
             print(f"{_title(entry)}: built, {trials[-1].how}")
         except LumiimgError as error:
             refused = True
@@ -121,62 +124,47 @@ def record_image(image: Path) -> int:
     return 1 if refused else 0
 
 
-def locked(image: Path) -> Iterator[tuple[dict[str, Any], set[str]]]:
-    """Yield the base and each layer of the lock inside an image, with its Python distributions as pins."""
-    text = (read_plan(image) or {}).get("lock")
-    if not isinstance(text, str):
-        raise BadInputError("has no lock in it", where=str(image), hint="lumiimg build … --lock FILE")
-    with tempfile.TemporaryDirectory(prefix="lumiimg-ledger-") as folder:
-        path = Path(folder, "lumiimg.lock")
-        path.write_text(text, encoding="utf-8")
-        lock = read_document(path)
-    packages = lock["python"].get("packages", [])
-    for entry in (lock["base"], *lock["layer"]):
-        own = (one for one in packages if one["tool"]["lumiimg"]["layer"] == entry["name"])
-        yield entry, {f"{one['name']}=={one['version']}" for one in own}
-
-
-def trial_of(entry: Mapping[str, Any], pins: set[str], image: Path) -> Trial:
+def trial_of(entry: LockedEntry, plan: LockFile, image: Path) -> Trial:
     """Return the trial that an entry of a lock is. Raises LumiimgError where it is not a row of today's catalogue."""
-    layer = open_catalogue(HOME).entry(entry["name"])
-    if entry["layer"] != layer_digest(layer):
+    layer = open_catalogue(HOME).entry(entry.name)
+    if entry.layer != layer_digest(layer):
         raise BadInputError("was changed since the image was built", hint="build it again; unchanged steps are kept")
-    same = [one for one in layer.releases if one.version == entry["release"] and pins.issuperset(one.wheels)]
-    if entry["release"] and not same:
+    packages = plan.python.packages if plan.python else ()
+    pins = {f"{one.name}=={one.version}" for one in packages if one.tool.lumiimg.layer == entry.name}
+    same = [one for one in layer.releases if one.version == entry.release and pins.issuperset(one.wheels)]
+    if entry.release and not same:
         raise BadInputError("is not a release of the catalogue")
     release = same[0] if same else None
-    values = entry["arguments"]
-    if others := overridden_sources(layer, release, values):
+    if others := overridden_sources(layer, release, entry.arguments):
         raise BadInputError(f"was built from other sources, named by {' and '.join(others)}")
     return Trial(
         name=layer.name,
-        release=entry["release"],
+        release=entry.release,
         reach="built",
         content=content_of(layer, release, "built"),
         date=dt.datetime.fromtimestamp(image.stat().st_mtime, tz=dt.UTC).date(),
-        how="; ".join(_how(entry, layer, values, own_values(layer, release), len(pins))),
+        how="; ".join(_how(entry, layer, own_values(layer, release), len(pins), plan.request.sources)),
     )
 
 
-def _title(entry: Mapping[str, Any]) -> str:
-    return f"{entry['name']} {entry['release']}".rstrip()
+def _title(entry: LockedEntry) -> str:
+    return f"{entry.name} {entry.release}".rstrip()
 
 
 def _how(
-    entry: Mapping[str, Any], layer: Layer, values: Mapping[str, str], usual: Mapping[str, str], wheels: int
+    entry: LockedEntry, layer: Layer, usual: Mapping[str, str], wheels: int, given: Mapping[str, str]
 ) -> Iterator[str]:
     yield f"lumiimg {__version__} with {find_engine(os.environ).name}"
-    if "agent" in entry:
-        yield f"from {entry['agent']} {entry['from']}"
+    if isinstance(entry, LockedBase):
+        yield f"from {entry.agent} {entry.origin}"
     if wheels:
         yield f"{wheels} wheels"
-    if changed := [f"{name}={value}" for name, value in values.items() if value != usual.get(name)]:
+    if changed := [f"{name}={value}" for name, value in entry.arguments.items() if value != usual.get(name)]:
         yield ", ".join(changed)
-    published = {source.sha256.get(expand(source.key, values)) for source in layer.sources}
-    unknown = [one for one in entry["source"] if one["sha256"] not in published]
-    for way, is_local in (("given by hand", True), ("fetched", False)):
-        if names := [one["name"] for one in unknown if one["url"].startswith("/") is is_local]:
-            yield f"{way}, without a published digest: {', '.join(names)}"
+    if names := [source.name for source in layer.sources if source.name in given]:
+        yield f"given by hand: {', '.join(names)}"
+    if names := [name for name in entry.first_download if name not in given]:
+        yield f"fetched, without a published digest: {', '.join(names)}"
 
 
 def write(trials: Iterable[Trial], path: Path) -> None:

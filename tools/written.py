@@ -16,17 +16,17 @@ from unittest import mock
 
 from lumiimg import __version__
 from lumiimg.build.cache import CacheKey, LayerCache
-from lumiimg.build.image_plan import plan_document
-from lumiimg.build.provenance import PLAN, SBOM, write_folder
+from lumiimg.build.provenance import PLAN, SBOM, carried_files, write_folder
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
-from lumiimg.definition.writer import write_chain
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image, sif_writer
 from lumiimg.resolve.context import PlanContext
+from lumiimg.resolve.lock_file import to_record
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
+from tests.fuzz.locks import settled
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER
 from tests.shared.programs import squashed
@@ -86,10 +86,9 @@ def cache(folder: Path) -> None:
 
 def image(folder: Path, layer_folder: Path, scratch: Path) -> None:
     """Write an image that says how it was built, and has nothing else in it."""
-    request = Request("box", ("tool",))
-    settled = decide(request, PlanContext(Catalogue((layer_folder,), ()))).require_lock()
-    write_folder(scratch / "root", write_chain(settled), {})
-    front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan_document(settled, request), SBOM: b"{}"})
+    made = settled(decide(Request("box", ("tool",)), PlanContext(Catalogue((layer_folder,), ()))).require_lock())
+    write_folder(scratch / "root", carried_files(made), {})
+    front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: to_record(made), SBOM: b"{}"})
     target = folder / "image"
     squashed(scratch / "root", target, offset=front.size_bytes)
     sif_writer.write_front(target, front, identity="one")

@@ -86,6 +86,8 @@ class ImageBuild:
     way: Way
     documents: Mapping[str, bytes]
     """JSON by name, which the image carries."""
+    carried: Mapping[str, Path]
+    """Files of its layers that it carries, by where it has them below `/.lumiimg`."""
     environment: Mapping[str, str]
     cache: Path
     downloads: Store
@@ -362,7 +364,7 @@ class _Work:
             sources = (source for one in chain for source in sources_of(one))
             manifest = to_text(make_manifest(image, plan.node)).encode()
             documents = {**plan.documents, SBOM: bill(Inventory(image), sources, number), MANIFEST: manifest}
-            write_folder(root, chain, documents)
+            write_folder(root, plan.carried, documents)
             said = chain[1:] if is_by_engine(chain[0], plan.machine) else chain
             write_metadata(root, image.root, said, {MANIFEST_LABEL: MANIFEST_PATH})
             if image.root.exists(f"/{FOLDER}"):  # of a base that lumiimg has built: its word is hidden

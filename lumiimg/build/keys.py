@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.cache import CacheKey
 from lumiimg.definition.definition import VERSION_LABEL, Definition, Sections, export
 from lumiimg.engine.engine import EngineKind
-from lumiimg.errors import BadInputError
 from lumiimg.files import file_sha256
+from lumiimg.resolve.base_digest import stamp
 from lumiimg.resolve.lock import LockedSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from lumiimg.build.build_host import BuildHost
 
@@ -110,29 +108,6 @@ def _digests(definition: Definition) -> dict[str, str]:
         file.path: f"{file.origin.sha256}" if isinstance(file.origin, LockedSource) else file_sha256(file.origin)
         for file in definition.files
     }
-
-
-def stamp(origin: Path) -> str:
-    """Return what shows whether a file, or anything in a folder, was touched since: the kernel's own time of change.
-
-    Raises BadInputError if it cannot be read.
-    """
-    digest = hashlib.sha256()
-    try:
-        _stamp(digest, "", origin.stat())
-        for folder, folders, files in os.walk(origin):
-            folders.sort()
-            for name in sorted((*folders, *files)):
-                path = f"{folder}/{name}"
-                _stamp(digest, path, os.lstat(path))
-    except OSError as error:
-        raise BadInputError(f"cannot be read: {error.strerror}", where=str(error.filename)) from error
-    return digest.hexdigest()
-
-
-def _stamp(digest: hashlib._Hash, path: str, seen: os.stat_result) -> None:
-    line = f"{path}\0{seen.st_ino} {seen.st_mode} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns}\n"
-    digest.update(line.encode("utf-8", "surrogateescape"))
 
 
 def image_number(

@@ -10,10 +10,11 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.build.keys import layer_inputs, layer_key, stamp
+from lumiimg.build.keys import layer_inputs, layer_key
 from lumiimg.definition.definition import Definition, Sections, export
 from lumiimg.image import ImageError
 from lumiimg.image.sif import PartitionFormat, read_sif_file
+from lumiimg.resolve.base_digest import stamp
 from lumiimg.resolve.lock import LockedSource
 
 if TYPE_CHECKING:

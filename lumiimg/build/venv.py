@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.resolve.pin import Sources
+    from lumiimg.resolve.complete_lock import Sources
 
 _WHEELS, _SCRIPT = "/lumiimg-wheels", "/lumiimg-venv.py"
 _PIP = (

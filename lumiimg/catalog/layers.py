@@ -144,6 +144,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     expects: tuple[Need, ...] = ()
     """What its own project builds it with: another is refused, and one that is not known is a doubt."""
     has: Mapping[str, Text] = {}
+    """Versions of components that it brings, by component."""
     arguments: Mapping[str, AnyText] = {}
     """Values of the layer's arguments that belong to it."""
     gpus: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return read[-1]
 
     base = read_foreign(arguments.base, fetch, site)
-    request, plan = resolve_request(arguments, images={arguments.base: base})
+    plan = resolve_request(arguments, images={arguments.base: base})
     _note(arguments, [has_item(arguments.base, base)])
     objections = objections_of(read[-1] if read else Path(arguments.base), inputs.snapshot)
     sets = "; an image built on it sets that, too"
@@ -39,7 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
     _note(arguments, objection_items(left.files, arguments.base, site.name))
     if lock.layers and not left.binds_refused:
         build.check_options(arguments)
-        return build.make(arguments, lock, request)
+        return build.make(arguments, lock)
     result = nothing_added(lock, left, wants_fabric=arguments.fabric != Fabric.NONE.value)
     document = nothing_document(arguments.base, result, lock)
     return Output.of(arguments).deliver(document, "adapt", result, result.answer.exit_code)

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
 
-from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.cli.choices import mirrors_of
-from lumiimg.cli.commands import LOCK
 from lumiimg.cli.output import Output
-from lumiimg.cli.request import options_of, resolve_request
+from lumiimg.cli.request import resolve_request
 from lumiimg.definition.writer import BuildPlan, write_chain
-from lumiimg.errors import BadInputError, write_note
+from lumiimg.errors import BadInputError
 from lumiimg.files import refuse_places
 from lumiimg.report.views.request import plan_document
 from lumiimg.resolve.lock import Lock
-from lumiimg.resolve.lock_trust import read_for_build
-from lumiimg.resolve.lockfile import refuse_other_file
-from lumiimg.resolve.request import Request
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -26,19 +18,20 @@ def execute(arguments: argparse.Namespace) -> int:
         _refuse_beside_why(arguments)
     check_options(arguments)
     if arguments.locked:
-        return make(arguments, *_read_lock(arguments))
-    request, plan = resolve_request(arguments)
-    return make(arguments, plan.require_lock(), request)
+        from lumiimg.cli.locked import read_lock
+
+        return make(arguments, read_lock(arguments))
+    return make(arguments, resolve_request(arguments).require_lock())
 
 
-def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
+def make(arguments: argparse.Namespace, lock: Lock) -> int:
     """Build, unless something less is asked for."""
     if arguments.dry_run:
         plan = BuildPlan(lock, write_chain(lock))
         return Output.of(arguments).deliver(plan_document(plan), "build-plan", plan)
     from lumiimg.cli import image_build  # downloads and engines
 
-    return image_build.make(arguments, lock, request)
+    return image_build.make(arguments, lock)
 
 
 def check_options(arguments: argparse.Namespace) -> None:
@@ -53,6 +46,8 @@ def check_options(arguments: argparse.Namespace) -> None:
         image_build.refuse_places_of_build(arguments)
     check_result(arguments)
     if arguments.lock and not arguments.locked:
+        from lumiimg.resolve.lock_file import refuse_other_file
+
         refuse_other_file(arguments.lock)
 
 
@@ -73,21 +68,3 @@ def _refuse_beside_why(arguments: argparse.Namespace) -> None:
             raise BadInputError(f"--why and --{option}", hint="--why only prints an answer; leave the other out")
     if arguments.lock and not arguments.locked:
         raise BadInputError("--why and --lock", hint="add --locked, to ask of what the lock says")
-
-
-def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
-    """Read the lock. Raises BadInputError where the command line asks for something else beside it."""
-    beside = ("base", "recipe", "add", "requirements", "arg", "source", "fabric", "host", "exclude_newer")
-    if given := options_of(arguments).given(*beside):
-        raise BadInputError(f"{given} and --locked", hint="the lock decides what is built; write it again first")
-    lock, request, found = read_for_build(
-        arguments.lock or Path(LOCK),
-        open_catalogue(os.environ, arguments.layers),
-        mirrors_of(arguments),
-        os.environ,
-        arguments.site,
-        trusted=arguments.trust_lock,
-    )
-    for one in found:
-        write_note(f"from the lock, not from the catalogue: {one}")
-    return lock, request

@@ -11,6 +11,7 @@ from lumiimg.check.pipeline import CheckReport, explain_image
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import context_with_servers, options_of, read_request, resolve_request
+from lumiimg.definition.writer import write_chain
 from lumiimg.errors import BadInputError
 from lumiimg.report.views.compatibility import compatibility_document
 from lumiimg.report.views.request import bases_document, request_document
@@ -56,7 +57,9 @@ def _several(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _request(arguments: argparse.Namespace, output: Output) -> int:
-    _, plan = resolve_request(arguments)
+    plan = resolve_request(arguments)
+    if plan.lock is not None:
+        write_chain(plan.lock)  # a plan whose definitions cannot be written is none
     return output.deliver(request_document(plan), "explain-request", plan, plan.exit_code)
 
 

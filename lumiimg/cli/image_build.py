@@ -12,11 +12,9 @@ from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_miss import steps_to, why_rebuilt
 from lumiimg.build.choice import choose_way, host_for_builds
 from lumiimg.build.definition_files import write_from_lock
-from lumiimg.build.image_plan import plan_document
-from lumiimg.build.local_base import lock_base
 from lumiimg.build.places import refuse_folder, refuse_output
 from lumiimg.build.progress import Progress
-from lumiimg.build.provenance import PLAN
+from lumiimg.build.provenance import PLAN, carried_files
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.output import Output
@@ -35,35 +33,34 @@ from lumiimg.report.terminal import takes_codes
 from lumiimg.report.text import show
 from lumiimg.report.views.build import built_document, definitions_document, start_document
 from lumiimg.report.views.cache import why_document
+from lumiimg.resolve.complete_lock import BaseDigest, complete_lock
 from lumiimg.resolve.lock import Lock
-from lumiimg.resolve.lockfile import to_text as lock_text
-from lumiimg.resolve.pin import settle
-from lumiimg.resolve.request import Request
+from lumiimg.resolve.lock_file import to_record
+from lumiimg.resolve.lock_file import to_text as lock_text
 
 
-def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
+def make(arguments: argparse.Namespace, lock: Lock) -> int:
     """Settle what only the network can tell, and build, unless something less is asked for."""
-    if lock.bootstrap.image is not None:
-        lock.bootstrap.image.require_tls_or_digest()
     cache = read_settings(os.environ).cache
-    if arguments.why:  # before anything is asked of a server
-        steps_to(arguments.why, write_chain(lock), host_for_builds(os.environ))
+    # what is refused, or missing here, before anything is asked of a server
+    chain = write_chain(lock)
+    machine = host_for_builds(os.environ) if arguments.definitions is None else None
+    if arguments.why and machine is not None:
+        steps_to(arguments.why, chain, machine)
     sources = open_sources(arguments)
-    if lock.unsettled or arguments.lock:
-        lock = settle(lock, sources, pin_base=arguments.lock is not None, until=request.until)
-    if arguments.lock and not arguments.locked:
-        write_text(arguments.lock, lock_text(lock, request))
+    if not arguments.locked:
+        lock = complete_lock(lock, sources, base=_base_digest(arguments), until=lock.request.until)
+        if arguments.lock:
+            write_text(arguments.lock, lock_text(lock))
     with progress_of(arguments) as progress:
-        if arguments.definitions is not None:
+        if machine is None:
             return _write_definitions(arguments, sources.store, lock, progress)
-        machine = host_for_builds(os.environ)
         if not arguments.why:
             way, because = choose_way(machine, arguments.strategy)
             if not arguments.quiet:
                 show(start_document(lock, machine.engine, output_of(arguments), f"{way}: {because}"), stderr=True)
-        lock = lock_base(lock, cache, progress.notice)
-        node = _node(arguments, request, progress)
-        chain = write_chain(lock, find_site(request.site, os.environ).arch if request.site else None)
+        site, node = lock.request.site, _node(arguments, lock, progress)
+        chain = write_chain(lock, find_site(site, os.environ).arch if site else None)
         if arguments.why:
             found = why_rebuilt(steps_to(arguments.why, chain, machine), chain, machine, LayerCache(cache))
             return Output.of(arguments).deliver(why_document(found), "why", found, found.exit_code)
@@ -73,7 +70,8 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
                 output=output_of(arguments),
                 machine=machine,
                 way=way,
-                documents={PLAN: plan_document(lock, request)},
+                documents={PLAN: to_record(lock)},
+                carried=carried_files(lock),
                 environment=without_passwords(os.environ) if lock.bootstrap.is_mirrored else os.environ,
                 cache=cache,
                 downloads=sources.store,
@@ -103,12 +101,20 @@ def _write_definitions(arguments: argparse.Namespace, store: Store, lock: Lock, 
     return Output.of(arguments).deliver(definitions_document(written), "build-definitions", written)
 
 
-def _node(arguments: argparse.Namespace, request: Request, progress: Progress) -> Snapshot | None:
+def _base_digest(arguments: argparse.Namespace) -> BaseDigest:
+    """Return how the digest of the base is had: in definitions, which go elsewhere, a tag stays one."""
+    if arguments.lock or arguments.fresh:
+        return "asked"
+    return "open" if arguments.definitions is not None else "noted"
+
+
+def _node(arguments: argparse.Namespace, lock: Lock, progress: Progress) -> Snapshot | None:
     """Return the node that the image is for. Raises BadInputError."""
-    if arguments.locked and request.host is not None and not request.host.is_file():
-        progress.notice(f"{request.host}, which the lock names, is not here: the bind manifest is made without it")
+    host = lock.request.host
+    if arguments.locked and host is not None and not host.is_file():
+        progress.notice(f"{host}, which the lock names, is not here: the bind manifest is made without it")
         return None
-    return read_snapshot(request.host) if request.host else None
+    return read_snapshot(host) if host else None
 
 
 def refuse_places_of_build(arguments: argparse.Namespace) -> None:

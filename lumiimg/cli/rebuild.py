@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from lumiimg.build.builder import ImageBuild, RebuildResult, build_image
 from lumiimg.build.choice import choose_way, host_for_builds
-from lumiimg.build.local_base import check_mirror, give_base
 from lumiimg.build.places import refuse_inputs, refuse_output
-from lumiimg.build.provenance import PLAN, plan_of, read_chain
+from lumiimg.build.provenance import PLAN, carried_files
+from lumiimg.build.rebuild import read_carried, refuse_files, with_base
+from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.settings import read_settings
+from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.build import check_result
 from lumiimg.cli.image_build import progress_of, report_built
+from lumiimg.cli.locked import note_what_is_from_elsewhere
 from lumiimg.cli.request import open_sources
+from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import without_passwords
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import ExitCode, say
+from lumiimg.errors import ExitCode
 from lumiimg.files import file_sha256
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import ImageDiff, compare
+from lumiimg.report.text import show
+from lumiimg.report.views.build import start_document
+from lumiimg.resolve.complete_lock import Sources
+from lumiimg.resolve.lock import Lock
+from lumiimg.resolve.lock_check import lock_of, outside_catalogue
+from lumiimg.resolve.lock_file import to_record
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -32,20 +43,19 @@ def execute(arguments: argparse.Namespace) -> int:
     machine = host_for_builds(os.environ)
     way, because = choose_way(machine, arguments.strategy)
     with scratch_folder(cache / "work") as scratch, progress_of(arguments) as progress:
-        chain = read_chain(arguments.image, scratch, has=sources.store.has)
-        check_mirror(chain, sources.mirrors)
-        chain = give_base(chain, arguments.base, arguments.image, cache, progress.notice)
+        lock = _read_lock(arguments, scratch / "layers", cache, sources, progress.notice)
+        site = find_site(lock.site, os.environ) if lock.site in site_names(os.environ) else None
+        chain = write_chain(lock, site.arch if site else None)
         if not arguments.quiet:
-            names = " + ".join(", ".join(definition.layers) for definition in chain)
-            start = f"building {names} → {arguments.output}  ({machine.engine.name}, {way}: {because})"
-            say(start)
+            show(start_document(lock, machine.engine, arguments.output, f"{way}: {because}"), stderr=True)
         built = build_image(
             ImageBuild(
                 chain=chain,
                 output=arguments.output,
                 machine=machine,
                 way=way,
-                documents={PLAN: plan_of(arguments.image)},
+                documents={PLAN: to_record(lock)},
+                carried=carried_files(lock),
                 environment=without_passwords(os.environ),  # the image names the registry, and nobody else does
                 cache=scratch / "cache" if arguments.fresh else cache,
                 downloads=sources.store,
@@ -59,6 +69,23 @@ def execute(arguments: argparse.Namespace) -> int:
     differences = _differences(arguments.image, arguments.output)
     report_built(arguments, RebuildResult(built, differences))
     return ExitCode.NO if arguments.fresh and differences is not None and differences.files else ExitCode.GOOD
+
+
+def _read_lock(
+    arguments: argparse.Namespace, folder: Path, cache: Path, sources: Sources, tell: Callable[[str], None]
+) -> Lock:
+    """Return the lock of the image, with the layers of the catalogue where these are the same, else as it carries them.
+
+    Raises BadInputError for what is not from the catalogue, unless who made the image is trusted.
+    """
+    plan, carried = read_carried(arguments.image, folder)
+    plan = with_base(plan, arguments.base, arguments.image, cache, tell)
+    catalogues = [open_catalogue(os.environ, arguments.layers), carried]
+    lock = lock_of(plan, catalogues, sources.mirrors, os.environ.get("PATH"), arguments.image)
+    found = outside_catalogue(lock, sources.mirrors, carried=folder, given=arguments.base)
+    note_what_is_from_elsewhere(found, arguments.image, trusted=arguments.trust_lock)
+    refuse_files(lock, sources.store)
+    return lock
 
 
 def _differences(old: Path, new: Path) -> ImageDiff | None:

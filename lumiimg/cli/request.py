@@ -14,7 +14,6 @@ from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import site_to_make_for
 from lumiimg.cli.choices import choose_site, mirrors_of
-from lumiimg.definition.writer import write_chain
 from lumiimg.errors import say
 from lumiimg.fetch.http import Http
 from lumiimg.resolve.context import PlanContext
@@ -25,31 +24,18 @@ from lumiimg.resolve.request_options import RequestOptions, request_of
 from lumiimg.secret import known_secrets
 
 if TYPE_CHECKING:
-    from lumiimg.resolve.pin import Sources
+    from lumiimg.resolve.complete_lock import Sources
 
 
-def resolve_request(
-    arguments: argparse.Namespace, *, images: Mapping[str, Layer] | None = None
-) -> tuple[Request, Plan]:
-    """Return what is asked for, and the answer. Raises as `decide_request` does.
+def resolve_request(arguments: argparse.Namespace, *, images: Mapping[str, Layer] | None = None) -> Plan:
+    """Return the answer to what is asked for; `images` are bases that were read before.
 
-    `images` are bases that were read before.
+    Raises BadInputError for what is wrong with the request; a refusal is an answer (`locked` makes an error of it).
     """
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue)
     context = replace(context_with_servers(arguments, request, catalogue), images=images or {})
-    return request, decide_request(request, context)
-
-
-def decide_request(request: Request, context: PlanContext) -> Plan:
-    """Return the answer to a request, also where it is a refusal. A plan whose definitions cannot be written is none.
-
-    Raises BadInputError for what is wrong with the request.
-    """
-    plan = decide(request, context)
-    if plan.lock is not None:
-        write_chain(plan.lock)
-    return plan
+    return decide(request, context)
 
 
 def options_of(arguments: argparse.Namespace) -> RequestOptions:
@@ -87,7 +73,7 @@ def open_sources(arguments: argparse.Namespace) -> Sources:
     Raises BadInputError.
     """
     from lumiimg.fetch.store import Store  # a plan that asks no server needs neither
-    from lumiimg.resolve.pin import Sources
+    from lumiimg.resolve.complete_lock import Sources
 
     mirrors, web, folder = mirrors_of(arguments), Http(offline=arguments.offline), read_settings(os.environ).cache
     store = Store(folder / "sources", web, mirrors, vars(arguments).get("jobs", 1))

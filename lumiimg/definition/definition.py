@@ -111,8 +111,6 @@ class Definition:
     plain_http: bool = False
     origin: Path | None = None
     """The file or folder of this machine that it starts from."""
-    origin_sha256: str | None = None
-    """Digest of that file, once it was read; a folder has none."""
     needs: tuple[str, ...] = ()
     """Names of the definitions below whose components its layer requires, and of those that these require."""
 

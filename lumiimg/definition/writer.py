@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ from lumiimg.definition.definition import (
     StagedFile,
     export,
 )
-from lumiimg.definition.reader import check_definition
 from lumiimg.definition.text import (
     LINE_LIMIT_BYTES,
     DefinitionError,
@@ -75,14 +74,11 @@ def write_chain(lock: Lock, gpu: str | None = None) -> tuple[Definition, ...]:
                 files=tuple(_staged(layer)),
                 plain_http=parent is None and _is_plain(lock),
                 origin=_local_origin(lock) if parent is None else None,
-                origin_sha256=(lock.bootstrap.sha256 or None) if parent is None else None,
                 needs=tuple(f"{one + 1:02}-{lock.stack[one].layer.name}" for one in sorted(_needs(lock.stack, index))),
                 gpus=gpus_of(layer.arguments),
                 gpu_of_wheels=gpu if any(not wheel.file.endswith(_PURE) for wheel in layer.wheels) else None,
             )
         )
-    for definition in chain:
-        check_definition(definition)
     return tuple(chain)
 
 
@@ -106,7 +102,7 @@ def write_flat(lock: Lock) -> Definition:
 
     Raises DefinitionError for a script or a value that a definition file cannot carry.
     """
-    definition = Definition(
+    return Definition(
         name=FLAT,
         layers=tuple(layer.name for layer in lock.stack),
         parent=None,
@@ -115,8 +111,6 @@ def write_flat(lock: Lock) -> Definition:
         plain_http=_is_plain(lock),
         origin=_local_origin(lock),
     )
-    check_definition(definition)
-    return definition
 
 
 def _sections(lock: Lock, header: Header, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> Sections:
@@ -164,24 +158,10 @@ def _bootstrap_header(lock: Lock) -> Header:
         header = Header(bootstrap.agent, bootstrap.origin, bootstrap.mirror_url, bootstrap.include)
     else:
         header = Header(bootstrap.agent, f"{bootstrap.image or bootstrap.origin}")
-    return _checked_header(header, lock.base.layer.name)
-
-
-def _checked_header(header: Header, where: str) -> Header:
     for word in (header.agent, header.origin, header.mirror_url or "", *header.include):
         if "{{" in word or not word.isprintable():
-            raise DefinitionError(f"{word!r} is not allowed in the header of a definition", where=where)
+            raise DefinitionError(f"{word!r} is not allowed in the header of a definition", where=lock.base.layer.name)
     return header
-
-
-def with_origin(definition: Definition, origin: Path, sha256: str | None) -> Definition:
-    """Return a definition that starts from a file or folder of this machine, starting from another one.
-
-    Raises DefinitionError for a path that cannot stand in a definition.
-    """
-    header = _checked_header(replace(definition.sections.header, origin=str(origin)), str(origin))
-    sections = replace(definition.sections, header=header)
-    return replace(definition, sections=sections, origin=origin, origin_sha256=sha256)
 
 
 def _copies(layer: LockedLayer) -> Iterable[tuple[str, str]]:

@@ -69,9 +69,10 @@ class Kind:
 
 @cache
 def fields_of(kind: type) -> Keys:
-    """Return the keys of a type of which all fields are printed."""
+    """Return the keys of a type of which all fields are printed; of a Struct, as a file has them."""
     names = getattr(kind, "__struct_fields__", None) or [field.name for field in dataclasses.fields(kind)]
-    return {name: Key((name,), None, may_be_absent=False) for name in names}
+    keys = getattr(kind, "__struct_encode_fields__", names)
+    return {key: Key((name,), None, may_be_absent=False) for key, name in zip(keys, names, strict=True)}
 
 
 def is_object(kind: type) -> bool:

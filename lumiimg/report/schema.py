@@ -97,7 +97,7 @@ def _schema(hint: Any, keys: Keys | None, shared: _Shared) -> Schema:  # noqa: A
 def _object(kind: type, keys: Keys | None, shared: _Shared) -> Schema:
     """Return the schema of a type with fields, which is closed."""
     keys = keys or fields_of(kind)
-    absent = {field.name for field in all_fields(kind) if not field.is_required} if shared.omits else set()
+    absent = {field.key for field in all_fields(kind) if not field.is_required} if shared.omits else set()
     absent |= {name for name, key in keys.items() if key.may_be_absent}
     properties = {}
     for name, key in keys.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,38 +48,46 @@ class LockedBootstrap:
         return self.image is not None and parse_reference(self.origin, Mirrors({})).registry != self.image.registry
 
 
-def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedBootstrap:
-    """Return the first bootstrap of the base that this machine can use.
+def choose_bootstrap(
+    base: Layer, mirrors: Mirrors, path: str | None, locked: Bootstrap | None = None
+) -> LockedBootstrap:
+    """Return the first bootstrap of the base that this machine can use; of a lock, the one that was `locked`.
 
     Raises MissingHereError, which says what each one lacks.
     """
-    lacking = []
-    for bootstrap in base.bootstraps:
-        match bootstrap.agent:
-            case "debootstrap":
-                mirror = _debootstrap_mirror(bootstrap, mirrors)
-                if debootstrap_at(path) is None:
-                    lacking.append("debootstrap: the program is not on PATH")
-                elif mirror is None:
-                    lacking.append(f"debootstrap: no mirror is known (--mirror {bootstrap.mirror}=URL)")
-                else:
-                    url, where = mirror
-                    because = f"debootstrap is here, the mirror is {where}"
-                    return LockedBootstrap("debootstrap", bootstrap.origin, url, base.include, because)
-            case "docker":
-                image = parse_reference(bootstrap.origin, mirrors)
-                # The packages come by apt then; a mirror, where one is named, is for them.
-                mirror_url = mirrors.named(bootstrap.mirror) if bootstrap.mirror else None
-                because = "; ".join([*lacking, "so from a registry"]) if lacking else "from a registry"
-                return LockedBootstrap("docker", bootstrap.origin, mirror_url, base.include, because, image)
-            case "oras":
-                image = parse_reference(bootstrap.origin, mirrors)
-                return LockedBootstrap("oras", bootstrap.origin, None, (), "a SIF from a registry", image)
-            case "localimage" if not base.is_foreign and not Path(bootstrap.origin).is_file():
-                lacking.append(f"{bootstrap.origin} is not on this machine")
-            case agent:
-                return LockedBootstrap(agent, bootstrap.origin, None, (), "an image of yours")
+    lacking: list[str] = []
+    for one in base.bootstraps:
+        if locked is not None and (one.agent, one.origin) != (locked.agent, locked.origin):
+            continue
+        found = _bootstrap_here(one, base, mirrors, path)
+        if isinstance(found, LockedBootstrap):
+            because = "; ".join([*lacking, f"so {found.because}"]) if lacking else found.because
+            return replace(found, because="by the lock" if locked else because)
+        lacking.append(found)
     raise MissingHereError(f"{base.name} is not available here ({'; '.join(lacking)})")
+
+
+def _bootstrap_here(one: Bootstrap, base: Layer, mirrors: Mirrors, path: str | None) -> LockedBootstrap | str:
+    """Return a bootstrap as this machine can use it; else what it lacks."""
+    if one.agent == "debootstrap":
+        mirror = _debootstrap_mirror(one, mirrors)
+        if debootstrap_at(path) is None:
+            return "debootstrap: the program is not on PATH"
+        if mirror is None:
+            return f"debootstrap: no mirror is known (--mirror {one.mirror}=URL)"
+        url, where = mirror
+        return LockedBootstrap(one.agent, one.origin, url, base.include, f"debootstrap is here, the mirror is {where}")
+    if one.agent == "docker":
+        image = parse_reference(one.origin, mirrors)
+        # The packages come by apt then; a mirror, where one is named, is for them.
+        mirror_url = mirrors.named(one.mirror) if one.mirror else None
+        return LockedBootstrap(one.agent, one.origin, mirror_url, base.include, "from a registry", image)
+    if one.agent == "oras":
+        image = parse_reference(one.origin, mirrors)
+        return LockedBootstrap(one.agent, one.origin, None, (), "a SIF from a registry", image)
+    if not base.is_foreign and not Path(one.origin).is_file():
+        return f"{one.origin} is not on this machine"
+    return LockedBootstrap(one.agent, one.origin, None, (), "an image of yours")
 
 
 def _debootstrap_mirror(bootstrap: Bootstrap, mirrors: Mirrors) -> tuple[str, str] | None:

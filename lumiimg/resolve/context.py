@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer, Release
     from lumiimg.catalog.sites import Site
     from lumiimg.fetch.http import Http
-    from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.lock_file import LockFile
     from lumiimg.resolve.request import Request
 
 
@@ -76,24 +76,27 @@ class Preferences(NamedTuple):
     """Releases by layer."""
     wheels: Mapping[str, str]
     """Versions by Python distribution."""
-    lock: Lock | None
+    before: LockFile | None
     """Whose base and sources keep their digests; None where everything is taken again."""
 
 
-def preferences_of(lock: Lock, upgraded: Collection[str]) -> Preferences:
+NO_PREFERENCES = Preferences({}, {}, None)
+
+
+def preferences_of(before: LockFile, upgraded: Collection[str]) -> Preferences:
     """Return what a lock has, but for what is to be upgraded.
 
     Raises BadInputError for a name that the lock does not have.
     """
-    layers = {layer.name: layer.release.version for layer in lock.layers if layer.release}
-    wheels = {wheel.name: wheel.version for layer in lock.stack for wheel in layer.wheels}
+    layers = {entry.name: entry.release for entry in before.layer if entry.release}
+    wheels = {one.name: one.version for one in (before.python.packages if before.python else ())}
     for name in upgraded:
         if name not in {*layers, *wheels, "all"}:
             known = ", ".join(sorted({*layers, *wheels}))
             raise BadInputError(f"the lock has no {name!r}", where="--upgrade", hint=f"it has: {known or 'nothing'}")
     if "all" in upgraded:
-        return Preferences({}, {}, None)
+        return NO_PREFERENCES
     layers, wheels = (
         {name: version for name, version in part.items() if name not in upgraded} for part in (layers, wheels)
     )
-    return Preferences(layers, wheels, lock)
+    return Preferences(layers, wheels, before)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.catalog.templates import expand
+from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
+from lumiimg.files import open_regular
 from lumiimg.findings import Severity
 from lumiimg.resolve.arguments import overridden_sources
 from lumiimg.resolve.rules import NO_MACHINE, RuleResult
@@ -16,14 +20,18 @@ from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+    from lumiimg.catalog.layers import Layer
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.python_target import PythonTarget
+    from lumiimg.resolve.request import Request
 
+MADE_HERE = "no digest is published; that of the first download holds from then on"
+"""The note of such a source."""
 STAGED_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_@+=:,.-]{0,250}")
 """The name of a file in the build."""
-_CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +89,8 @@ class LockedLayer(ReleasedLayer):
 class Lock:
     """A base and its layers, in the order in which they are built."""
 
+    request: Request
+    """What it was made from."""
     bootstrap: LockedBootstrap
     """Where the base comes from."""
     base: LockedLayer
@@ -95,13 +105,16 @@ class Lock:
     """What the compatibility rules said."""
     resolved: bool = False
     """Whether the wheels are all that the layers require: some of them may need none of their own."""
-    own: OwnPackages | None = None
-    """What the last layer is made of, where the user has packages of their own."""
 
     @property
     def lumiimg(self) -> str:
         """Version of lumiimg."""
         return __version__
+
+    @property
+    def own(self) -> OwnPackages | None:
+        """What the last layer is made of, where the user has packages of their own."""
+        return self.request.own
 
     @property
     def stack(self) -> tuple[LockedLayer, ...]:
@@ -117,9 +130,9 @@ class Lock:
         return (*found, NO_MACHINE) if for_none else found
 
     @property
-    def unsettled(self) -> tuple[str, ...]:
-        """What only the network can tell and a build must know: digests of sources, wheels."""
-        missing: list[str] = []
+    def missing_digests(self) -> tuple[str, ...]:
+        """What is still open, and only the network can tell: digests of the base and of sources, wheels."""
+        missing = [f"the digest of {self.bootstrap.origin}"] if self.bootstrap.is_open else []
         for layer in self.stack:
             missing += [f"the digest of {source.location}" for source in layer.sources if source.sha256 is None]
             if not self.resolved and not layer.wheels and wants_python(layer):
@@ -132,3 +145,25 @@ def wants_python(layer: LockedLayer) -> bool:
     own = layer.layer
     is_of_wheels = layer.release is not None and bool(layer.release.wheels)
     return is_of_wheels or bool(own.packages) or any(one.requirements for one in own.sources_of(layer.release))
+
+
+def layer_digest(layer: Layer) -> str:
+    """Return the digest of what a layer of the catalogue is made of: its facts, its scripts, its files.
+
+    Raises BadInputError if one of them cannot be read.
+    """
+    digest = hashlib.sha256()
+    for name, path in layer_files(layer).items():
+        try:
+            with open_regular(path) as file:
+                digest.update(f"{len(name)}:{name}{os.fstat(file.fileno()).st_size}:".encode())
+                hashlib.file_digest(file, lambda: digest)  # in pieces
+        except OSError as error:
+            raise BadInputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    return f"sha256:{digest.hexdigest()}"
+
+
+def layer_files(layer: Layer) -> dict[str, Path]:
+    """Return the files that a layer of the catalogue is made of, its own and those that it shares, by their names."""
+    names = ["layer.toml", "post.sh", *(["test.sh"] if layer.test is not None else [])]
+    return {name: layer.folder / name for name in names} | {**layer.staged}

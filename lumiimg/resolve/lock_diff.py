@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lumiimg.errors import BadInputError
 from lumiimg.files import write_text
-from lumiimg.resolve.lock_trust import outside_catalogue
-from lumiimg.resolve.lockfile import read_document, to_text
+from lumiimg.resolve.lock_check import outside_catalogue
+from lumiimg.resolve.lock_file import LockFile, document_of, read_document, to_text
 from lumiimg.resolve.request import words_of
 from lumiimg.wording import count, typed
 
 if TYPE_CHECKING:
     from lumiimg.fetch.mirrors import Mirrors
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.request import Request
 
 _USUAL = "lumiimg.lock"
 
@@ -56,8 +54,6 @@ class WrittenLock(LockDiff):
     """Whether a lock was there that could be read."""
     of: Lock
     """What was locked."""
-    request: Request
-    """What was asked for."""
     beyond: tuple[str, ...]
     """What is not from where the catalogue has it; each for people."""
 
@@ -78,7 +74,7 @@ class WrittenLock(LockDiff):
         bootstrap = self.of.bootstrap
         if self.replaces and not self.changes:
             yield "no difference from the lock that was there"
-        if (bootstrap.image is None or bootstrap.is_open) and not bootstrap.sha256:
+        if bootstrap.image is None and not bootstrap.sha256:
             yield f"the base has no digest: it is what {bootstrap.agent} finds when it is built"
         yield from (f"not from the catalogue: {one}" for one in self.beyond)
 
@@ -88,54 +84,48 @@ class WrittenLock(LockDiff):
         words = ["lumiimg", "build", "--locked"]
         words += ["--lock", str(self.lock)] if str(self.lock) != _USUAL else []
         words += ["--trust-lock"] if self.beyond else []
-        found_by = words_of(("--mirror", self.request.mirrors), ("--layers", self.request.layers))
+        found_by = words_of(("--mirror", self.of.request.mirrors), ("--layers", self.of.request.layers))
         return " ".join(filter(None, (typed(words), found_by, "-o image.sif")))
 
 
 def diff_locks(old: Path, new: Path) -> LockDiff:
     """Return what two locks settle otherwise. Raises BadInputError for what is not a lock."""
-    return LockDiff(_changes(_settled(old), _settled(new)))
+    return LockDiff(_changes(read_document(old), read_document(new)))
 
 
-def write_lock(lock: Lock, request: Request, path: Path, mirrors: Mirrors, *, replaces: bool) -> WrittenLock:
-    """Write a lock, and return what it has otherwise than the one that it replaces; `mirrors` it was settled from."""
-    old = _settled(path) if replaces else None
-    write_text(path, to_text(lock, request))
-    changes = () if old is None else _changes(old, _settled(path))
-    return WrittenLock(changes, path, replaces, lock, request, tuple(outside_catalogue(lock, mirrors)))
+def write_lock(lock: Lock, path: Path, mirrors: Mirrors, before: LockFile | None) -> WrittenLock:
+    """Write a lock, and return what it has otherwise than the one `before`; `mirrors` it was settled from."""
+    write_text(path, to_text(lock))
+    changes = () if before is None else _changes(before, document_of(lock))
+    return WrittenLock(changes, path, before is not None, lock, tuple(outside_catalogue(lock, mirrors)))
 
 
-def _settled(path: Path) -> dict[str, str]:
-    """Return what a lock settles, each thing by a name for people. Raises BadInputError for what is not a lock."""
-    try:
-        return dict(_entries(read_document(path)))
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise BadInputError(f"is not a lock: {error} is missing or wrong", where=str(path)) from error
-
-
-def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[LockChange, ...]:
+def _changes(before: LockFile, after: LockFile) -> tuple[LockChange, ...]:
+    old, new = dict(_entries(before)), dict(_entries(after))
     names = [*new, *(name for name in old if name not in new)]
     return tuple(LockChange(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
 
 
-def _entries(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    base = document["base"]
-    yield "site", document["site"] or "none"
-    yield "fabric", document["fabric"]
-    yield "base", f"{base['name']} ({base['agent']} {base['from']})"
-    if digest := base.get("digest") or base.get("sha256"):
+def _entries(document: LockFile) -> Iterator[tuple[str, str]]:
+    """Yield what a lock settles, each thing by a name for people."""
+    base = document.base
+    yield "site", document.site or "none"
+    yield "fabric", document.fabric
+    yield "base", f"{base.name} ({base.agent} {base.origin})"
+    if digest := base.digest or (base.image and base.image.sha256):
         yield "digest of the base", digest
-    for name, version in base.get("has", {}).items():
+    for name, version in (base.image.has if base.image else {}).items():
         yield f"{name} of the base", version
-    for layer in (base, *document.get("layer", ())):
-        name = layer["name"]
-        yield f"layer {name}", layer["release"] or layer["layer"][:19]
-        yield f"scripts of {name}", layer["layer"][:19]
-        for argument, value in layer["arguments"].items():
-            yield f"argument {name}.{argument}", value
-        for source in layer["source"]:
-            yield f"source {source['name']} of {name}", f"{source['url']} sha256 {source['sha256'][:12]}"
-    for package in document.get("python", {}).get("packages", ()):
-        digest = package["wheels"][0]["hashes"]["sha256"][:12]
-        layer = package["tool"]["lumiimg"]["layer"]
-        yield f"python {package['name']} of {layer}", f"{package['version']} sha256 {digest}"
+    for entry in document.stack:
+        scripts = (entry.layer or "")[:19]
+        yield f"layer {entry.name}", entry.release or scripts
+        yield f"scripts of {entry.name}", scripts
+        for argument, value in entry.arguments.items():
+            yield f"argument {entry.name}.{argument}", value
+        for source, sha256 in entry.first_download.items():
+            yield f"source {source} of {entry.name}", f"sha256 {sha256[:12]}"
+    for source, given in document.request.sources.items():
+        yield f"source {source}", given
+    for package in document.python.packages if document.python else ():
+        name, sha256 = f"python {package.name} of {package.tool.lumiimg.layer}", package.wheels[0].hashes.sha256
+        yield name, f"{package.version} sha256 {sha256[:12]}"

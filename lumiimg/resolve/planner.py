@@ -18,7 +18,7 @@ from lumiimg.resolve import rules
 from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.gpu_rules import gpu_code, of_found_software
 from lumiimg.resolve.image_base import ForeignBase, read_bases
-from lumiimg.resolve.locking import lock_stack
+from lumiimg.resolve.make_lock import make_lock
 from lumiimg.resolve.nearest import nearby_requests
 from lumiimg.resolve.plan import Plan, PossibleBases
 from lumiimg.resolve.request import Request, refuse_secrets, wanted, with_releases
@@ -175,7 +175,7 @@ class Planner:
         if plan.stack is None or plan.refused:
             return plan
         try:
-            return replace(plan, lock=lock_stack(plan, plan.stack, self._context))
+            return replace(plan, lock=make_lock(plan, plan.stack, self._context))
         except MissingHereError as error:
             return replace(plan, missing=error)
 

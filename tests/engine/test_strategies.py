@@ -236,23 +236,25 @@ def test_an_image_is_built_again_from_itself_alone(stack: Stack, built_by: dict[
     image = tmp_path / "theirs.sif"
     image.write_bytes(built_by["overlay"].read_bytes())
     with open_image(image) as opened:
-        definitions = {entry.name for entry in opened.root.list_dir("/.lumiimg/definitions")}
-    assert "01-debian-12-of-tests.def" not in definitions, "that is how its base was built"
-    assert len(definitions) == 1 + len(SCRIPTS)
+        carried = {entry.name for entry in opened.root.list_dir("/.lumiimg/layers/0")}
+    assert carried == {*SCRIPTS}, "not those of its base"
     told = lumiimg("show", image, "--json")
     assert told.code == 0, told.err
     plan = validated(json.dumps(told.data["plan"]), "plan")
-    assert [layer["name"] for layer in plan["layers"]][1:] == list(SCRIPTS)
+    assert [layer["name"] for layer in plan["layer"]] == list(SCRIPTS)
     names = {component["name"] for component in told.data["sbom"]["components"]}
     assert {"debian", "bash", "python3"} <= names
     (stack.folder / "layers").rename(stack.folder / "hidden")
     try:
         env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
-        refused = lumiimg("rebuild", image, "-o", tmp_path / "again.sif", env=env)
-        again = lumiimg("rebuild", image, "-o", tmp_path / "again.sif", "--base", stack.base, "--json", env=env)
+        words = ("rebuild", image, "-o", tmp_path / "again.sif")
+        refused = lumiimg(*words, env=env)
+        unknown = lumiimg(*words, "--base", stack.base, env=env)
+        again = lumiimg(*words, "--base", stack.base, "--trust-lock", "--json", env=env)
     finally:
         (stack.folder / "hidden").rename(stack.folder / "layers")
     assert (refused.code, f"was built on {stack.base} (sha256 " in refused.err) == (2, True)
+    assert (unknown.code, "as the image carries it (sha256:" in unknown.err) == (2, True)
     assert again.code == 0, again.err
     assert again.data["reused_steps"] == 0
     assert (tmp_path / "again.sif").read_bytes() == image.read_bytes()

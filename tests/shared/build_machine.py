@@ -43,6 +43,7 @@ def layers_by(
         machine=machine,
         way="overlay",
         documents={},
+        carried={},
         environment={},
         cache=root / "cache",
         downloads=store,

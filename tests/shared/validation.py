@@ -18,7 +18,7 @@ from lumiimg.report.schema import schema_of
 
 WRITERS = {
     "lumiimg.host.snapshot_file.to_text": "host",
-    "lumiimg.build.image_plan.plan_document": "plan",
+    "lumiimg.resolve.lock_file.to_record": "plan",
     "lumiimg.host.image_manifest.to_text": "bind-manifest",
 }
 """What writes a document that is a file, not an output, and the schema of it."""

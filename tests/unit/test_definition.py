@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.catalog.catalogue import Catalogue
-from lumiimg.definition.reader import check_definition, read_sections
+from lumiimg.definition.definition import Definition, export
 from lumiimg.definition.text import (
     LINE_LIMIT_BYTES,
     DefinitionError,
@@ -26,9 +26,6 @@ from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, FREE, LAYER, ODD, MakeLayer, catalogue_of
 from tests.shared.programs import examples
-
-if TYPE_CHECKING:
-    from lumiimg.definition.definition import Definition
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "definitions"
 TRAPS = {
@@ -117,6 +114,7 @@ def test_the_chain_and_the_flat_definition_are_written_as_agreed(
     """Golden texts; after a wanted change: pytest --update-golden, and read the diff."""
     chain, flat = stack
     for definition in (*chain, flat):
+        assert_read_as_it_is(definition)
         golden = GOLDEN / f"{definition.name}.def"
         if request.config.getoption("--update-golden"):
             golden.parent.mkdir(exist_ok=True)
@@ -136,6 +134,19 @@ def test_a_trap_in_a_layers_script_names_the_layers_file(layers: Path, make_laye
 def free(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
     """A base, and a layer whose one argument is in its script and in its environment."""
     return catalogue_of(tmp_path_factory.mktemp("layers"), base=BASE, free=FREE)
+
+
+def assert_read_as_it_is(definition: Definition) -> None:
+    """Hold that an engine, which reads line by line, finds the sections that are meant, and no other."""
+    sections, head = definition.sections, definition.sections.header.text
+    meant = {"post": sections.post, "test": sections.test}
+    meant["files"] = "".join(f"    {path} {target}\n" for path, target in sections.files)
+    meant["environment"] = "".join(f"    {export(variable)}\n" for variable in sections.environment)
+    meant["labels"] = "".join(f"    {key} {value}\n" for key, value in sections.labels)
+    parts = re.split(r"(?m)^\s*%(\w+).*\n", definition.text)
+    found = {name: text.rstrip("\n") for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+    assert found == {name: text.rstrip("\n") for name, text in meant.items() if text}
+    assert parts[0].partition("\n")[2].rstrip("\n") == head.rstrip("\n")
 
 
 def exports_of(definition: Definition) -> tuple[str, str]:
@@ -163,8 +174,7 @@ def test_a_value_arrives_as_it_was_typed_or_is_refused_with_its_layer(free: Cata
             assert not value.isprintable()
             continue
         for definition in chain:
-            check_definition(definition)  # as an image's own definition is let through
-            assert read_sections(definition.text, definition.name) == definition.sections
+            assert_read_as_it_is(definition)
         headers = [line for line in flat.text.splitlines() if line.lstrip().startswith("%")]
         assert headers == ["%environment", "%post -c /bin/bash", "%labels"]
         assert "{{" not in flat.text

@@ -335,7 +335,7 @@ def test_an_image_in_a_registry_is_fetched_once_and_read(image: Path, site: str,
         document = tomllib.loads(Path(lock).read_text())
         assert document["base"]["from"].startswith("them/vllm:v1@sha256:")
         assert document["base"]["from"].endswith(document["base"]["digest"])
-        assert document["base"]["has"]["vllm"] == "0.12.0"
+        assert document["base"]["image"]["has"]["vllm"] == "0.12.0"
         assert main(["build", "--locked", "--trust-lock", "--lock", lock, *world.mirrors, "--dry-run"]) == ExitCode.GOOD
         world.asked.clear()
         assert main(words) == ExitCode.GOOD

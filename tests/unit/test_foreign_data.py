@@ -17,21 +17,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import tomli_w
 
-from lumiimg.build.provenance import read_chain, write_folder
+from lumiimg.build.provenance import carried_files, write_folder
+from lumiimg.build.rebuild import read_carried
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.definition.definition import BUILD_FOLDER
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode, LumiimgError
-from lumiimg.fetch.mirrors import parse_mirrors
+from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.resolve.context import PlanContext
-from lumiimg.resolve.lockfile import read_lock
+from lumiimg.resolve.lock_check import lock_of
+from lumiimg.resolve.lock_file import read_document, to_record
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.shared import fabric_builder
@@ -221,7 +224,7 @@ def of_whole(folder: Path) -> Lock:
 
 def signed(body: str) -> str:
     """A lock with the digest of what it says, as a hostile author would give it."""
-    return f'format = 1\nlumiimg = "0"\ndigest = "sha256:{hashlib.sha256(body.encode()).hexdigest()}"\n\n{body}'
+    return f'format = 2\nlumiimg = "0"\ndigest = "sha256:{hashlib.sha256(body.encode()).hexdigest()}"\n\n{body}'
 
 
 def lock_of_whole(world: World, folder: Path) -> tuple[list[str], str]:
@@ -258,11 +261,11 @@ def test_no_text_of_a_lock_becomes_a_command(
     body = tomllib.loads(good)
     Path("lumiimg.lock").rename("good.lock")
     catalogue, mirrors = open_catalogue({"HOME": "/nonexistent"}, [folder]), parse_mirrors({}, world.mirrors[1::2])
-    taken = 0
+    path, taken = Path("lumiimg.lock"), 0
     for document in hostile(body, trap.values, 12):
         text = signed(tomli_w.dumps(document))
-        Path("lumiimg.lock").write_text(text)
-        found, refused = made(lambda: written(read_lock(Path("lumiimg.lock"), catalogue, mirrors, "/bin")[0]))
+        path.write_text(text)
+        found, refused = made(lambda: written(lock_of(read_document(path), [catalogue], mirrors, "/bin", path)))
         trap.is_left_alone_by(found)
         taken += bool(found)
         words = ["build", *options, "--locked", "--trust-lock", "--dry-run"]
@@ -273,25 +276,24 @@ def test_no_text_of_a_lock_becomes_a_command(
     assert taken
 
 
+RELEASE, GIVEN = '(?s)(release = "2.0".*?\n\n)(?=\\[python)', r"(?s)(\[request\].*?\n\n)(?=\[base\])"
 ON_THIS_MACHINE = {
     "a section in the digest": ('digest = "sha256:[0-9a-f]+"', r'digest = "sha256:1\\n\\n%pre\\n    touch /x\\n"'),
-    "a line of its own": ('note = ""', r'note = "x\\nlumiimg: all is well"'),
+    "a line of its own": ('because = "[^"]*"', r'because = "x\\nlumiimg: all is well"'),
     "no release": ('release = "2.0"', 'release = ""'),
     "no argument": ('NOTE = "of it"\n', ""),
     "a base from elsewhere": ('from = "busybox"', 'from = "evil.test/busybox"'),
     "a section in the name": ('from = "busybox"', r'from = "busybox\\n\\n%pre\\n    touch /x\\n"'),
     "a script of debootstrap": (
         '(?s)name = "box"\nlayer = "sha256:[0-9a-f]+"(.*?)agent = "docker"\nfrom = "busybox"\ndigest = "[^"]+"',
-        (
-            f'name = "x"\nlayer = "sha256:{hashlib.sha256(b"([], ())").hexdigest()}"\\1'
-            'agent = "debootstrap"\nfrom = "/tmp/suite"\nsha256 = ""'
-        ),
+        'name = "x"\\1agent = "debootstrap"\nfrom = "/tmp/suite"\n[base.image]',
     ),
     "a program of another agent": ('agent = "docker"', 'agent = "yum"'),
-    "a section in the name of a file": ('file = "t-2.0.tar.gz"', r'file = "t\\n%pre\\ntouch /x"'),
-    "a file outside": ('file = "t-2.0.tar.gz"', 'file = "../../x"'),
-    "a source of a name outside": ('name = "src"', 'name = "../x"'),
-    "a variable of the shell": ('variable = "SOURCE_SRC"', 'variable = "BASH_ENV"'),
+    "a source that the catalogue has": (RELEASE, rf'\1[layer.first-download]\nsrc = "{"1" * 64}"\n\n'),
+    "a source of a name outside": (RELEASE, rf'\1[layer.first-download]\n"../x" = "{"1" * 64}"\n\n'),
+    "a file without a digest": (GIVEN, r'\1[request.sources]\nsrc = "/etc/passwd"\n\n'),
+    "a file of this folder": (GIVEN, rf'\1[request.sources]\nsrc = "x#sha256={"1" * 64}"\n\n'),
+    "a section in an address": (GIVEN, r'\1[request.sources]\nsrc = "https://x.test/x\\n%pre\\ntouch /x"\n\n'),
     "a wheel outside": ('name = "snake-2.0[^"]*whl"', 'name = "../../x.whl"'),
 }
 
@@ -319,12 +321,23 @@ def test_a_lock_runs_nothing_on_this_machine_in_any_verb(
             assert Path("lumiimg.lock").read_text().partition("\n\n")[2] == good, case
 
 
-SOURCE, WHEEL, EVIL = 'url = "https://x.test/2.0.tar.gz"', 'url = "https://download.pytorch.org/', "https://evil.test/"
+BASE_, WHEEL, EVIL = "\n[base]\n", 'url = "https://download.pytorch.org/', "https://evil.test/"
 SNAKE = "Python package snake 2.0+rocm6.4 of whole from"
+ONES = "1" * 64
+
+
+def given(source: str) -> str:
+    return f'\n[request.sources]\nsrc = "{source}"\n\n[base]\n'
+
+
 ELSEWHERE = {
-    "a source": (SOURCE, f'url = "{EVIL}x"', "source src of whole from https://evil.t"),
-    "its digest": (f'"{ZEROS}"', f'"{"1" * 64}"', "source src of whole from https://x.test/2.0.tar.gz"),
-    "a file of mine": (SOURCE, 'url = "/etc/passwd"', "source src of whole from /etc/passwd"),
+    "a source": (BASE_, given(f"{EVIL}x"), "source src of whole from https://evil.t"),
+    "its digest": (
+        BASE_,
+        given(f"https://x.test/2.0.tar.gz#sha256={ONES}"),
+        "source src of whole from https://x.test/2.0.t",
+    ),
+    "a file of mine": (BASE_, given(f"/etc/passwd#sha256={ONES}"), "source src of whole from /etc/passwd"),
     "a wheel": (WHEEL, f'url = "{EVIL}', f"{SNAKE} {EVIL}"),
     "a release that is not pinned": (
         'version = "2.0+rocm6.4"',
@@ -354,7 +367,9 @@ def test_what_a_lock_has_from_elsewhere_is_refused_or_listed_first(
         assert named in refused, case
         assert refused.count("\n") == 1, case
         assert main([*words, "--trust-lock"]) == ExitCode.GOOD, case
-        assert capsys.readouterr().err.startswith(f"lumiimg: from the lock, not from the catalogue: {named}"), case
+        assert capsys.readouterr().err.startswith(f"lumiimg: lumiimg.lock has this, and not the catalogue: {named}"), (
+            case
+        )
 
 
 @pytest.mark.threat
@@ -405,7 +420,7 @@ def test_a_digest_that_nobody_has_verified_gets_into_no_other_lock(
     good = Path("lumiimg.lock").read_text()
     body = good.partition("\n\n")[2]
     (of_base,) = re.findall(r'^digest = "(.*)"$', body, re.MULTILINE)
-    (of_tool,) = re.findall(r'^sha256 = "(.*)"$', body, re.MULTILINE)
+    (of_tool,) = re.findall(r'^tool = "(.*)"$', body, re.MULTILINE)
     for digest_, other, said in ((of_base, f"sha256:{ZEROS}", "no such image"), (of_tool, ZEROS, "has another digest")):
         bad = signed(body.replace(digest_, other))
         Path("lumiimg.lock").write_text(bad)
@@ -476,34 +491,40 @@ def test_no_text_of_a_snapshot_becomes_a_command(
 
 
 @pytest.mark.threat
-def test_no_text_of_an_image_s_record_becomes_a_command(folder: Path, trap: Trap, tmp_path: Path) -> None:
-    lock = of_whole(folder)
-    source = replace(lock.layers[0].sources[0], sha256=ZEROS)
-    chain = write_chain(replace(lock, layers=(replace(lock.layers[0], sources=(source,)),)))
-    root = tmp_path / "root"
-    write_folder(root, chain, {})
-    record = root / ".lumiimg/chain.json"
-    for number, changed in enumerate(hostile(json.loads(record.read_text()), trap.values, 20)):
-        record.write_text(json.dumps(changed))
-        image = made_sif(root, tmp_path / f"{number}.sif")
-        found, refused = made(partial(read_chain, image, tmp_path / f"{number}"))
+def test_no_text_of_an_image_s_record_becomes_a_command(world: World, folder: Path, trap: Trap, tmp_path: Path) -> None:
+    lock_of_whole(world, folder)
+    catalogues = [open_catalogue({"HOME": "/nonexistent"}, [folder])]
+    mirrors, path = parse_mirrors({}, world.mirrors[1::2]), Path("lumiimg.lock")
+    lock = lock_of(read_document(path), catalogues, mirrors, "/bin", path)
+    taken = 0
+    for number, changed in enumerate(hostile(json.loads(to_record(lock)), trap.values, 20)):
+        root = tmp_path / f"{number}"
+        write_folder(root, carried_files(lock), {})
+        image = made_sif(root, tmp_path / f"{number}.sif", json.dumps(changed).encode())
+        made_of = partial(rebuilt, image, catalogues, mirrors)
+        found, refused = made(made_of)
         assert refused or found
         trap.is_left_alone_by(found)
+        taken += bool(found)
+    assert taken
+
+
+def rebuilt(image: Path, catalogues: list[Catalogue], mirrors: Mirrors) -> list[Definition]:
+    with TemporaryDirectory() as folder:
+        plan, carried = read_carried(image, Path(folder))
+        return written(lock_of(plan, [*catalogues, carried], mirrors, "/bin", image))
 
 
 @pytest.mark.threat
-def test_no_definition_is_built_that_lumiimg_does_not_write(folder: Path) -> None:
+def test_no_header_of_a_definition_is_more_than_one_line(folder: Path) -> None:
     lock = of_whole(folder)
     bootstrap = lock.bootstrap
     assert bootstrap.image is not None
     for changed in (
         replace(bootstrap, image=replace(bootstrap.image, digest=f"sha256:{ZEROS}\n\n%pre\n  true\n")),
-        replace(bootstrap, image=replace(bootstrap.image, digest="sha256:short")),
-        replace(bootstrap, image=None, origin="../x"),
-        replace(bootstrap, image=None, agent="yum"),
-        replace(bootstrap, image=None, agent="localimage", origin="/x/y.sif"),
-        replace(bootstrap, image=None, agent="debootstrap", origin="/tmp/suite", mirror_url="https://x.test/debian"),
-        replace(bootstrap, image=None, agent="debootstrap", origin="trixie", mirror_url="file:///x"),
+        replace(bootstrap, image=None, origin="x\n%setup\ntouch /x"),
+        replace(bootstrap, image=None, origin="{{ x }}"),
+        replace(bootstrap, image=None, agent="debootstrap", origin="trixie", mirror_url="https://x.test\nInclude: x"),
     ):
         for write in (write_chain, write_flat):
             with pytest.raises(DefinitionError):

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from lumiimg.build.cache import CacheKey, LayerCache
-from lumiimg.build.keys import stamp
 from lumiimg.catalog.layers import read_layer
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 from lumiimg.fetch.logins import login_for
 from lumiimg.nccl import sources
-from lumiimg.resolve.lockfile import layer_digest
+from lumiimg.resolve.base_digest import stamp
+from lumiimg.resolve.lock import layer_digest
 from tests.shared.build_machine import stored
 from tests.shared.layer_builder import LAYER, MakeLayer
 from tests.shared.programs import patient, sampled
@@ -100,15 +100,15 @@ _IN_A_CACHE = """
 import os, resource, signal, sys
 from pathlib import Path
 from lumiimg.build.cache import CacheKey, LayerCache
-from lumiimg.build.local_base import base_digest
 from lumiimg.cli.main import main
+from lumiimg.resolve.base_digest import digest_of_file
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 root, cache = Path(sys.argv[1]), LayerCache(Path(sys.argv[1]))
 signal.alarm(20)
 for name in sys.argv[2].split():
     found = cache.find(CacheKey({"definition": name}))
     print(name, found is not None and cache.is_whole(found), list(cache.seconds()))
-print(base_digest(root / "base", root, print))
+print(digest_of_file(root / "base", root, print))
 for verb in ("ls", "verify", "prune", "ls"):
     print("code", int(main(["cache", verb])), flush=True)
 """

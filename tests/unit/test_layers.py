@@ -19,7 +19,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.catalog.templates import expand
 from lumiimg.decode import DecodeError
 from lumiimg.definition.text import checked_body
-from lumiimg.resolve.lockfile import layer_digest
+from lumiimg.resolve.lock import layer_digest
 from lumiimg.resolve.stack import OWN_PACKAGES
 
 CATALOGUE = open_catalogue({"HOME": "/nonexistent"})

@@ -88,8 +88,7 @@ def test_a_lock_has_all_that_a_layer_requires_with_digests(world: World, folder:
     assert locked(tmp_path) == {"snake": "2.0+rocm6.4", "egg": "2.0", "yolk": "3.0"}
     (tool,) = [layer for layer in document["layer"] if layer["name"] == "tool"]
     archive = b"archive of /archives/x/tool/archive/v1.tar.gz"
-    assert tool["source"][0]["sha256"] == digest(archive).removeprefix("sha256:")
-    assert "first download" in tool["source"][0]["note"]
+    assert tool["first-download"] == {"tool": digest(archive).removeprefix("sha256:")}
     (egg,) = [package for package in document["python"]["packages"] if package["name"] == "egg"]
     hashed = digest(wheel("egg", "2.0", ("yolk>=2",))).removeprefix("sha256:")
     assert egg["wheels"][0]["hashes"]["sha256"] == hashed
@@ -126,8 +125,7 @@ def test_what_is_locked_is_kept_until_an_upgrade_is_asked_for(
     lock(world, folder, *words)
     before = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
     assert before["site"] == "here"
-    (tool,) = [layer for layer in before["layer"] if layer["name"] == "tool"]
-    assert tool["source"][0]["sha256"] == digest(b"mine").removeprefix("sha256:")
+    assert before["request"]["sources"] == {"tool": f"{own}#sha256={digest(b'mine').removeprefix('sha256:')}"}
     world.image, world.earlier = b"another image under the same tag", (world.image,)
     world.archives = b"replaced "
     world.wheels["egg"]["3.0"] = ()
@@ -207,10 +205,15 @@ def test_a_lock_that_was_changed_is_refused_in_one_line(
     capsys.readouterr()
     for old, new, fault in (
         ('version = "2.0"', 'version = "1.0"', "changed after it was written"),
-        ("format = 1", "format = 2", "has format 2"),
-        ("format = 1\n", "", "'format' is missing"),
-        ("[base]", "[base", "is not a lock"),
-        ("[base]", f"[{'.'.join('a' * 10_000)}]", "a key of more than 8 parts"),
+        ("format = 2", "format = 3", "has format 3"),
+        (
+            "format = 2",
+            "format = 1",
+            "has format 1, written by lumiimg 0.1.0; this one reads 2; use that lumiimg, or write",
+        ),
+        ("format = 2\n", "", "'format' is missing"),
+        ("format = 2\n", "format = \n", "is not a lock: it is not TOML"),
+        ("format = 2\n", f"{'.'.join('a' * 10_000)} = 1\n", "a key of more than 8 parts"),
     ):
         assert old in text
         file.write_text(text.replace(old, new))

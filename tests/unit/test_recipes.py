@@ -15,7 +15,8 @@ from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import Mirrors
-from lumiimg.resolve.lockfile import read_lock
+from lumiimg.resolve.lock_check import lock_of
+from lumiimg.resolve.lock_file import read_document
 from tests.shared.layer_builder import RECIPES
 from tests.shared.world import World, serve, wheels_of_layers
 
@@ -41,7 +42,8 @@ def test_a_recipe_is_locked_and_renders_its_definitions(
     assert set(open_catalogue(HOME).recipe_names()) == {*RECIPES, *REFUSED, *DEBIAN}
     for recipe in RECIPES:
         assert main(["lock", "--recipe", recipe, *world.mirrors, "--quiet", "-o", f"{recipe}.lock"]) == ExitCode.GOOD
-        lock, _ = read_lock(tmp_path / f"{recipe}.lock", open_catalogue(HOME), Mirrors({}), "")
+        path = tmp_path / f"{recipe}.lock"
+        lock = lock_of(read_document(path), [open_catalogue(HOME)], Mirrors({}), "", path)
         assert lock.fabric is Fabric.BUNDLED, recipe
         assert all(source.sha256 for layer in lock.stack for source in (*layer.sources, *layer.wheels)), recipe
         flat = write_flat(lock)

@@ -73,7 +73,7 @@ def test_a_source_is_locked_at_its_digest_wherever_it_is_taken_from(
     request = Request("base", ("plugin",), {("plugin", "VERSION"): "2.0"})
     found = decide(request, PlanContext(catalogue, Mirrors({}), "")).require_lock()
     assert found.layers[0].sources[0].sha256 is None
-    assert [line for line in found.unsettled if "2.0" in line]
+    assert [line for line in found.missing_digests if "2.0" in line]
     (layers / "plugin/layer.toml").write_text(PLUGIN.replace('"1.0" = ', '"9.9" = '))
     again = Catalogue((layers,), ())
     source = lock(again, plugin="https://else.test/x.tar.gz").layers[0].sources[0]

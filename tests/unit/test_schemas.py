@@ -25,7 +25,6 @@ from lumiimg.build.cache import CacheEntry
 from lumiimg.build.cache_miss import CacheLookup, Difference
 from lumiimg.build.disk_space import FreeSpace
 from lumiimg.build.doctor import DoctorResult
-from lumiimg.build.image_plan import plan_document
 from lumiimg.build.progress import BuildStage
 from lumiimg.build.venv import WrittenVenv
 from lumiimg.catalog.catalogue import open_catalogue
@@ -49,9 +48,11 @@ from lumiimg.report.json_output import KINDS, strict_json, write_json
 from lumiimg.report.schema import _object, _Shared, schema_of
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock
+from lumiimg.resolve.lock_file import to_record
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.venv import VenvRecord
+from tests.fuzz.locks import settled
 from tests.shared import fabric_builder
 from tests.shared.checks import checked
 from tests.shared.node_answers import OTHER_CXI, answer, summed
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import Lock
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-OPEN = {("show-image", "plan"), ("show-image", "sbom")}
+OPEN = {("show-image", "sbom")}
 """Objects that may hold anything: what an image says of itself is anybody's."""
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 KEY = "0" * 64
@@ -84,10 +85,9 @@ class Place:
         self.host = folder / "host.json"
         (folder / "plain/etc").mkdir(parents=True)
         (folder / "Dockerfile").write_text("FROM rocm/dev-ubuntu-24.04:6.4.4\nARG A=1\nRUN echo $A\nCMD x\n")
-        self.request = Request("rocm-6.2.4", ("aws-ofi-nccl",))
         site = find_site("lumi", {"HOME": str(folder)})
         context = PlanContext(open_catalogue({"HOME": str(folder)}), site=site)
-        self.lock: Lock = decide(self.request, context).require_lock()
+        self.lock: Lock = settled(decide(Request("rocm-6.2.4", ("aws-ofi-nccl",)), context).require_lock())
         self.entry = CacheEntry(KEY, folder / "data", KEY, 2, ("torch",), 1.5)
         self.built = BuiltImage(
             folder / "x.sif",
@@ -103,7 +103,7 @@ class Place:
         )
 
     def sif(self) -> Path:
-        return made_sif(self.folder / "plain", self.folder / "x.sif", plan_document(self.lock, self.request))
+        return made_sif(self.folder / "plain", self.folder / "x.sif", to_record(self.lock))
 
     def manifest(self) -> BindManifest:
         with open_image(self.image) as image:
@@ -187,10 +187,10 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     ),
     "lock": lambda at: write_json(
         "lock",
-        WrittenLock((LockChange("layer a", None, "1"),), Path("lumiimg.lock"), True, at.lock, at.request, ()),
+        WrittenLock((LockChange("layer a", None, "1"),), Path("lumiimg.lock"), True, at.lock, ()),
     ),
     "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
-    "plan": lambda at: sys.stdout.write(plan_document(at.lock, at.request).decode()),
+    "plan": lambda at: sys.stdout.write(to_record(at.lock).decode()),
     "rebuild": lambda at: report_built(
         AS_JSON, RebuildResult(at.built, ImageDiff((FileDifference("/x", "content"),), COMPARED))
     ),

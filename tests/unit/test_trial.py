@@ -54,6 +54,7 @@ from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.nccl.report import Confidence, Measurement, Verdict
 from lumiimg.report.json_output import json_text
+from lumiimg.resolve.lock_file import LockedBase, LockedRequest, LockFile
 from tests.shared import fabric_builder
 from tests.shared.programs import examples
 from tests.shared.validation import validated
@@ -363,8 +364,10 @@ def test_of_an_image_whatever_it_says_only_rows_of_the_shipped_catalogue_are_nam
     mine.mkdir(parents=True)
     (mine / "layer.toml").write_text('summary = "x"\n')
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    own = 'layer = []\n[base]\nname = "secret"\nrelease = ""\nlayer = ""\n'
-    monkeypatch.setattr("lumiimg.cluster.trial.plan.read_plan", lambda _: {"lock": own})
+    base = LockedBase(name="secret", agent="docker", origin="x")
+    monkeypatch.setattr(
+        "lumiimg.cluster.trial.plan.read_plan", lambda _: LockFile(request=LockedRequest("x"), base=base)
+    )
     assert rows_in(tmp_path) == ()
 
 

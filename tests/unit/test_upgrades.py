@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from lumiimg import __version__
+from lumiimg.build import provenance
 from lumiimg.build.cache import CacheKey, LayerCache
-from lumiimg.build.provenance import read_chain
+from lumiimg.build.provenance import SBOM
+from lumiimg.build.rebuild import read_carried
 from lumiimg.cli.main import main
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import ExitCode
 from lumiimg.host.snapshot_file import read_snapshot
 from tests.shared import fabric_builder
 from tests.shared.sif_builder import made_sif
@@ -68,14 +70,14 @@ def test_a_lock_is_built(written: Path, capsys: Capture) -> None:
 
 
 def test_a_newer_lock_is_refused_and_not_written_over(written: Path, capsys: Capture) -> None:
-    text = (written / "lumiimg.lock").read_text().replace("format = 1", "format = 9").replace("0.1.0", "9.0.0")
+    text = (written / "lumiimg.lock").read_text().replace("format = 2", "format = 9").replace("0.1.0", "9.0.0")
     request = ["--base", "box", "--layers", "layers"]
-    newer = r"has format 9, written by lumiimg 9\.0\.0; this one reads up to 1; use that lumiimg, or write it again"
+    newer = r"has format 9, written by lumiimg 9\.0\.0; this one reads 2; use that lumiimg, or write it again"
     for name in ("lumiimg.lock", "mine.toml"):
         (written / name).write_text(text)
         refused(capsys, ["build", "--locked", "--lock", name, "--dry-run", "--layers", "layers"], newer)
         refused(capsys, ["diff", name, name], "has format 9")
-        refused(capsys, ["lock", "-o", name, *request], "is of format 9, this lumiimg writes 1; it would be lost")
+        refused(capsys, ["lock", "-o", name, *request], "is of format 9, this lumiimg writes 2; it would be lost")
         refused(capsys, ["build", "--lock", name, *request, "-o", "x.sif"], "it would be lost")
         assert (written / name).read_text() == text
 
@@ -131,24 +133,29 @@ def test_an_image_says_how_it_was_built_and_what_its_bill_does_not_list(
     assert "built by lumiimg " in shown
     assert "layer  tool" in shown
     assert "not known" not in shown
-    assert [one.name for one in read_chain(written / "image", written / "scratch")] == ["01-box", "02-tool"]
+    plan, carried = read_carried(written / "image", written / "scratch")
+    assert [one.name for one in plan.stack] == ["box", "tool"]
+    assert contents(carried.layer("tool").folder) == contents(written / "layers/tool")
     properties = [{"name": "lumiimg:incomplete", "value": "packages of rpm are not listed"}]
     bill = {"metadata": {"properties": properties}, "components": []}
-    monkeypatch.setattr("lumiimg.build.provenance.read_document", lambda *_: bill)
+    read = provenance.read_document
+    monkeypatch.setattr(provenance, "read_document", lambda image, name: bill if name == SBOM else read(image, name))
     assert main(["show", "./image"]) == ExitCode.GOOD
     assert "not known  packages of rpm are not listed" in capsys.readouterr().out
 
 
-def test_a_newer_image_is_refused_and_stays(written: Path, tmp_path: Path, capsys: Capture) -> None:
-    root = tmp_path / "root"
-    (root / ".lumiimg").mkdir(parents=True)
-    (root / ".lumiimg/chain.json").write_text('{"format": 9, "definitions": {"a": 1}}')
-    image = made_sif(root, written / "newer.sif", plan=json.dumps({"format": 9, "layers": 7}).encode())
-    digest = hashlib.sha256(image.read_bytes()).hexdigest()
-    refused(capsys, ["show", "newer.sif"], "in format 9, and this lumiimg reads 1; use a newer lumiimg")
-    with pytest.raises(BadInputError, match="in format 9, and this lumiimg reads 1"):
-        read_chain(image, written / "scratch")
-    assert hashlib.sha256(image.read_bytes()).hexdigest() == digest
+def test_an_image_of_another_format_is_refused_by_name_and_stays(
+    written: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "root").mkdir()
+    for number in (1, 9):
+        plan = json.dumps({"format": number, "lumiimg": "x.y", "layers": 7}).encode()
+        image = made_sif(tmp_path / "root", written / "other.sif", plan)
+        digest = hashlib.sha256(image.read_bytes()).hexdigest()
+        told = rf"has format {number}, written by lumiimg x\.y; this one reads 2; use that lumiimg, or build it again"
+        refused(capsys, ["show", "other.sif"], told)
+        refused(capsys, ["rebuild", "other.sif", "-o", "x.sif"], told)
+        assert hashlib.sha256(image.read_bytes()).hexdigest() == digest
 
 
 # -- modules --

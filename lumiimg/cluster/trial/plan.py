@@ -18,10 +18,9 @@ from lumiimg.cluster.trial.claims import HERE, NODES, VNI, left_out, of_build, o
 from lumiimg.cluster.trial.values import SCHEMA, TrialImage, TrialPlan, TrialStep, TriedRow
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.findings import Level
-from lumiimg.resolve.lockfile import layer_digest
+from lumiimg.resolve.lock import layer_digest
 from lumiimg.resolve.stack import Stack, stack_of
 from lumiimg.resolve.venv import mark_of
-from lumiimg.toml import TomlError, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
 
-_MOST_LOCK = 2 << 20
 _MOST_IMAGES = 20
 _LEAST_NODES = 2
 _AROUND = 2
@@ -199,19 +197,15 @@ def rows_in(path: Path) -> tuple[TriedRow, ...]:
     """
     found = []
     try:
-        lock = (read_plan(path) or {}).get("lock")
-        if not isinstance(lock, str) or len(lock) > _MOST_LOCK:
-            return ()
-        document = parse_toml(lock)
-        entries = [document["base"], *document["layer"]]
+        plan = read_plan(path)
         catalogue = open_catalogue({})
-        for entry in entries:
-            layer = catalogue.entry(str(entry["name"]))
-            releases = [row for row in layer.releases if row.version == entry["release"]]
-            if entry["layer"] != layer_digest(layer) or len(releases) > 1:
+        for entry in plan.stack if plan else ():
+            layer = catalogue.entry(entry.name)
+            releases = [row for row in layer.releases if row.version == entry.release]
+            if entry.layer != layer_digest(layer) or len(releases) > 1:
                 continue  # changed since, or two rows of one version: which one is not known here
             release = releases[0] if releases else None
             found.append(TriedRow(layer.name, release.version if release else "", content_of(layer, release, "run")))
-    except (TomlError, KeyError, TypeError, LumiimgError, OSError):
+    except (LumiimgError, OSError):
         return ()
     return tuple(found)

@@ -12,6 +12,7 @@ from lumiimg.findings import Advice
 from lumiimg.image.compare import DETAILS, FileDifference, ImageDiff
 from lumiimg.report.document import Document, Facts, Lines, Section
 from lumiimg.resolve.image_base import LOCAL_AGENTS
+from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.wording import count, operand, typed
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.provenance import ImageRecord
     from lumiimg.host.manifest import BindManifest
+    from lumiimg.resolve.lock_file import LockFile
 
 _SHOWN = 20
 _MOST = 100
@@ -29,18 +31,17 @@ _MAX_LETTERS = 500
 def record_document(record: ImageRecord) -> Document:
     """Return what an image says. Raises BadInputError where what it says is damaged."""
     plan, manifest = record.plan, record.bind_manifest
-    made_for = f"fabric {_word(plan.get('fabric'))}, site {_word(plan.get('site') or 'none')}"
     again = ["lumiimg", "rebuild", operand(str(record.image)), "-o", "new.sif"]
-    given = " --base FILE" if _base(record, plan).get("agent") in list(LOCAL_AGENTS) else ""
+    given = " --base FILE" if plan.base.image is not None and plan.base.agent in LOCAL_AGENTS else ""
     return Document(
         command="show",
         subject=str(record.image),
         is_named=True,
         is_list=True,
-        sentence=f"built by lumiimg {_word(plan.get('lumiimg'))}, {made_for}",
+        sentence=f"built by lumiimg {_word(plan.lumiimg)}, fabric {plan.fabric}, site {_word(plan.site or 'none')}",
         advice=Advice(next=f"{typed(again)}{given}", where="to build it again"),
         sections=(
-            Section("What it was built from", (_facts(_plan_rows(record, plan)),)),
+            Section("What it was built from", (_facts((*_plan_rows(plan), *_bill_rows(record))),)),
             *([_manifest(manifest)] if manifest is not None else []),
         ),
     )
@@ -76,21 +77,22 @@ def _facts(rows: Iterable[tuple[str, str]]) -> Facts:
     return Facts((*found[:_MOST], *more))
 
 
-def _base(record: ImageRecord, plan: Mapping[str, Any]) -> Mapping[str, Any]:
-    return (_objects(record, plan, "base") or [{}])[0]
-
-
-def _plan_rows(record: ImageRecord, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    base, bill = _base(record, plan), record.sbom or {}
-    digest = f" (sha256 {_word(base['sha256'])})" if base.get("sha256") else ""
-    yield "from", f"{_word(base.get('agent'))} {_word(base.get('from'))}{digest}"
-    for layer in _objects(record, plan, "layers"):
-        version = f" {_word(layer['version'])}" if layer.get("version") else ""
-        sources = len(_objects(record, layer, "sources"))
-        beside = f", {count(sources, 'source')}" if sources else ""
-        if isinstance(asked := layer.get("requirements"), list) and asked:
+def _plan_rows(plan: LockFile) -> Iterator[tuple[str, str]]:
+    base = plan.base
+    digest = base.digest or (base.image and base.image.sha256 and f"sha256:{base.image.sha256}")
+    yield "from", f"{base.agent} {_word(base.origin)}{f' ({digest})' if digest else ''}"
+    wheels = Counter(one.tool.lumiimg.layer for one in (plan.python.packages if plan.python else ()))
+    for entry in plan.stack:
+        release = f" {_word(entry.release)}" if entry.release else ""
+        beside = f", {count(wheels[entry.name], 'Python distribution')}" if entry.name in wheels else ""
+        if entry.name == OWN_PACKAGES:
+            asked = [one.text for one in plan.request.own]
             beside += f", for {', '.join(map(_word, asked[:_SHOWN]))}{' …' if len(asked) > _SHOWN else ''}"
-        yield "layer", f"{_word(layer.get('name'))}{version}{beside}"
+        yield "layer", f"{entry.name}{release}{beside}"
+
+
+def _bill_rows(record: ImageRecord) -> Iterator[tuple[str, str]]:
+    bill = record.sbom or {}
     kinds = Counter(
         _word(component.get("purl", "")).partition("/")[0].removeprefix("pkg:")
         for component in _objects(record, bill, "components")

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import re
+import re  # noqa: TC003 - msgspec reads the types of fields
 import shutil
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import tomli_w
 from msgspec import Meta, Struct
 
-from lumiimg.build.provenance import _Carried, _ChainEntry, _definition
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue, read_recipe
 from lumiimg.catalog.folders import glances
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import read_site
 from lumiimg.decode import DecodeError, Positive, Text, decode_json, decode_toml, encode, to_json
-from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.docker.dockerfile import bash_word, parse_value, split_words
 from lumiimg.definition.docker.draft import make_draft, write_draft
-from lumiimg.definition.reader import check_definition, read_sections
-from lumiimg.definition.text import DefinitionError
 from lumiimg.errors import BadInputError
 from tests.fuzz.target import target
-from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
+from tests.fuzz.targets.scratch import parts, scratch, text_of, written
 
 
 class _Part(Struct, forbid_unknown_fields=True):
@@ -117,37 +111,3 @@ def _words(data: bytes) -> None:
     for line in text.split("\n"):
         with contextlib.suppress(BadInputError):
             bash_word(parse_value(line, "Dockerfile:1"))
-
-
-@target("definition", "definition.reader.read_sections", "definition.reader.check_definition")
-def _definition_text(data: bytes) -> None:
-    """As the definition of each place in a chain of three."""
-    text = text_of(data)
-    named = re.findall(r"(?m)^    (files/\S+) ", text)[:50]
-    files = tuple(StagedFile(path, Path(path)) for path in named)
-    below = None
-    for number, layer in enumerate(("base", "middle", "top"), 1):
-        name = f"{number:02}-{layer}"
-        try:
-            sections = read_sections(text, f"{name}.def")
-            check_definition(Definition(name, (layer,), below, sections, files))
-        except DefinitionError:
-            if number == 3:
-                raise
-        else:
-            return
-        below = name
-
-
-@target("chain", "build.provenance._definition", form="json")
-def _chain(data: bytes) -> None:
-    """One entry of chain.json, and the definition that it names."""
-    entry, text = parts(data, 2)
-    try:
-        document = msgspec.json.decode(entry, type=_ChainEntry)
-    except (ValueError, RecursionError):
-        return
-    root = root_of("carried", {"/.lumiimg/definitions/01-base.def": text})
-    carried = _Carried(root, scratch() / "taken", lambda _: True)
-    with contextlib.suppress(ValueError):  # which its caller tells as damage
-        _definition(document, [], carried)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 from unittest import mock
 
+from lumiimg.build import provenance
 from lumiimg.cluster.trial import driver, plan, submit
 from lumiimg.cluster.trial.folder import PLAN, TrialFolder
 from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.values import Claim, TrialPlan, TrialStep
+from lumiimg.decode import parse_json
 from lumiimg.errors import UndecidedError
 from lumiimg.report.json_output import json_text
 from tests.fuzz.target import target
-from tests.fuzz.targets.scratch import answering, parts, scratch, text_of, written
+from tests.fuzz.targets.scratch import answering, parts, scratch, written
 
 _ENVIRONMENT = {"PATH": "/bin", "USER": "ada", "HOME": "/users/ada"}
 _WORDS = {"image-1.gpus": ("node", "--gpus-in", "x")}
@@ -79,7 +81,11 @@ def _slurm(data: bytes) -> None:
         submit._settle(folder, _PLAN, _ENVIRONMENT)
 
 
-@target("trial-lock", "cluster.trial.plan.rows_in", refuses=(), form="toml", rounds=15)
-def _lock(data: bytes) -> None:
-    with mock.patch.object(plan, "read_plan", return_value={"lock": text_of(data)}):
+@target("plan-of-image", "build.provenance.read_plan", "cluster.trial.plan.rows_in", form="json", rounds=15)
+def _plan_of_image(data: bytes) -> str:
+    """What an image says of itself, as every command reads it."""
+    said = parse_json(data)
+    with mock.patch.object(provenance, "read_document", return_value=said if isinstance(said, dict) else None):
         plan.rows_in(scratch() / "image.sif")
+        provenance.asked_for(scratch() / "image.sif")
+        return f"{provenance.read_plan(scratch() / 'image.sif')}"

@@ -25,7 +25,8 @@ from lumiimg.fetch.package_index import IndexFile, files_in_html, files_in_json
 from lumiimg.fetch.reference import parse_reference
 from lumiimg.fetch.registry import resolve_image
 from lumiimg.resolve.archive_requirements import requirements_in
-from lumiimg.resolve.lockfile import read_lock
+from lumiimg.resolve.lock_check import lock_of, outside_catalogue
+from lumiimg.resolve.lock_file import read_document, request_of
 from lumiimg.resolve.own_requirements import read_own
 from lumiimg.resolve.release_reader import needs_of, value_of
 from lumiimg.resolve.source_archive import read_texts
@@ -175,14 +176,19 @@ def _catalogue() -> Catalogue:
 
 @target(
     "lock",
-    "resolve.lockfile.read_lock",
+    "resolve.lock_file.read_document",
+    "resolve.lock_file.request_of",
+    "resolve.lock_check.lock_of",
     refuses=(BadInputError, RefusedError, MissingHereError),
     form="toml",
     repair=signed,
     rounds=8,
 )
 def _lock(data: bytes) -> None:
-    read_lock(written(data, "lumiimg.lock"), _catalogue(), _NO_MIRRORS, None, check_layers=False)
+    path = written(data, "lumiimg.lock")
+    document = read_document(path)
+    request_of(document)
+    outside_catalogue(lock_of(document, [_catalogue()], _NO_MIRRORS, None, path), Mirrors({"pypi": "https://h.test"}))
 
 
 @target(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from packaging.utils import canonicalize_name
 
@@ -14,9 +14,10 @@ from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.fetch.http import Http, ReplacedError
 from lumiimg.fetch.mirrors import Mirrors, general_index
 from lumiimg.fetch.registry import resolve_image
-from lumiimg.files import file_sha256
 from lumiimg.resolve.archive_requirements import read_requirements
+from lumiimg.resolve.base_digest import digest_of_file, known_digest, note_digest
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants, resolve
+from lumiimg.resolve.context import NO_PREFERENCES, Preferences
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.wording import count
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from lumiimg.fetch.store import Store
     from lumiimg.resolve.bootstrap import LockedBootstrap
+    from lumiimg.resolve.lock_file import LockFile
     from lumiimg.resolve.python_target import PythonTarget
 
 
@@ -42,53 +44,83 @@ class Sources:
     on_line: Callable[[str], None]
 
 
-def settle(
+BaseDigest = Literal["asked", "noted", "open"]
+"""Whether the digest of a base is asked for, taken as it was noted the last time where it was, or left open."""
+
+
+def complete_lock(
     lock: Lock,
     sources: Sources,
     *,
-    pin_base: bool,
-    held: Mapping[str, str] | None = None,
-    before: Lock | None = None,
+    base: BaseDigest,
+    preferred: Preferences = NO_PREFERENCES,
     until: dt.date | None = None,
 ) -> Lock:
-    """Return the lock with nothing left open; the base stays a tag unless it is to be pinned.
+    """Return the lock with nothing left open, but for the digest of the base where that is to stay so.
 
-    `held` are versions of Python distributions to keep where they still fit, by name; `before` is the lock whose base
-    and sources keep their digests, once registry and files were held against them: whoever wrote it may be a stranger.
-    `until` is the day after which nothing is taken from a package index, in the place of that of the releases.
+    What is `preferred` is kept where it still fits; digests once registry and files were compared with them: whoever
+    wrote them may be a stranger. `until` is the day after which nothing is taken from a package index, in the place of
+    that of the releases.
 
     Raises FailedError for what cannot be had or does not go together.
     """
-    bootstrap = _as_before(lock.bootstrap, before)
+    bootstrap = lock.bootstrap if base == "open" else _with_base_digest(lock, sources, base, preferred.before)
     if bootstrap.image is not None:
         bootstrap.image.require_tls_or_digest()
-    if pin_base and lock.bootstrap.is_open and bootstrap.image is not None:
-        sources.on_line(f"looking up {bootstrap.image}")
-        with _held(before):
-            found = resolve_image(bootstrap.image, sources.web)
-        digest = found.index_digest or found.digest
-        bootstrap = replace(bootstrap, image=replace(bootstrap.image, digest=digest))
-    if pin_base and lock.base.layer.is_foreign and Path(bootstrap.origin).is_file():
-        sources.on_line(f"reading {bootstrap.origin}, for its digest")
-        bootstrap = replace(bootstrap, sha256=file_sha256(Path(bootstrap.origin)))
-    unknown = {s.location for layer in lock.stack for s in layer.sources if not s.sha256}
-    kept = [s for layer in (before.stack if before else ()) for s in layer.sources if s.location in unknown]
-    with _held(before):
+    kept = [*_as_before(lock, preferred.before)]
+    with _as_held(preferred.before):
         sources.store.sources(kept, sources.on_line)
-    known = {s.location: s.sha256 for s in kept if s.sha256}
+    known = {source.location: source.sha256 for source in kept if source.sha256}
+    unknown = {source.location for layer in lock.stack for source in layer.sources if not source.sha256}
     with _without_network("its sha256 is not in the catalogue", "; or name the file: --source NAME=FILE"):
         known |= sources.store.digests(sorted(unknown - known.keys()), sources.on_line)
     stack = [_with_known(layer, known) for layer in lock.stack]
     if not lock.resolved:
         below = stack[:-1] if lock.own else stack
         if any(wants_python(layer) for layer in below):
-            below = _with_wheels(below, lock, sources, held or {}, until)
-        stack = [*below, _with_own(below, stack[-1], lock, sources, held or {}, until)] if lock.own else below
+            below = _with_wheels(below, lock, sources, preferred.wheels, until)
+        stack = [*below, _with_own(below, stack[-1], lock, sources, preferred.wheels, until)] if lock.own else below
     return replace(lock, bootstrap=bootstrap, base=stack[0], layers=tuple(stack[1:]), resolved=True)
 
 
+def _with_base_digest(lock: Lock, sources: Sources, base: BaseDigest, before: LockFile | None) -> LockedBootstrap:
+    """Return where the base comes from, with its digest; a folder has none, nor has what debootstrap makes."""
+    bootstrap, image = lock.bootstrap, lock.bootstrap.image
+    if image is None:
+        if not lock.base.layer.is_foreign or bootstrap.sha256:
+            return bootstrap
+        digest = digest_of_file(Path(bootstrap.origin), sources.cache, sources.on_line)
+        return replace(bootstrap, sha256=digest)
+    if image.digest is not None:
+        return bootstrap
+    digest = known_digest(image, sources.cache) if base == "noted" else None
+    if digest is None:
+        is_same = before is not None and before.base.origin == bootstrap.origin
+        asked = replace(image, digest=before.base.digest or None) if before and is_same else image
+        asked.require_tls_or_digest()
+        sources.on_line(f"looking up {asked}")
+        with _as_held(before), _without_network("the digest of the base is not known"):
+            found = resolve_image(asked, sources.web)
+        digest = found.index_digest or found.digest
+        note_digest(image, digest, sources.cache)
+    return replace(bootstrap, image=replace(image, digest=digest))
+
+
+def _as_before(lock: Lock, before: LockFile | None) -> Iterator[LockedSource]:
+    """Yield the sources that an earlier lock has the digests of, and nobody else."""
+    entries = {entry.name: entry for entry in before.stack} if before else {}
+    for layer in lock.stack:
+        entry = entries.get(layer.name)
+        if before is None or entry is None or not entry.is_of(layer):
+            continue
+        for source in layer.sources:
+            is_same = lock.request.sources.get(source.name) == before.request.sources.get(source.name)
+            if source.sha256 is None and is_same and (digest := entry.first_download.get(source.name)) is not None:
+                yield replace(source, sha256=digest)
+
+
 @contextlib.contextmanager
-def _held(before: Lock | None) -> Iterator[None]:
+def _as_held(before: LockFile | None) -> Iterator[None]:
     """Say how what is there now is taken, where it is not what the lock before has."""
     try:
         yield
@@ -109,15 +141,6 @@ def _without_network(unknown: str, otherwise: str = "") -> Iterator[None]:
             raise
         hint = f"run `lumiimg lock` on a machine with a network, and `build --locked` here{otherwise}"
         raise MissingHereError(f"{unknown}, and it {error.what}", where=error.where, hint=hint) from error
-
-
-def _as_before(bootstrap: LockedBootstrap, before: Lock | None) -> LockedBootstrap:
-    """Return the bootstrap with the digest that it had, if it is the same image."""
-    if before is None or bootstrap.image is None or before.bootstrap.image is None:
-        return bootstrap
-    if (bootstrap.origin, bootstrap.image.digest) != (before.bootstrap.origin, None):
-        return bootstrap
-    return replace(bootstrap, image=replace(bootstrap.image, digest=before.bootstrap.image.digest))
 
 
 def _with_known(layer: LockedLayer, known: Mapping[str, str]) -> LockedLayer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from lumiimg.fetch.mirrors import validated_url
 from lumiimg.files import file_sha256
 from lumiimg.resolve.arguments import LONGEST, values_of
 from lumiimg.resolve.bootstrap import choose_bootstrap
-from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
+from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.stack import HEADERS, Stack
 from lumiimg.secret import hidden, is_secret_name
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
     from lumiimg.resolve.plan import Plan
     from lumiimg.resolve.request import Request
 
-MADE_HERE = "no digest is published; that of the first download holds from then on"
 
-
-def lock_stack(plan: Plan, stack: Stack, context: PlanContext) -> Lock:
+def make_lock(plan: Plan, stack: Stack, context: PlanContext) -> Lock:
     """Settle the stack of a plan that the rules take.
 
     Raises BadInputError for an argument or a source that is wrong, or that nothing takes; MissingHereError if the base
@@ -45,18 +44,19 @@ def lock_stack(plan: Plan, stack: Stack, context: PlanContext) -> Lock:
             hint="leave it out, or use --fabric host",
         )
     releases = {chosen.name: chosen.release for chosen in stack.layers}
-    _check_used(request, [base, *layers], releases)
+    check_used(request, [base, *layers], releases)
+    given: dict[str, str] = {}
     locked = []
     for layer in (base, *layers):
         release = None if layer is base else releases.get(layer.name)
         arguments = _arguments(layer, release, request)
         _refuse_secrets(layer, arguments)
-        wanted = [
-            source for source in layer.sources_of(release) if not source.optional or source.name in request.sources
-        ]
-        sources = tuple(lock_source(source, arguments, request.sources) for source in wanted)
-        locked.append(LockedLayer(layer, release, arguments, sources))
+        for source in layer.sources_of(release):
+            if source.name in request.sources:
+                given[source.name] = _with_digest(source, arguments, request.sources[source.name])
+        locked.append(LockedLayer(layer, release, arguments, lock_sources(layer, release, arguments, given)))
     return Lock(
+        request=replace(request, sources=given),
         bootstrap=choose_bootstrap(base, context.mirrors, context.path),
         base=locked[0],
         layers=tuple(locked[1:]),
@@ -64,7 +64,6 @@ def lock_stack(plan: Plan, stack: Stack, context: PlanContext) -> Lock:
         site=plan.site.name if plan.site else None,
         python=_python(stack),
         rules=plan.rules,
-        own=request.own,
     )
 
 
@@ -78,7 +77,7 @@ def _pair(version: str | None) -> tuple[int, int] | None:
     return (found.major, found.minor) if found is not None and len(found.release) > 1 else None
 
 
-def _check_used(request: Request, stack: Sequence[Layer], releases: Mapping[str, Release | None]) -> None:
+def check_used(request: Request, stack: Sequence[Layer], releases: Mapping[str, Release | None]) -> None:
     """Refuse an argument or a source that nothing takes: it is a typing error, not a wish."""
     known_arguments = [f"{layer.name}.{name}" for layer in stack for name in layer.arguments]
     for layer_name, name in request.arguments:
@@ -129,41 +128,57 @@ def _refuse_secrets(layer: Layer, arguments: Mapping[str, str]) -> None:
             )
 
 
-def lock_source(source: LayerSource, arguments: Mapping[str, str], asked: Mapping[str, str]) -> LockedSource:
-    """Settle one archive: pinned digest for a known release; a file that the user asked for is taken at its own digest.
+def lock_sources(
+    layer: Layer, release: Release | None, arguments: Mapping[str, str], given: Mapping[str, str]
+) -> tuple[LockedSource, ...]:
+    """Return the archives of a layer: what the catalogue has, or what was given in its place."""
+    wanted = (one for one in layer.sources_of(release) if not one.optional or one.name in given)
+    return tuple(_lock_source(one, arguments, given.get(one.name)) for one in wanted)
 
-    A file whose *name* is that of a known release must be that release: a download that broke, or was tampered with, is
-    the likely reason why it is not.
-    """
-    key = expand(source.key, arguments)
+
+def _lock_source(source: LayerSource, arguments: Mapping[str, str], given: str | None) -> LockedSource:
+    """Settle one archive, by the digest that is given or published; a file that was given has one (`_with_digest`)."""
+    pinned = source.sha256.get(expand(source.key, arguments))
     file = expand(source.file, arguments)
-    pinned = source.sha256.get(key)
-    given = asked.get(source.name)
     if given is None:
         url = validated_url(expand(source.url, arguments), f"the source {source.name}")
         return LockedSource(source.name, source.variable, _safe(file), pinned, url, "" if pinned else MADE_HERE)
-    location, digest = _split_digest(source.name, given)
+    location, digest = split_digest(source.name, given)
     if location.startswith(("http://", "https://")):
         validated_url(location, f"--source {source.name}")
         expected = digest or pinned
         note = "" if expected else MADE_HERE
         return LockedSource(source.name, source.variable, _safe(file), expected, location, note)
-    path = Path(location)
+    is_known = digest == pinned or source.optional
+    note = "" if is_known else "your own archive, not a release whose digest lumiimg knows"
+    staged = _safe(file if source.optional else Path(location).name)
+    return LockedSource(source.name, source.variable, staged, digest, location, note)
+
+
+def _with_digest(source: LayerSource, arguments: Mapping[str, str], given: str) -> str:
+    """Return what was given for a source; a file of this machine by its whole path, with its digest.
+
+    A file whose *name* is that of a known release must be that release: a download that broke, or was tampered with, is
+    the likely reason why it is not.
+    """
+    location, digest = split_digest(source.name, given)
+    if location.startswith(("http://", "https://")):
+        return given
+    key, path = expand(source.key, arguments), Path(location)
     actual = file_sha256(path)
-    expected = digest or (pinned if path.name in {file, Path(expand(source.url, arguments)).name} else None)
-    if expected is not None and actual != expected:
+    known = {expand(source.file, arguments), Path(expand(source.url, arguments)).name}
+    expected = digest or (source.sha256.get(key) if path.name in known else None)
+    if expected not in {None, actual}:
         raise BadInputError(
             f"has another digest: sha256 is {actual}, not {expected}" + ("" if digest else f" ({source.name} {key})"),
             where=location,
             hint=f"fetch it again, or confirm the new digest: --source '{source.name}={location}#sha256={actual}'",
         )
-    is_known = actual == pinned or source.optional
-    note = "" if is_known else "your own archive, not a release whose digest lumiimg knows"
-    staged = _safe(file if source.optional else path.name)
-    return LockedSource(source.name, source.variable, staged, actual, str(path.absolute()), note)
+    return f"{path.absolute()}#sha256={actual}"
 
 
-def _split_digest(name: str, given: str) -> tuple[str, str | None]:
+def split_digest(name: str, given: str) -> tuple[str, str | None]:
+    """Return where a source was given from, and its digest, if it has one. Raises BadInputError for what is none."""
     location, mark, digest = given.rpartition("#sha256=")
     if not mark:
         return given, None

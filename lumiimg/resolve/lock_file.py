@@ -1,0 +1,429 @@
+"""`lumiimg.lock`: what the catalogue does not determine of an image, as types that are written as they are (TOML).
+
+    request          what it was made from, so that it can be made again
+    base, layer      names, digests of their folders, releases, arguments, and digests that nobody published
+    python           the wheels, in the shape of PEP 751
+    rule             what the compatibility rules said
+
+A layer is found in the catalogue by its name, must be the same by digest, and has its sources, with their addresses and
+digests, from there. An image carries the same document, as JSON.
+"""
+
+from __future__ import annotations
+
+import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import tomli_w
+from msgspec import Meta, Struct
+
+from lumiimg import __version__
+from lumiimg.catalog.layers import AGENTS, NAME, Release
+from lumiimg.decode import AnyText, DecodeError, Sha256, Text, decode_toml, encode, read_text
+from lumiimg.errors import BadInputError
+from lumiimg.fabric.path import Fabric
+from lumiimg.files import read_beginning
+from lumiimg.resolve.image_base import LOCAL_AGENTS
+from lumiimg.resolve.lock import MADE_HERE, STAGED_FILE, Lock, LockedLayer, layer_digest
+from lumiimg.resolve.own_requirements import OwnPackages
+from lumiimg.resolve.request import Request
+from lumiimg.resolve.requirement_files import OwnRequirement, requirement_of
+from lumiimg.resolve.rules import RuleResult  # noqa: TC001 - the same
+from lumiimg.secret import hidden
+from lumiimg.toml import TomlError, parse_toml
+
+FORMAT: Literal[2] = 2
+"""Of the file; raised when an older lumiimg could not read a newer file rightly."""
+AGAIN = "write it again: lumiimg lock"
+_SIZE_LIMIT_BYTES = 2 * 1024 * 1024
+_HEAD_BYTES = 1024
+_FORMAT_LINE = re.compile(rb"^format = ([0-9]{1,9})$", re.MULTILINE)
+_BEGINS = "# Written by `lumiimg lock`;"
+_HEAD = f"{_BEGINS} to change it, change the request and write it again.\n"
+
+_Name = Annotated[
+    str, Meta(pattern=rf"\A{NAME.pattern}\Z", description="a name of small letters, digits, dots, dashes")
+]
+_Digest = Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z", description="sha256: and 64 hexadecimal digits")]
+_File = Annotated[str, Meta(pattern=rf"\A{STAGED_FILE.pattern}\Z", description="a plain name of a file")]
+_Agent = Annotated[
+    str, Meta(pattern=rf"\A({'|'.join(sorted({*AGENTS, *LOCAL_AGENTS, 'oras'}))})\Z", description="an agent")
+]
+_Python = Annotated[str, Meta(pattern=r"\A==3\.[0-9]{1,3}\.\*\Z", description="'==3.12.*' or such")]
+_Glibc = Annotated[str, Meta(pattern=r"\A2\.[0-9]{1,3}\Z", description="'2.39' or such")]
+
+
+class _Written(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the file."""
+
+
+class LockedRequest(_Written, frozen=True):
+    """What the lock was made from."""
+
+    base: Text
+    """As for --base; a file by its whole path."""
+    add: tuple[str, ...] = ()
+    """As for --add."""
+    own_files: tuple[str, ...] = msgspec.field(default=(), name="own-files")
+    """As for -r, by their whole paths."""
+    own: tuple[OwnRequirement, ...] = ()
+    """What these, and `--add pip:…`, require."""
+    arguments: dict[str, AnyText] = {}
+    """Values by `LAYER.NAME`."""
+    sources: dict[str, str] = {}
+    """As for --source, by name; a file by its whole path, with its digest."""
+    fabric: Literal["auto", "host", "bundled", "none"] = "auto"
+    """As for --fabric."""
+    site: str = ""
+    """As for --site; a file by its whole path."""
+    host: str = ""
+    """As for --host, by its whole path."""
+    layers: tuple[str, ...] = ()
+    """As for --layers, where they were named: the next build may have them elsewhere."""
+    until: dt.date | None = msgspec.field(default=None, name="exclude-newer")
+    """As for --exclude-newer."""
+
+
+class LockedEntry(_Written, frozen=True):
+    """A base or a layer, as far as the catalogue leaves it open."""
+
+    name: _Name
+    """In the catalogue."""
+    layer: _Digest | None = None
+    """Digest of its folder; null for an image, which is in no catalogue."""
+    release: str = ""
+    """Empty for a layer without releases."""
+    arguments: dict[str, AnyText] = {}
+    """Values by the argument's name."""
+    first_download: dict[str, Sha256] = msgspec.field(default_factory=dict, name="first-download")
+    """Digests that nobody published, by the source: of the first download."""
+    row: Release | None = None
+    """Of a release that no layer.toml has: what was taken for it."""
+
+    def is_of(self, layer: LockedLayer) -> bool:
+        """Whether it is of that layer, in that release, with these arguments."""
+        release, arguments = layer.release.version if layer.release else "", dict(layer.arguments)
+        return (self.layer, self.release, self.arguments) == (layer_digest(layer.layer), release, arguments)
+
+
+class LockedImage(_Written, frozen=True):
+    """What was read in an image that is the base, and in no catalogue."""
+
+    has: dict[str, str] = {}
+    """Versions by component."""
+    provides: tuple[str, ...] = ()
+    """Components without a version."""
+    sha256: Sha256 | None = None
+    """Of a file; a folder has none."""
+
+
+class LockedBase(LockedEntry, frozen=True, kw_only=True):
+    """The base."""
+
+    agent: _Agent
+    """What brings it, as in a definition file."""
+    origin: Text = msgspec.field(name="from")
+    """Where it is from, as the agent takes it."""
+    digest: _Digest | None = None
+    """Of an image of a registry."""
+    image: LockedImage | None = None
+    """Of an image that is in no catalogue."""
+
+
+class LockedHashes(_Written, frozen=True):
+    """What a file must be."""
+
+    sha256: Sha256
+    """In hexadecimal."""
+
+
+class LockedWheel(_Written, frozen=True):
+    """The file of a Python distribution."""
+
+    name: _File
+    """In the build."""
+    url: Text
+    """Where it is fetched, without a mirror."""
+    hashes: LockedHashes
+    """What it must be."""
+
+
+class PackageNote(_Written, frozen=True):
+    """What PEP 751 leaves to a tool to say of a distribution."""
+
+    layer: _Name
+    """That it belongs to."""
+
+
+class PackageTool(_Written, frozen=True):
+    """What tools say of a distribution."""
+
+    lumiimg: PackageNote
+    """The one tool."""
+
+
+class LockedPackage(_Written, frozen=True):
+    """A Python distribution."""
+
+    name: Text
+    """As its index has it."""
+    version: Text
+    """With its local part."""
+    wheels: Annotated[tuple[LockedWheel, ...], Meta(min_length=1, max_length=1, description="1 file")]
+    """The one that is taken."""
+    tool: PackageTool
+    """To which layer it belongs."""
+
+
+class PythonNote(_Written, frozen=True):
+    """What PEP 751 leaves to a tool to say of all."""
+
+    glibc: _Glibc
+    """The C library that they were chosen for."""
+
+
+class PythonTool(_Written, frozen=True):
+    """What tools say of all."""
+
+    lumiimg: PythonNote
+    """The one tool."""
+
+
+class LockedPython(_Written, frozen=True, rename="kebab"):
+    """The wheels, as PEP 751 has them."""
+
+    lock_version: Literal["1.0"]
+    """Of PEP 751."""
+    created_by: str
+    """The tool."""
+    requires_python: _Python
+    """The Python that they were chosen for."""
+    tool: PythonTool
+    """The C library."""
+    packages: tuple[LockedPackage, ...]
+    """In the order of the layers."""
+
+
+class LockFile(_Written, frozen=True, kw_only=True):
+    """What a lock says; and the plan that an image carries."""
+
+    format: Literal[2] = FORMAT
+    """Of the file."""
+    lumiimg: str = __version__
+    """Version that wrote it."""
+    digest: _Digest | None = None
+    """Of what stands below the head; null in an image."""
+    request: LockedRequest
+    """What was asked for."""
+    base: LockedBase
+    """What the layers stand on."""
+    layer: tuple[LockedEntry, ...] = ()
+    """In the order in which they are built."""
+    python: LockedPython | None = None
+    """Null where no layer has a wheel."""
+    rule: tuple[RuleResult, ...] = ()
+    """What the compatibility rules said."""
+    fabric: Fabric = Fabric.NONE
+    """Where it gets libfabric with the cxi provider from."""
+    site: str = ""
+    """The machine that it is for; empty: none was named."""
+
+    @property
+    def stack(self) -> tuple[LockedEntry, ...]:
+        """Base first."""
+        return (self.base, *self.layer)
+
+
+# -- writing --
+
+
+def to_text(lock: Lock) -> str:
+    """Return the file of a lock.
+
+    Raises ValueError for one that is not complete, BadInputError for a value that is not UTF-8, or looks like a secret.
+    """
+    document = encode(document_of(lock))
+    head = {key: document.pop(key) for key in ("format", "lumiimg")}
+    body = tomli_w.dumps(document, multiline_strings=False)
+    if not_text := re.search(r"[^\n]*[\ud800-\udfff]", body):
+        value = not_text[0].encode("utf-8", "backslashreplace").decode()[:200]
+        raise BadInputError(f"a lock can hold only UTF-8: {value}", hint="write it in UTF-8, or leave it out")
+    for line in body.splitlines():
+        if (plain := hidden(line)) != line:
+            raise BadInputError(f"a lock cannot hold a secret: {plain[:200]}", hint="it is passed on; leave it out")
+    if len(body.encode()) > _SIZE_LIMIT_BYTES - _HEAD_BYTES:
+        raise BadInputError(f"the lock would be larger than {_SIZE_LIMIT_BYTES} bytes", hint="leave something out")
+    return f"{_HEAD}{tomli_w.dumps({**head, 'digest': _digest(body)})}\n{body}"
+
+
+def to_record(lock: Lock) -> bytes:
+    """Return what an image says of itself: the lock, as JSON, without what only its machine has a use for.
+
+    Raises as `to_text` does.
+    """
+    lock = replace(lock, request=replace(lock.request, host=None))
+    to_text(lock)  # for what it refuses
+    return json.dumps(encode(document_of(lock)), indent=1, default=str).encode()
+
+
+def document_of(lock: Lock) -> LockFile:
+    """Return what is written of a lock. Raises ValueError for one that is not complete."""
+    if lock.missing_digests:
+        raise ValueError(lock.missing_digests[0])
+    bootstrap = lock.bootstrap
+    return LockFile(
+        request=_request(lock),
+        base=LockedBase(
+            **_entry(lock.base),
+            agent=bootstrap.agent,
+            origin=bootstrap.origin,
+            digest=bootstrap.image.digest if bootstrap.image else None,
+            image=_image(lock) if lock.base.layer.is_foreign else None,
+        ),
+        layer=tuple(LockedEntry(**_entry(layer)) for layer in lock.layers),
+        python=_python(lock),
+        rule=lock.rules,
+        fabric=lock.fabric,
+        site=lock.site or "",
+    )
+
+
+def _request(lock: Lock) -> LockedRequest:
+    """Return what was asked for, as it is found from another folder than it was asked in."""
+    request, origin = lock.request, lock.bootstrap.origin
+    site = request.site or ""
+    own = request.own or OwnPackages()
+    return LockedRequest(
+        base=origin if str(Path(request.base).absolute()) == origin else request.base,
+        add=request.add,
+        own_files=tuple(str(Path(file).absolute()) for file in own.files),
+        own=own.requirements,
+        arguments={f"{layer}.{name}": value for (layer, name), value in sorted(request.arguments.items())},
+        sources=dict(sorted(request.sources.items())),
+        fabric=request.fabric_choice,
+        site=str(Path(site).absolute()) if site.endswith(".toml") else site,
+        host=str(request.host.absolute()) if request.host else "",
+        layers=tuple(map(str, request.layers)),
+        until=request.until,
+    )
+
+
+def _entry(layer: LockedLayer) -> dict[str, Any]:
+    release = layer.release
+    return {
+        "name": layer.name,
+        "layer": None if layer.layer.is_foreign else layer_digest(layer.layer),
+        "release": release.version if release else "",
+        "arguments": dict(layer.arguments),
+        "first_download": {one.name: one.sha256 for one in layer.sources if one.note == MADE_HERE},
+        "row": release if release and release.is_unlisted else None,
+    }
+
+
+def _image(lock: Lock) -> LockedImage:
+    layer = lock.base.layer
+    return LockedImage(dict(layer.has), layer.provides, lock.bootstrap.sha256)
+
+
+def _python(lock: Lock) -> LockedPython | None:
+    if lock.python is None or not any(layer.wheels for layer in lock.stack):
+        return None
+    (major, minor), glibc = lock.python.version, ".".join(map(str, lock.python.glibc))
+    packages = tuple(
+        LockedPackage(
+            wheel.name,
+            wheel.version,
+            (LockedWheel(wheel.file, wheel.location, LockedHashes(wheel.sha256 or "")),),
+            PackageTool(PackageNote(layer.name)),
+        )
+        for layer in lock.stack
+        for wheel in layer.wheels
+    )
+    return LockedPython("1.0", "lumiimg", f"=={major}.{minor}.*", PythonTool(PythonNote(glibc)), packages)
+
+
+def _digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+# -- reading --
+
+
+def read_document(path: Path) -> LockFile:
+    """Return what stands in a lock.
+
+    Raises BadInputError for a file that is none, was changed by hand, or is of another format.
+    """
+    if not path.exists():
+        raise BadInputError("there is no such lock", where=str(path), hint="`lumiimg lock` writes one")
+    try:
+        text = read_text(path, _SIZE_LIMIT_BYTES)
+        head, _, body = text.partition("\n\n")
+        said = parse_toml(head)
+    except (DecodeError, TomlError) as error:
+        what = error.what if isinstance(error, DecodeError) else f"is not a lock: it {error}"
+        raise BadInputError(what, where=str(path), hint=AGAIN) from error
+    refuse_format(said, path, "write it again, with the options that its [request] names: lumiimg lock --base …")
+    if said.get("digest") != _digest(body):
+        raise BadInputError("was changed after it was written: its digest is another", where=str(path), hint=AGAIN)
+    return decode_toml(text, LockFile, where=str(path), hint=AGAIN)
+
+
+def refuse_format(document: Mapping[str, Any], path: Path, hint: str) -> None:
+    """Raise BadInputError for the document of an older or a newer lumiimg; `hint` is what to do with an older one."""
+    written = document.get("format")
+    if type(written) is not int:
+        raise BadInputError("is not a lock: key 'format' is missing", where=str(path), hint=hint)
+    if written != FORMAT:
+        what = f"has format {str(written)[:20]}, written by lumiimg {document.get('lumiimg')}; this one reads {FORMAT}"
+        raise BadInputError(what, where=str(path), hint=f"use that lumiimg, or {hint}")
+
+
+def request_of(document: LockFile) -> Request:
+    """Return what a lock was made from. Raises BadInputError for a requirement that is none."""
+    asked = document.request
+    for one in asked.own:
+        requirement_of(one.text, one.where)
+    return Request(
+        base=asked.base,
+        add=asked.add,
+        own=OwnPackages(asked.own, asked.own_files) if asked.own or asked.own_files else None,
+        arguments={
+            (layer, name): value for key, value in asked.arguments.items() for layer, _, name in [key.rpartition(".")]
+        },
+        fabric=None if asked.fabric == "auto" else Fabric(asked.fabric),
+        sources=asked.sources,
+        site=asked.site or None,
+        host=Path(asked.host) if asked.host else None,
+        layers=tuple(map(Path, asked.layers)),
+        until=asked.until,
+    )
+
+
+def refuse_other_file(path: Path) -> None:
+    """Raise BadInputError where there is a file that is not a lock, neither by its name nor by its first line.
+
+    Also for the lock of a newer lumiimg: what this one would write in its place has less in it.
+    """
+    if not path.is_file():
+        return
+    try:
+        data = read_beginning(path, _HEAD_BYTES)
+    except OSError as error:
+        raise BadInputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    if path.suffix != ".lock" and not data.startswith(_BEGINS.encode()):
+        raise BadInputError("is not a lock, and would be lost", where=str(path), hint="name another file, or remove it")
+    written = _FORMAT_LINE.search(data.partition(b"\n\n")[0])
+    if written is not None and int(written[1]) > FORMAT:
+        raise BadInputError(
+            f"is of format {int(written[1])}, this lumiimg writes {FORMAT}; it would be lost",
+            where=str(path),
+            hint="use the lumiimg that wrote it, name another file, or remove it",
+        )
