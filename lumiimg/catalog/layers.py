@@ -42,8 +42,6 @@ RESERVED = frozenset(
 )
 _NET_APIS = frozenset({"net-api", "net-api-oldest"})
 _NET_API = re.compile(r"[0-9]{1,2}")
-
-
 _Name = Annotated[str, matching(NAME.pattern, "a name of lower-case letters, digits, dots and dashes")]
 _File = Annotated[
     str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", "a plain file name of letters, digits, dots and dashes")
@@ -259,26 +257,19 @@ class _LayerFile(LayerFacts, frozen=True, kw_only=True):
 
     def _template_faults(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong with texts in which {NAME} stands for an argument."""
-        of_sources = {
-            f"sources.{name}.{key}": getattr(source, key)
-            for name, source in self.sources.items()
-            for key in ("url", "file", "key")
-        }
-        texts = {
-            **{f"environment.set.{name}": value for name, value in self.environment.set.items()},
-            **{f"environment.prepend.{name}": value for name, value in self.environment.prepend.items()},
-            **{f"packages[{at}]": text for at, text in enumerate(self.packages)},
-            **of_sources,
-            **dict(self._versions()),
-        }
-        for key, text in texts.items():
-            if fault := unknown_placeholder(text, self.arguments):
-                yield key, fault
-            elif key.startswith("packages"):
-                try:
-                    Requirement(expand(text, dict.fromkeys(self.arguments, "1")))
-                except InvalidRequirement:
-                    yield key, f"is {text!r}, which is not a valid requirement"
+        packages = {f"packages[{at}]": text for at, text in enumerate(self.packages)}
+        texts = packages | dict(self._versions())
+        texts |= {f"environment.set.{name}": value for name, value in self.environment.set.items()}
+        texts |= {f"environment.prepend.{name}": value for name, value in self.environment.prepend.items()}
+        for name, source in self.sources.items():
+            texts |= {f"sources.{name}.{key}": getattr(source, key) for key in ("url", "file", "key")}
+        unknown = {key: fault for key, text in texts.items() if (fault := unknown_placeholder(text, self.arguments))}
+        yield from unknown.items()
+        for key in packages.keys() - unknown.keys():
+            try:
+                Requirement(expand(packages[key], dict.fromkeys(self.arguments, "1")))
+            except InvalidRequirement:
+                yield key, f"is {packages[key]!r}, which is not a valid requirement"
 
     def _versions(self) -> Iterator[tuple[str, str]]:
         """Yield key and text of each version that this, a release or a member has."""
@@ -413,6 +404,8 @@ def _shared(folder: Path, name: str) -> Path:
 def _file_fault(place: Path, folder: Path) -> str | None:
     """Return why a file is none of a layer. A link could lead to a file of the user's, which would be in the image."""
     what = place.name if place.parent == folder else f"{place.name} of `lib`"
+    if place.parent != folder and place.parent.is_symlink():
+        return f"{what} is reached by a link: {place.parent}"
     try:
         mode = place.lstat().st_mode
     except OSError:
