@@ -14,15 +14,14 @@ from lumiimg.cluster.job.gpu_notes import notes_of_gpu
 from lumiimg.cluster.job.mounts import absent_paths
 from lumiimg.cluster.job.plan import JobPlan, JobRequest, by_carried, loading, plan_job
 from lumiimg.errors import RefusedError
-from lumiimg.host.container_view import variable_of, without_ours
+from lumiimg.host.container_view import without_ours
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.job_process import loaded_in_jobs
 from lumiimg.host.processors import gpu_of_machine, wrong_processors
-from lumiimg.inventory.components import Inventory
 from lumiimg.inventory.gpu_fit import account_of_gpu
 from lumiimg.inventory.python import note_of_program
 from lumiimg.resolve.driver_rule import driver_of_node
-from lumiimg.resolve.stack import Stack, stack_of
+from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import notes_of_venv
 
 if TYPE_CHECKING:
@@ -30,8 +29,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site
+    from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.files import HostFit
     from lumiimg.host.snapshot import Snapshot
+    from lumiimg.inventory.gpu_fit import GpuAccount
 
 
 def plan_for_image(
@@ -41,47 +42,42 @@ def plan_for_image(
 
     Raises as `plan_job` does; RefusedError for an image for other processors.
     """
-    request, stack, carries_manifest = _with_image(asked, image, site, snapshot, environment)
-    manifest = fit = None
-    if snapshot is not None:
-        fit = _fit(image, environment, snapshot, site)
+    with open_for_check(image, without_ours(environment), snapshot, site, venv=asked.venv) as context:
+        alone = replace(context, image=context.plain, venv=None) if asked.venv else context
+        if (lacking := wrong_processors(alone.image, (), None, site)) is not None:
+            raise RefusedError(lacking, where=str(image), hint="build the image, or pull it, for them")
+        is_looked_at = snapshot is not None or alone.image.root.exists(MANIFEST_PATH)
+        fit = check_files(alone, with_site=True) if is_looked_at else None
+        request = _with_image(asked, context, alone, fit.gpu if fit else _gpu(alone, site))
+        stack = stack_of(alone.contents, asked.venv.packages if asked.venv else None)
+    manifest = None
+    if fit is not None and snapshot is not None:
         manifest = loading(fit)
         site = structs.replace(site, driver=driver_of_node(site.driver, snapshot))
-    elif carries_manifest:
-        manifest, of_manifest = by_carried(_fit(image, environment, None, site), site)
+    elif fit is not None:
+        manifest, of_manifest = by_carried(fit, site)
         request = replace(request, of_manifest=of_manifest)
     return plan_job(request, stack, site, manifest), fit if manifest is not None else None
 
 
-def _fit(path: Path, environment: Mapping[str, str], snapshot: Snapshot | None, site: Site) -> HostFit:
-    with open_for_check(path, without_ours(environment), snapshot, site) as context:
-        return check_files(context, with_site=True)
+def _gpu(context: ImageInContext, site: Site) -> GpuAccount | None:
+    """Return what the site's GPU makes of an image, by the image alone."""
+    loaded = loaded_in_jobs(context.image)
+    return account_of_gpu(context.contents, gpu_of_machine(None, site), context.variable, loaded)
 
 
 def _with_image(
-    asked: JobRequest, path: Path, site: Site, snapshot: Snapshot | None, environment: Mapping[str, str]
-) -> tuple[JobRequest, Stack, bool]:
-    """Return what is asked for with what the image says of it, what it has, and whether it carries a manifest."""
-    words, venv = asked.command, asked.venv
-    with open_for_check(path, venv=venv) as context:
-        image, whole = context.plain, context.image
-        if (lacking := wrong_processors(image, (), None, site)) is not None:
-            raise RefusedError(lacking, where=str(path), hint="build the image, or pull it, for them")
-        contents = Inventory(image)
-        gpu = account_of_gpu(
-            contents,
-            gpu_of_machine(snapshot, site),
-            lambda name: variable_of(name, image, environment),
-            loaded_in_jobs(image),
-        )
-        mounted = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 - what engines mount by themselves
-        request = replace(
-            asked,
-            python=contents.python,
-            absent=absent_paths([*words, *filter(None, [asked.caches])], whole.root, mounted),
-            note=note_of_program(words[0], whole, contents.python) if words else None,
-            variables=image.environment,
-            of_gpu=tuple(notes_of_gpu(gpu)),
-            of_venv=tuple(notes_of_venv(venv, path, contents.has)) if venv else (),
-        )
-        return request, stack_of(contents, venv.packages if venv else None), image.root.exists(MANIFEST_PATH)
+    asked: JobRequest, context: ImageInContext, alone: ImageInContext, gpu: GpuAccount | None
+) -> JobRequest:
+    """Return what is asked for with what the image says of it; `alone`: the same image without an environment."""
+    words, venv, python = asked.command, asked.venv, alone.contents.python
+    mounted = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 - what engines mount by themselves
+    return replace(
+        asked,
+        python=python,
+        absent=absent_paths([*words, *filter(None, [asked.caches])], context.image.root, mounted),
+        note=note_of_program(words[0], context.image, python) if words else None,
+        variables=alone.image.environment,
+        of_gpu=tuple(notes_of_gpu(gpu)),
+        of_venv=tuple(notes_of_venv(venv, context.path, alone.contents.has)) if venv else (),
+    )
