@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.files import HostFit
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.inventory.gpu_fit import GpuAccount
 
 
 def plan_for_image(
@@ -48,7 +47,7 @@ def plan_for_image(
             raise RefusedError(lacking, where=str(image), hint="build the image, or pull it, for them")
         is_looked_at = snapshot is not None or alone.image.root.exists(MANIFEST_PATH)
         fit = check_files(alone, with_site=True) if is_looked_at else None
-        request = _with_image(asked, context, alone, fit.gpu if fit else _gpu(alone, site))
+        request = _with_image(asked, context, alone)
         stack = stack_of(alone.contents, asked.venv.packages if asked.venv else None)
     manifest = None
     if fit is not None and snapshot is not None:
@@ -60,16 +59,10 @@ def plan_for_image(
     return plan_job(request, stack, site, manifest), fit if manifest is not None else None
 
 
-def _gpu(context: ImageInContext, site: Site) -> GpuAccount | None:
-    """Return what the site's GPU makes of an image, by the image alone."""
-    loaded = loaded_in_jobs(context.image)
-    return account_of_gpu(context.contents, gpu_of_machine(None, site), context.variable, loaded)
-
-
-def _with_image(
-    asked: JobRequest, context: ImageInContext, alone: ImageInContext, gpu: GpuAccount | None
-) -> JobRequest:
+def _with_image(asked: JobRequest, context: ImageInContext, alone: ImageInContext) -> JobRequest:
     """Return what is asked for with what the image says of it; `alone`: the same image without an environment."""
+    loaded = loaded_in_jobs(alone.image)
+    gpu = account_of_gpu(alone.contents, gpu_of_machine(alone.snapshot, alone.site), alone.variable, loaded)
     words, venv, python = asked.command, asked.venv, alone.contents.python
     mounted = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 - what engines mount by themselves
     return replace(
