@@ -18,7 +18,6 @@ from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Bind, BindManifest, Variable
 from lumiimg.image import Image, refuse_not_runnable
 from lumiimg.image.programs import Program, find_program, search_path
-from lumiimg.inventory.components import Inventory
 from lumiimg.inventory.python import Python, version_of_program
 from lumiimg.resolve.job_variables import job_variables, read_by_srun
 from lumiimg.resolve.stack import stack_of
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site, SiteVariable
     from lumiimg.check.static.files import HostFit
     from lumiimg.host.snapshot import Snapshot
+    from lumiimg.inventory.components import Inventory
 
 
 SHELL = "start-shell"
@@ -167,14 +167,13 @@ def plan_module(
     with open_for_check(file, environment, snapshot, site, venv=venv) as context:
         image, whole = context.plain, context.image
         refuse_not_runnable(path, image)
+        alone = replace(context, image=image)  # without the files of the environment
         boundary, carried, of_manifest = None, None, None
         if snapshot is not None or image.root.exists(MANIFEST_PATH):
-            without_venv = replace(context, image=image)
-            boundary = check_libraries(without_venv, with_site=True, with_gpu=False).concluded(without_venv)
+            boundary = check_libraries(alone, with_site=True, with_gpu=False).concluded(alone)
         if snapshot is None and boundary is not None:
             carried, of_manifest, boundary = boundary.carried.for_jobs, boundary.carried.doubt, None
-        contents = Inventory(image)
-        python = contents.python
+        contents, python = alone.contents, alone.contents.python
         folders = (
             *([BIN] if venv else []),
             *([python.folder] if python and python.folder else []),
