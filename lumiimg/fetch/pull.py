@@ -14,7 +14,7 @@ from lumiimg.fetch.daemon import save_from_daemon
 from lumiimg.fetch.deadline import Bounds
 from lumiimg.fetch.download import claim_partial, download, said_where_full
 from lumiimg.fetch.reference import DAEMON_SCHEME, parse_reference
-from lumiimg.fetch.registry import LAYER_LIMIT_BYTES, SIF_LAYER, ImageManifest, Repository, resolve_image
+from lumiimg.fetch.registry import LAYER_LIMIT_BYTES, ImageManifest, Repository, resolve_image
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def pull_image(base: str, http: Http, mirrors: Mirrors, cache: Path, on_line: Ca
         return save_from_daemon(base, cache / "daemon", on_line)
     found = resolve_image(parse_reference(base, mirrors), http)
     is_sif = base.startswith("oras://")
-    store, name = cache / ("oras" if is_sif else "oci"), _hex(found.digest)
+    store, name = cache / ("oras" if is_sif else "oci"), _hex(found.manifest.digest)
     target = store / (f"{name}.sif" if is_sif else name)
     if not target.exists():
-        on_line(f"fetching {base} to read it, {size(found.size_bytes)}")
+        on_line(f"fetching {base} to read it, {size(sum(layer.size for layer in found.layers))}")
         with said_where_full(store):
             save_image(found, http, target, store, on_line)
     return target
@@ -51,28 +51,27 @@ def save_image(found: ImageManifest, http: Http, target: Path, store: Path, on_l
     What came of it stays in `store` for the next time, if the rest does not come. Raises FailedError if one cannot be
     had or is not what the manifest says, OSError if it cannot be written. Source: image-spec image-layout.md.
     """
-    is_sif = target.suffix == ".sif"
-    if is_sif and found.media_type != SIF_LAYER:
+    manifest, config = found.manifest, found.manifest.document.config
+    if target.suffix == ".sif" and not found.is_sif:
         raise FailedError("is not a SIF", where=f"oras://{found.reference}", hint="an image of Docker's is docker://…")
     repository = Repository(found.reference, http)
-    manifest = None if is_sif else repository.manifest(found.digest)
-    config = (manifest.document.config.digest,) if manifest and manifest.document.config else ()
-    layers = tuple(dict.fromkeys(found.layers))
+    layers = dict.fromkeys(layer.digest for layer in found.layers)
     with ExitStack() as claims, scratch_folder(store) as scratch:
         blobs: dict[str, Path] = {}
-        for number, digest in enumerate(dict.fromkeys((*config, *layers)), 1 - len(config)):
-            if number:
-                on_line(f"fetching layer {number} of {len(layers)} of {found.reference.repository}")
+        for number, digest in enumerate(layers, 1):
+            on_line(f"fetching layer {number} of {len(layers)} of {found.reference.repository}")
             blobs[digest] = _blob(digest, repository, store, claims)
             for blob in blobs.values():
                 os.utime(blob)  # on another node they must not look as if they were left
-        if manifest is None:
-            shutil.move(blobs[layers[0]], target)
+        if target.suffix == ".sif":
+            shutil.move(blobs.popitem()[1], target)
             return
+        if config is not None:
+            blobs[config.digest] = _blob(config.digest, repository, store, claims)
         made = scratch / "image"
         folder = made / "blobs" / "sha256"
         folder.mkdir(parents=True)
-        (folder / _hex(found.digest)).write_bytes(manifest.body)
+        (folder / _hex(manifest.digest)).write_bytes(manifest.body)
         described = {"mediaType": manifest.media_type, "digest": manifest.digest, "size": len(manifest.body)}
         (made / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [described]}))
         (made / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')

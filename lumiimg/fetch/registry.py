@@ -85,18 +85,21 @@ class ImageManifest:
     """One image for one platform, as its registry describes it."""
 
     reference: ImageReference
-    """With the digest of this manifest."""
-    digest: str
+    manifest: VerifiedManifest
     index_digest: str | None
     """Of the index that was asked for, where it was one."""
-    media_type: str
-    """Of the manifest; SIF_LAYER where it carries a SIF."""
-    size_bytes: int
-    """Of the layers as they are stored, so compressed."""
-    layers: tuple[str, ...]
-    """Their digests, the lowest first."""
     config: Mapping[str, Any]
     """The image's config (image-spec config.md), its digest verified, its fields as they came. Empty for a SIF."""
+
+    @property
+    def layers(self) -> tuple[Descriptor, ...]:
+        """The lowest first."""
+        return self.manifest.document.layers or ()
+
+    @property
+    def is_sif(self) -> bool:
+        """Whether it is a SIF that a registry holds as the one layer of an image."""
+        return [layer.media_type for layer in self.layers] == [SIF_LAYER]
 
 
 def resolve_image(reference: ImageReference, http: Http, *, platform: str = "linux/amd64") -> ImageManifest:
@@ -111,26 +114,19 @@ def resolve_image(reference: ImageReference, http: Http, *, platform: str = "lin
     for _ in range(_MAX_INDEXES):
         if found.document.manifests is not None:
             found = repository.manifest(_of_platform(found.url, found.document.manifests, platform))
-    layers = found.document.layers
-    if layers is None:
+    if found.document.manifests is not None:
         raise FailedError(f"indexes of images are nested more than {_MAX_INDEXES} deep", where=top.url)
-    is_sif = [layer.media_type for layer in layers] == [SIF_LAYER]
-    config = {} if is_sif else repository.config(found)
+    image = ImageManifest(reference, found, None if found is top else top.digest, {})
+    if image.is_sif:
+        return image
+    config = repository.config(found)
     made_for = _platform(config)
-    if made_for is None and not is_sif:
+    if made_for is None:
         what = f"does not state its architecture, so whether it is for {platform} is not known"
         raise UndecidedError(what, where=found.url, hint="fetch it and look: lumiimg check reads its programs")
-    if made_for is not None and made_for.split("/")[:2] != platform.split("/")[:2]:
+    if made_for.split("/")[:2] != platform.split("/")[:2]:
         raise FailedError(f"is an image for {made_for[:100]}, not for {platform}", where=found.url)
-    return ImageManifest(
-        reference=replace(reference, digest=found.digest),
-        digest=found.digest,
-        index_digest=None if top.document.manifests is None else top.digest,
-        media_type=SIF_LAYER if is_sif else found.media_type,
-        size_bytes=sum(layer.size for layer in layers),
-        layers=tuple(layer.digest for layer in layers),
-        config=config,
-    )
+    return replace(image, config=config)
 
 
 class Repository:

@@ -128,7 +128,8 @@ def _new_source(url: str, folder: Path) -> None:
 def _sif(url: str, folder: Path) -> None:
     reference = parse_reference("a/b:tag", parse_mirrors({}, [f"docker.io={url}"]))
     digest = f"sha256:{MARK}"
-    found = ImageManifest(reference, digest, None, SIF_LAYER, 4, (digest,), {})
+    manifest = VerifiedManifest("", digest, "", Document(2, layers=(Descriptor(SIF_LAYER, digest, 4),)), b"")
+    found = ImageManifest(reference, manifest, None, {})
     save_image(found, Http(), folder / "image.sif", folder, print)
 
 

@@ -224,8 +224,12 @@ def test_the_platform_is_chosen_from_an_index(server: Registry) -> None:
         entries = [attestation, descriptor(IMAGE, arm, platform=ARM64), descriptor(image, amd, platform=AMD64)]
         index = server.manifest("tag", index_of(*entries) | {"mediaType": listing}, f"{listing} ; charset=utf-8")
         found = server.resolve()
-        assert (found.digest, found.index_digest, found.media_type) == (sha256(amd), sha256(index), image)
-        assert server.resolve(platform="linux/arm64/v8").digest == sha256(arm)
+        assert (found.manifest.digest, found.index_digest, found.manifest.media_type) == (
+            sha256(amd),
+            sha256(index),
+            image,
+        )
+        assert server.resolve(platform="linux/arm64/v8").manifest.digest == sha256(arm)
         with pytest.raises(FailedError, match=r"no image for linux/s390x; there is: linux/amd64, linux/arm64/v8; name"):
             server.resolve(platform="linux/s390x")
     accepted = server.headers_of("/v2/a/b/manifests/tag")[0]["accept"]
@@ -247,7 +251,7 @@ def test_an_image_for_another_platform_is_not_taken(server: Registry) -> None:
 def test_an_index_may_name_one_image_without_a_platform_or_another_index(server: Registry) -> None:
     manifest = server.image()
     server.manifest("tag", index_of(descriptor(IMAGE, manifest)), INDEX)
-    assert server.resolve().digest == sha256(manifest)
+    assert server.resolve().manifest.digest == sha256(manifest)
     server.manifest("tag", index_of(descriptor(IMAGE, manifest), descriptor(IMAGE, b"")), INDEX)
     with pytest.raises(FailedError, match="there is: one without a platform"):
         server.resolve()
@@ -538,7 +542,7 @@ def test_each_misbehaviour_is_one_line_with_the_address(server: Registry) -> Non
         assert len(message) < 600, what
     assert isinstance(good, Reply)
     server.replies[path] = [Reply(500), good]
-    assert server.resolve().digest == digest, "who stumbles is asked again"
+    assert server.resolve().manifest.digest == digest, "who stumbles is asked again"
 
 
 @pytest.mark.threat
