@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -54,7 +54,7 @@ class Need(str):
         return None if found is None else self.versions.contains(found, prereleases=True)
 
 
-@cache
+@lru_cache(4096)
 def _read(text: str) -> Need:
     """Return a need; the same few stand in many layers."""
     try:
@@ -67,7 +67,7 @@ def _read(text: str) -> Need:
     return Need(requirement.name, requirement.specifier)
 
 
-@cache
+@lru_cache(4096)
 def version_of(text: str | None) -> Version | None:
     """Return a version that others can be compared with (PEP 440); None for what is not one."""
     if text is None or len(text) > _LIMIT:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import grp
 import os
 import pwd
 import stat
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomli_w
 
-from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.folders import shipped_layers
+from lumiimg.catalog.catalogue import open_catalogue, read_recipe
+from lumiimg.catalog.folders import recipe_folders, shipped_layers, site_folders
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import default_cache, read_settings
+from lumiimg.catalog.sites import read_site
 from lumiimg.decode import FILE_LIMIT_BYTES, DecodeError
 from lumiimg.errors import BadInputError, ExitCode
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.programs import sampled
 
 BAD = {
     "unknown key": (LAYER + 'summery = "x"\n', ["'summery'", "did you mean 'summary'?", "allowed: "]),
@@ -78,6 +85,36 @@ BAD = {
         LAYER + '[sources.a]\nurl = "file:///etc/passwd"\nfile = "a"\nkey = "a"\nsource = "s"\n',
         ["'sources.a.url' is 'file:///etc/passwd'; it should begin with https://"],
     ),
+    "needs": (
+        LAYER + 'requires = ["a b", "torch[x]", "torch>=2.7,<2.10"]\n',
+        [
+            "key 'requires[0]' is 'a b'; a component, with or without versions, is needed",
+            "key 'requires[1]' is 'torch[x]'; only a component and versions can stand here",
+        ],
+    ),
+    "all tables at once": (
+        LAYER
+        + '[[release]]\nversion = 1\nwheels = ["torch"]\nsource = "s"\n[[trouble]]\ngiven = ["a"]\noutcome = "bad"\n'
+        + 'rule = "none"\nbecause = "b"\nsource = "s"\n[unlisted]\nread = "guess"\nrange = "new"\nsource = "s"\ndate = 2026-11-21\n',
+        [
+            "key 'release[0].version' should be a string, is 1",
+            "key 'release[0].wheels[0]' is 'torch'; a distribution in one version",
+            "key 'trouble[0].outcome' is 'bad'; allowed: refused, warning",
+            "key 'trouble[0].rule' is 'none'; one of glibc-gate, ",
+            "key 'unlisted.read' is 'guess'; allowed: metadata, sdist, local-version",
+            "key 'unlisted.range' Invalid specifier: 'new'",
+            "key 'unlisted.projects' is missing (an array of strings)",
+        ],
+    ),
+    "a row of what there is not": (
+        LAYER + '[[release]]\nversion = "1"\narguments = { A = "1" }\nunused = ["a"]\nsource = "s"\n',
+        [
+            "key 'release[0].arguments.A' is not an argument of this layer; known: none",
+            "key 'release[0].unused' names 'a', which is not a source of this layer",
+        ],
+    ),
+    "a shared file that there is not": (LAYER + 'lib = ["nothing.sh"]\n', ["nothing.sh of `lib` is not there: "]),
+    "twice the same file": (LAYER + 'files = ["a"]\nlib = ["a"]\n', ["key 'lib' names 'a', which is in `files`, too"]),
     "not TOML": ("kind = \n", ["is not TOML", "line 1"]),
 }
 
@@ -196,3 +233,55 @@ def test_a_cache_that_somebody_else_could_fill_is_passed_over(
             cache.touch() if spoil == "file" else cache.symlink_to("nowhere")
     assert default_cache(home, places) == Path("/h/.cache/lumiimg")
     assert not (cache.parent / "nowhere").exists()
+
+
+def _leaves(data: object, path: str, places: list[object]) -> Iterator[tuple[str, list[object]]]:
+    """Yield the path of each value in a file, as a fault names it, with the keys that lead there."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _leaves(value, f"{path}.{key}" if path else key, [*places, key])
+    elif isinstance(data, list):
+        for at, value in enumerate(data):
+            yield from _leaves(value, f"{path}[{at}]", [*places, at])
+    else:
+        yield path, places
+
+
+def _read_layer(path: Path) -> object:
+    return read_layer(path.parent)
+
+
+_FILES: list[tuple[Path, Callable[[Path], object]]] = [
+    *((file, _read_layer) for file in sorted(shipped_layers().glob("*/layer.toml"))),
+    *((file, read_site) for file in sorted(site_folders({})[1].glob("*.toml"))),
+    *((file, read_recipe) for file in sorted(recipe_folders({})[1].glob("*.toml"))),
+]
+
+
+@pytest.mark.threat
+def test_each_value_of_a_wrong_type_and_each_key_that_is_misspelt_is_named(tmp_path: Path) -> None:
+    """Of every shipped layer, site and recipe: no type has a value, or a key, that nothing looks at."""
+    cases = [
+        (file, read, key, places, misspelt)
+        for file, read in _FILES
+        for key, places in _leaves(tomllib.loads(file.read_text()), "", [])
+        for misspelt in (False, True)
+    ]
+    assert len(cases) > 3000
+    for file, read, key, places, misspelt in sampled(cases, 30):
+        wrong: Any = tomllib.loads(file.read_text())
+        above: Any = wrong
+        for place in places[:-1]:
+            above = above[place]
+        last: Any = places[-1]
+        if misspelt and isinstance(last, str):
+            above[f"{last}\n"] = above.pop(last)
+        else:
+            above[last] = dt.time(1)
+        named = f"key {key + chr(10) * (misspelt and isinstance(last, str))!r}"
+        copy = tmp_path / "layers" / file.parent.name / file.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(tomli_w.dumps(wrong))
+        with pytest.raises(DecodeError) as caught:
+            read(copy)
+        assert named in str(caught.value), (file, key, str(caught.value))
