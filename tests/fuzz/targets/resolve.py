@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -35,6 +36,7 @@ from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, text_of, written
 
 _NO_MIRRORS = Mirrors({})
+_WRITTEN = Path(__file__).parents[2] / "fixtures/written/0.1.0"
 
 
 def signed(data: bytes) -> bytes:
@@ -188,7 +190,8 @@ def _lock(data: bytes) -> None:
     path = written(data, "lumiimg.lock")
     document = read_document(path)
     request_of(document)
-    outside_catalogue(lock_of(document, [_catalogue()], _NO_MIRRORS, None, path), Mirrors({"pypi": "https://h.test"}))
+    catalogues = [Catalogue((_WRITTEN / "layers",), ())]  # whose digests stay
+    outside_catalogue(lock_of(document, catalogues, _NO_MIRRORS, None, path), Mirrors({"pypi": "https://h.test"}))
 
 
 @target(
