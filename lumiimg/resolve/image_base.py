@@ -79,15 +79,19 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
     path = Path(base) if scheme is None else pull(base)
     with open_image(path, user_cache) as image:
         refuse_empty(path, image)
-        contents = Inventory(image)
-        has, provides, gpu = contents.has, contents.provides, _gpu(contents, site)
-        kind = image.kind
-    if scheme is not None and scheme[0] != DAEMON_SCHEME:
-        # what was read is what is built on, whatever the tag means by then
-        name = base.removeprefix(scheme[0])
-        origin = name if "@" in name else f"{name}@sha256:{path.name.removesuffix('.sif')}"
-        return foreign_layer(scheme[0].removesuffix("://"), origin, has, provides, gpu)
-    return foreign_layer(_AGENTS[kind.value], str(path.absolute()), has, provides, gpu)
+        found = local_base(path, Inventory(image), site)
+    if scheme is None or scheme[0] == DAEMON_SCHEME:
+        return found
+    # what was read is what is built on, whatever the tag means by then
+    name = base.removeprefix(scheme[0])
+    origin = name if "@" in name else f"{name}@sha256:{path.name.removesuffix('.sif')}"
+    return foreign_layer(scheme[0].removesuffix("://"), origin, found.has, found.provides, found.gpu)
+
+
+def local_base(path: Path, contents: Inventory, site: Site | None = None) -> ForeignBase:
+    """Return an image of this machine as a base; `site`: whose GPU is to take its code."""
+    agent = _AGENTS[contents.image.kind.value]
+    return foreign_layer(agent, str(path.absolute()), contents.has, contents.provides, _gpu(contents, site))
 
 
 def _gpu(contents: Inventory, site: Site | None) -> tuple[ComponentFit, ...]:

@@ -29,6 +29,8 @@ SCAN = "lumiimg host scan -o host.json"
 """To be typed on a node, before a command that takes the file."""
 ON_NODE = "on a GPU node"
 _PLUGIN_LAYER = "aws-ofi-nccl"
+_PLANNED: dict[tuple[RequestOptions, tuple[int, ...] | None, bool], bool] = {}
+"""Whether a request on an image comes to nothing: several findings ask."""
 
 
 def with_commands(context: ImageInContext, findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -45,23 +47,28 @@ def _remedies(context: ImageInContext, finding: Finding) -> Iterator[Remedy]:
         yield _with_plugin(context, finding)
         if finding.id is Code.PLUGIN_ABSENT:
             return
-    yield from concluded(finding.remedy, context.name, site_of(context.machine))
+    yield from concluded(finding.remedy, context.name, site_of(context.machine), context)
 
 
-def concluded(remedies: Iterable[Remedy], image: str, site: str) -> tuple[Remedy, ...]:
-    """Return remedies with the names of an image and a site, without a command that is refused."""
+def concluded(
+    remedies: Iterable[Remedy], image: str, site: str, context: ImageInContext | None = None
+) -> tuple[Remedy, ...]:
+    """Return remedies with the names of an image and a site, without a command that is refused.
+
+    `context`: the image where it is open, so that it is not read again.
+    """
     names = {"image": word(image), "base": word(_as_base(image)), "site": word(site)}
     found = (remedy.concluded(names) for remedy in remedies)
-    return tuple(Remedy(one.text, where=one.where) if _does_nothing(one.command) else one for one in found)
+    return tuple(Remedy(one.text, where=one.where) if _does_nothing(one.command, context) else one for one in found)
 
 
-def _does_nothing(command: str | None) -> bool:
+def _does_nothing(command: str | None, context: ImageInContext | None) -> bool:
     """Whether a command makes an image, and is refused."""
     makes = command is not None and command.startswith(("lumiimg adapt ", "lumiimg build "))
-    return makes and is_refused(shlex.split(command or ""))
+    return makes and is_refused(shlex.split(command or ""), context)
 
 
-def is_refused(words: Sequence[str]) -> bool:
+def is_refused(words: Sequence[str], context: ImageInContext | None = None) -> bool:
     """Whether `lumiimg adapt` or `build` with these words refuses at once, or finds nothing to do.
 
     It is planned as it would be when it is typed. False where that is not known: the image is not here, or the request
@@ -75,7 +82,11 @@ def is_refused(words: Sequence[str]) -> bool:
     if options.given("recipe", "requirements") or not base.isprintable() or (is_image and not Path(base).exists()):
         return False
     try:
-        return _comes_to_nothing(options, _version_of(Path(base)) if is_image else None, is_adapt=is_adapt)
+        version = _version_of(Path(base)) if is_image else None
+        key = (options, version, is_adapt)
+        if key not in _PLANNED:
+            _PLANNED[key] = _comes_to_nothing(options, version, context, is_adapt=is_adapt)
+        return _PLANNED[key]
     except (LumiimgError, OSError):
         return True
 
@@ -86,12 +97,15 @@ def _version_of(file: Path) -> tuple[int, ...]:
     return seen.st_dev, seen.st_ino, seen.st_mtime_ns
 
 
-@cache
-def _comes_to_nothing(options: RequestOptions, version: tuple[int, ...] | None, *, is_adapt: bool) -> bool:
+def _comes_to_nothing(
+    options: RequestOptions, version: tuple[int, ...] | None, context: ImageInContext | None, *, is_adapt: bool
+) -> bool:
     """Whether a plan is refused, or adds nothing; `version` is that of the image that it starts from, if it is one."""
     from lumiimg.catalog.catalogue import open_catalogue  # all of this is for an image that lacks something
+    from lumiimg.catalog.sites import find_site
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.resolve.context import PlanContext
+    from lumiimg.resolve.image_base import local_base
     from lumiimg.resolve.planner import decide
 
     def choose() -> str:
@@ -100,7 +114,12 @@ def _comes_to_nothing(options: RequestOptions, version: tuple[int, ...] | None, 
 
     catalogue = open_catalogue(os.environ, list(options.layers))
     request = request_of(options, catalogue, choose, ())
-    images = {request.base: _read(request.base, version, str(request.site))} if version is not None else {}
+    images = {}
+    if version is not None and context is not None and context.venv is None and version == _version_of(context.path):
+        site = find_site(str(request.site), os.environ)
+        images[request.base] = local_base(Path(request.base), context.contents, site)
+    elif version is not None:
+        images[request.base] = _read(request.base, version, str(request.site))
     plan = decide(request, replace(PlanContext.of(request, catalogue, os.environ), images=images))
     return plan.refused or (is_adapt and plan.lock is not None and not plan.lock.layers)
 
@@ -144,7 +163,7 @@ def _with_plugin(context: ImageInContext, finding: Finding) -> Remedy:
             yield ["adapt", image, *on_machine]
         yield ["build", *request]
 
-    found = next((way for way in ways() if not is_refused(["lumiimg", *way])), None)
+    found = next((way for way in ways() if not is_refused(["lumiimg", *way], context)), None)
     words = ["explain", *request] if found is None else [*found, "-o", _written(image)]
     return Remedy(command=typed(["lumiimg", *words]))
 
