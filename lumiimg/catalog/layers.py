@@ -19,7 +19,7 @@ from lumiimg.catalog.named_images import ImageNames  # noqa: TC001 - the same
 from lumiimg.catalog.needs import Need  # noqa: TC001 - the same
 from lumiimg.catalog.templates import expand, unknown_placeholder
 from lumiimg.catalog.unlisted import Unlisted  # noqa: TC001 - the same
-from lumiimg.decode import AnyText, DecodeError, Sha256, Text, decode, matching, read_text, read_toml, refuse
+from lumiimg.decode import AnyText, DecodeError, Sha256, Text, matching, read_text, read_toml, refuse
 
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
 Status = Reach | Literal["read", "derived"]
@@ -370,14 +370,6 @@ def read_layer(folder: Path) -> Layer:
         post=post,
         test=tests[0] if tests else None,
     )
-
-
-def read_row(data: object, arguments: Collection[str], where: str) -> Release:
-    """Return a row as `encode` writes it, of a layer that has these arguments. Raises DecodeError."""
-    row = decode(data, Release, where=where, toml=True)
-    if faults := row_faults(row, arguments):
-        raise DecodeError([f"key {key!r} {what}" for key, what in faults.items()], where=where)
-    return row
 
 
 def row_faults(release: Release, arguments: Collection[str]) -> Mapping[str, str]:

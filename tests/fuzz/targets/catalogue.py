@@ -45,7 +45,6 @@ def _decoded(data: bytes) -> None:
     "layer-toml",
     "catalog.layers.read_layer",
     "decode.read_toml",
-    "catalog.toml_table.Table",
     "toml.parse_toml",
     "catalog.folders.glances",
     refuses=(DecodeError,),
