@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, NewConnectionError
-from urllib3.util import Retry
 
 from lumiimg import __version__
 from lumiimg.errors import one_line
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 _READ_S = 60.0
 """Between two reads."""
 _PAUSE_S = 0.5
-"""Before the third try; twice as long before each that follows."""
-_BUSY = (429, 500, 502, 503, 504)
+"""Before the second try; twice as long before each that follows."""
+_BUSY = frozenset({429, 500, 502, 503, 504})
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -45,15 +44,9 @@ class Session(requests.Session):
         super().__init__()
         self._connect_s = connect_s
         self.headers.update({"User-Agent": f"lumiimg/{__version__}", "Accept-Encoding": "gzip"})
-        retries = _Retry(
-            attempts,
-            status_forcelist=_BUSY,
-            backoff_factor=_PAUSE_S,
-            raise_on_status=False,
-            respect_retry_after_header=False,
-        )
+        self._attempts = attempts
         for scheme in ("https://", "http://"):
-            self.mount(scheme, _Adapter(max_retries=retries))
+            self.mount(scheme, _Adapter())
 
     def ask(self, url: str, headers: Mapping[str, str], login: str | None, deadline: Deadline) -> requests.Response:
         """Return the answer of a server, its body unread; the login of the address `login` is shown, if there is one.
@@ -70,13 +63,23 @@ class Session(requests.Session):
 
         _of_thread.deadline = deadline
         timeout, headers = (self._connect_s, _READ_S), dict(headers)
-        try:
-            return self.get(
-                url, headers=headers, auth=authenticate, stream=True, timeout=timeout, allow_redirects=False
-            )
-        except requests.RequestException as error:
-            is_unconnected = isinstance(_innermost(error), (NewConnectionError, ConnectTimeoutError))
-            raise (ConnectionError if is_unconnected else OSError)(_reason(error)) from error
+        # not by urllib3's Retry, which reads what a busy server says to its end
+        for attempt in range(self._attempts + 1):
+            is_last = attempt == self._attempts
+            try:
+                answer = self.get(
+                    url, headers=headers, auth=authenticate, stream=True, timeout=timeout, allow_redirects=False
+                )
+            except requests.RequestException as error:
+                if is_last or not isinstance(error, (requests.ConnectionError, requests.Timeout)):
+                    is_unconnected = isinstance(_innermost(error), (NewConnectionError, ConnectTimeoutError))
+                    raise (ConnectionError if is_unconnected else OSError)(_reason(error)) from error
+            else:
+                if is_last or answer.status_code not in _BUSY:
+                    return answer
+                answer.close()
+            deadline.check(wait_s=_PAUSE_S * 2**attempt)
+        raise AssertionError
 
     def merge_environment_settings(self, *args: Any, **settings: Any) -> Any:  # noqa: ANN401 - as in requests
         """Return what requests takes of the environment; SSL_CERT_FILE, OpenSSL's name, counts after its own two."""
@@ -119,12 +122,6 @@ class _Watched:
         if self.sock is not None:  # of an earlier exchange
             _of_thread.deadline.watch(self.sock)
         super().request(*args, **settings)  # type: ignore[misc]
-
-
-class _Retry(Retry):
-    def sleep(self, response: Any = None) -> None:  # noqa: ANN401 - as in urllib3
-        del response
-        _of_thread.deadline.check(wait_s=self.get_backoff_time())
 
 
 def read(answer: requests.Response, *, decode: bool) -> bytes:
