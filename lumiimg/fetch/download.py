@@ -49,7 +49,7 @@ _NAME = re.compile(r"part-(?P<sha256>[0-9a-z]+)\.[0-9a-f]+(?P<owner>\..+)?")
 
 
 @contextmanager
-def said_where_full(folder: Path) -> Iterator[None]:
+def storage_errors(folder: Path) -> Iterator[None]:
     """Raise FailedError for an OSError of a folder of downloads."""
     try:
         yield

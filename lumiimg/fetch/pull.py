@@ -12,7 +12,7 @@ from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.fetch.daemon import save_from_daemon
 from lumiimg.fetch.deadline import Bounds
-from lumiimg.fetch.download import claim_partial, download, said_where_full
+from lumiimg.fetch.download import claim_partial, download, storage_errors
 from lumiimg.fetch.reference import DAEMON_SCHEME, parse_reference
 from lumiimg.fetch.registry import LAYER_LIMIT_BYTES, ImageManifest, Repository, resolve_image
 from lumiimg.wording import size
@@ -40,7 +40,7 @@ def pull_image(base: str, http: Http, mirrors: Mirrors, cache: Path, on_line: Ca
     target = store / (f"{name}.sif" if is_sif else name)
     if not target.exists():
         on_line(f"fetching {base} to read it, {size(sum(layer.size for layer in found.layers))}")
-        with said_where_full(store):
+        with storage_errors(store):
             save_image(found, http, target, store, on_line)
     return target
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
-from lumiimg.fetch.download import SIZE_LIMIT_BYTES, claim_partial, download, said_where_full
+from lumiimg.fetch.download import SIZE_LIMIT_BYTES, claim_partial, download, storage_errors
 from lumiimg.fetch.http import Http, ReplacedError, display_url, require_tls_or_digest
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.pull import save_image
@@ -115,7 +115,7 @@ class Store:
         return self._verified.get(sha256) == stamp
 
     def _put(self, location: str, expected: str | None) -> str:
-        with said_where_full(self._folder):
+        with storage_errors(self._folder):
             if location.startswith(("http://", "https://")):
                 url = self._mirrors.rewrite(location)
                 require_tls_or_digest(url, expected)
