@@ -12,15 +12,16 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import FindingDetails, Findings
-from lumiimg.check.static.compiled_modules import modules_in, mpi_clash, of_numpy_1, of_other_torch
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.gpu.cuda import is_in_the_way
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.host.container_view import variable_of
+from lumiimg.host.mpi_clash import mpi_clash
 from lumiimg.host.processors import wrong_processors
 from lumiimg.host.root_queries import read_text, scripts_in
 from lumiimg.image.programs import search_path
+from lumiimg.inventory.compiled_modules import modules_in, of_numpy_1, of_other_torch
 from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.driver_rule import window_on_node
 from lumiimg.resolve.rules import RuleOutcome
