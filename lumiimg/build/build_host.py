@@ -1,6 +1,6 @@
 """What this machine lets a build do, found by trying it: flags of the kernel and names of programs promise too much.
 
-Each trial takes some tenths of a second, so that nothing of them is kept from one command to the next.
+Each trial takes some tenths of a second, and a build makes those that it needs: nothing of them is kept.
 """
 
 from __future__ import annotations
@@ -150,39 +150,54 @@ class BuildHost:
         return MissingHereError(f"{what}: {trial.said}", hint=trial.remedy or None)
 
 
+_STARTS = CapabilityTrial(CONTAINER, works=True, said="a program was run in one")
+
+
 def program_of(name: str, path: str | None) -> Path | None:
     found = which(name, path)
     return Path(found) if found else None
 
 
-def look(engine: Engine, environment: Mapping[str, str]) -> BuildHost:
-    """Try what a build may need with an engine, all at once."""
+def look(engine: Engine, environment: Mapping[str, str], agent: str | None = None) -> BuildHost:
+    """Try what a build may need with an engine, all at once; `agent`: only what one on a base of that kind needs."""
     path, env = environment.get("PATH"), dict(environment)
     found = {name: program_of(name, path) for name in PROGRAMS}
     with ThreadPoolExecutor() as pool:
-        asked_for_ids = pool.submit(run, [*namespaces.PROGRAM, "root", "true"], env=env, timeout_s=_TRIAL_S)
-        asked_for_overlay = pool.submit(_start_on_overlay, environment)
-        asked_proot = pool.submit(_try_proot, found["proot"], env)
         versions = {name: pool.submit(_version, program, env) for name, program in found.items() if program}
-        engine, starts, own_processes, container = _try_container(engine, environment)
-        ids, mounts, (proot, is_slow, said) = asked_for_ids.result(), asked_for_overlay.result(), asked_proot.result()
-        debootstraps, bootstraps, base = _try_bootstrap(engine, environment, maps_ids=ids.ok, starts=starts)
+        tried = None if engine.kind is EngineKind.NAMESPACES else pool.submit(_try_container, engine, environment)
+        overlay = _start_on_overlay(environment)
+        mounts = overlay is not None and overlay.ok
+        ids = overlay if overlay and mounts else run([*namespaces.PROGRAM, "root", "true"], env=env, timeout_s=_TRIAL_S)
+        wants_proot = agent is None or not ids.ok
+        asked_proot = pool.submit(_try_proot, found["proot"] if wants_proot else None, env)
+        if tried is not None:
+            engine, starts, own_processes, container = tried.result()
+        elif mounts:
+            starts, own_processes, container = True, True, _STARTS
+        else:
+            engine, starts, own_processes, container = _try_container(engine, environment)
+        proot, is_slow, said = asked_proot.result()
+        debootstraps, bootstraps, base = True, False, None
+        if agent in {None, DEBOOTSTRAP}:
+            debootstraps, bootstraps, base = _try_bootstrap(engine, environment, maps_ids=ids.ok, starts=starts)
     fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
     trials = [
         container,
-        base,
+        *([base] if base else []),
         _of_run("user namespace with the user's ids", ids, ""),
-        _of_run("a container on an overlay in it", mounts if ids.ok else None, "it could not be tried"),
+        _of_run("a container on an overlay in it", overlay if ids.ok else None, "it could not be tried"),
         CapabilityTrial("FUSE", fuse, "/dev/fuse" if fuse else "/dev/fuse cannot be opened"),
     ]
     for name, program in found.items():
-        works = (proot if name == "proot" else program) is not None
-        says = said if name == "proot" and program else versions[name].result() if program else "not on PATH"
-        trials.append(CapabilityTrial(name, works, says))
+        if name != "proot" or program is None:
+            says = versions[name].result() if program else "not on PATH"
+            trials.append(CapabilityTrial(name, program is not None, says))
+        elif wants_proot:
+            trials.append(CapabilityTrial(name, proot is not None, said))
     return BuildHost(
         engine=engine,
         maps_ids=ids.ok,
-        mounts=ids.ok and mounts is not None and mounts.ok,
+        mounts=mounts,
         fuse=fuse,
         trials=tuple(trials),
         proot_is_slow=is_slow,
@@ -208,7 +223,7 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[Engi
         said = "cannot be tried on this processor"
         return engine, True, True, CapabilityTrial(CONTAINER, works=False, said=said, is_sure=False)
     if done[0].ok:
-        return engine, True, True, CapabilityTrial(CONTAINER, works=True, said="a program was run in one")
+        return engine, True, True, _STARTS
     last, known = done[-1], explain(done[0].output)
     own_processes = "--pid" in last.argv
     why = known.meaning if known else one_line(telling_line(done[0].output))[:200]

@@ -13,10 +13,13 @@ Way = Literal["overlay", "sandbox"]
 WAYS: tuple[Way, ...] = get_args(Way)
 
 
-def host_for_builds(environment: Mapping[str, str]) -> BuildHost:
-    """Return this machine with the engine that builds take. Raises MissingHereError where there is none at all."""
+def host_for_builds(environment: Mapping[str, str], agent: str | None = None) -> BuildHost:
+    """Return this machine with the engine that builds take; `agent` is that of their base, as for `look`.
+
+    Raises MissingHereError where there is no engine at all.
+    """
     clean = clean_environment(environment)
-    return first_that_works(look(engine, clean) for engine in engines_here(environment))
+    return first_that_works(look(engine, clean, agent) for engine in engines_here(environment))
 
 
 def first_that_works(hosts: Iterable[BuildHost]) -> BuildHost:

@@ -44,7 +44,7 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
     cache = read_settings(os.environ).cache
     # what is refused, or missing here, before anything is asked of a server
     chain = write_chain(lock)
-    machine = host_for_builds(os.environ) if arguments.definitions is None else None
+    machine = host_for_builds(os.environ, lock.bootstrap.agent) if arguments.definitions is None else None
     if arguments.why and machine is not None:
         steps_to(arguments.why, chain, machine)
     sources = open_sources(arguments)

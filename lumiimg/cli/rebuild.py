@@ -40,12 +40,12 @@ def execute(arguments: argparse.Namespace) -> int:
     refuse_inputs(arguments.output, (arguments.image, arguments.base, arguments.host))
     refuse_output(arguments.output, force=arguments.force, may_be_the_same=True)
     cache, sources = read_settings(os.environ).cache, open_sources(arguments)
-    machine = host_for_builds(os.environ)
-    way, because = choose_way(machine, arguments.strategy)
     with scratch_folder(cache / "work") as scratch, progress_of(arguments) as progress:
         lock = _read_lock(arguments, scratch / "layers", cache, sources, progress.notice)
         site = find_site(lock.site, os.environ) if lock.site in site_names(os.environ) else None
         chain = write_chain(lock, site.arch if site else None)
+        machine = host_for_builds(os.environ, lock.bootstrap.agent)
+        way, because = choose_way(machine, arguments.strategy)
         if not arguments.quiet:
             show(start_document(lock, machine.engine, arguments.output, f"{way}: {because}"), stderr=True)
         built = build_image(

@@ -68,7 +68,12 @@ NO_DEVICES = (
 BY_DEBOOTSTRAP = LAYER.replace('"layer"', '"base"', 1) + (
     '[[bootstrap]]\nagent = "debootstrap"\nfrom = "stable"\nmirror = "debian"\n'
 )
-BY_REGISTRY = LAYER.replace('"layer"', '"base"', 1) + '[[bootstrap]]\nagent = "docker"\nfrom = "busybox"\n'
+BY_REGISTRY = (
+    LAYER.replace('"layer"', '"base"', 1)
+    + '[[bootstrap]]\nagent = "docker"\nfrom = "busybox@sha256:'
+    + "0" * 64
+    + '"\n'
+)
 ROOT = "root lacks capabilities here"
 ORDINARY = "run lumiimg as an ordinary user"
 
