@@ -113,8 +113,14 @@ def with_base(plan: LockFile, given: Path | None, image: Path, cache: Path, tell
     return structs.replace(plan, base=base, request=structs.replace(plan.request, base=origin))
 
 
-def refuse_files(lock: Lock, store: Store) -> None:
-    """Raise BadInputError for a source that was a file of the machine that built an image, and is not kept here."""
+def refuse_files(lock: Lock, store: Store, carried: Path) -> None:
+    """Raise BadInputError for a file of the machine that built an image, which `carried` layers too may name.
+
+    A source counts where it is kept here already.
+    """
+    if lock.base.layer.folder.is_relative_to(carried) and lock.bootstrap.agent in LOCAL_AGENTS:
+        hint = "put that layer into a folder of yours: --layers DIR"
+        raise BadInputError(f"its layer {lock.base.name} names the file {lock.bootstrap.origin[:200]}", hint=hint)
     for source in (one for layer in lock.stack for one in layer.sources):
         if source.is_local and not store.has(source):
             raise BadInputError(

@@ -84,7 +84,7 @@ def _read_lock(
     lock = lock_of(plan, catalogues, sources.mirrors, os.environ.get("PATH"), arguments.image)
     found = outside_catalogue(lock, sources.mirrors, carried=folder, given=arguments.base)
     note_what_is_from_elsewhere(found, arguments.image, trusted=arguments.trust_lock)
-    refuse_files(lock, sources.store)
+    refuse_files(lock, sources.store, folder)
     return lock
 
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 CLEAN = f"rm -rf {BUILD_FOLDER}\n"
 """The last line of each `%post`."""
 FLAT = "flat"
-_END = "END_OF_MANIFEST"
 _PURE = "-any.whl"
 """How the name of a wheel ends that has Python alone."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -261,9 +261,23 @@ def test_a_source_that_was_a_file_counts_only_where_it_is_kept_already(tmp_path:
     with pytest.raises(
         BadInputError, match=rf"src was {file} of the machine that built the image \(sha256 {given['src'][-64:]}"
     ):
-        refuse_files(again, store)
+        refuse_files(again, store, tmp_path / "scratch")
     store.add(str(file))
-    refuse_files(again, store)
+    refuse_files(again, store, tmp_path / "scratch")
+
+
+@pytest.mark.threat
+def test_a_base_of_a_carried_layer_is_no_file_of_this_machine(
+    tmp_path: Path, layers: Path, make_layer: MakeLayer
+) -> None:
+    (tmp_path / "key").write_text("mine")
+    make_layer("a", BASE.replace('"docker"', '"localimage"').replace("busybox", str(tmp_path / "key")))
+    mine, store = Catalogue((layers,), ()), Store(tmp_path / "store", Http(), Mirrors({}))
+    context = PlanContext(mine, images={"a": mine.base("a")})  # which nobody reads
+    image = told(tmp_path, settled(decide(Request("a"), context).require_lock()))
+    refuse_files(read_again(image, tmp_path / "scratch", mine), store, tmp_path / "scratch")
+    with pytest.raises(BadInputError, match=rf"its layer a names the file {tmp_path}/key"):
+        refuse_files(read_again(image, tmp_path / "scratch"), store, tmp_path / "scratch")
 
 
 def test_a_local_source_is_a_file_of_some_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
