@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor, wait
+import queue
+import threading
+import time
 from dataclasses import replace
 from functools import partial as bound
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CHUNK_BYTES = 1 << 20
+_GRACE_S = 1.0
+"""For downloads that are ended, to leave what they have in order."""
 _NO_MIRRORS = Mirrors({})
 
 
@@ -142,31 +146,46 @@ def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable
     """Return what each task returns; up to `jobs` run at a time.
 
     When one fails, or something is raised in the caller's thread (Ctrl-C), no other begins, `stop` is called for those
-    that run, and that error is raised once they have ended.
+    that run, and that error is raised.
     """
-    errors: list[BaseException] = []
+    todo: queue.SimpleQueue[_K] = queue.SimpleQueue()
+    for name in tasks:
+        todo.put(name)
+    ended: queue.SimpleQueue[tuple[_K, _T] | BaseException] = queue.SimpleQueue()
+    over = threading.Event()
 
-    def run(task: Callable[[], _T]) -> _T:
-        if errors:
-            raise errors[0]
-        try:
-            return task()
-        except BaseException as error:
-            errors.append(error)
-            stop()
-            raise
+    def work() -> None:
+        while not over.is_set():
+            try:
+                name = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                ended.put((name, tasks[name]()))
+            except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
+                over.set()
+                ended.put(error)
 
-    with ThreadPoolExecutor(max(1, min(jobs, len(tasks)))) as pool:
-        futures = {name: pool.submit(run, task) for name, task in tasks.items()}
-        try:
-            wait(futures.values())
-        except BaseException as error:
-            errors.append(error)
-            stop()
-            raise
-    if errors:
-        raise errors[0]
-    return {name: future.result() for name, future in futures.items()}
+    # not a pool of concurrent.futures: that is waited for when the process ends, also by who connects to a silent host
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(jobs, len(tasks)))]
+    results: dict[_K, _T] = {}
+    try:
+        for thread in threads:
+            thread.start()
+        while len(results) < len(tasks):
+            found = ended.get()
+            if isinstance(found, BaseException):
+                raise found  # noqa: TRY301 - an error is an error, whichever thread it is of
+            results[found[0]] = found[1]
+    except BaseException:
+        over.set()
+        stop()
+        until = time.monotonic() + _GRACE_S
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, until - time.monotonic()))
+        raise
+    return {name: results[name] for name in tasks}
 
 
 def _copy(location: str, target: Path) -> None:

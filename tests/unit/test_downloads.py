@@ -394,6 +394,20 @@ def test_ctrl_c_ends_downloads_promptly_in_one_line_and_keeps_what_came(
     assert len(partials(folder)) == 2
 
 
+_HELD = """
+import time
+from lumiimg.fetch.store import run_parallel
+run_parallel({1: lambda: time.sleep(600), 2: lambda: 1 // 0}, 2, lambda: None)
+"""
+
+
+def test_a_download_that_cannot_be_ended_holds_up_nobody() -> None:
+    """As one that connects where packets are dropped, on a node without a network."""
+    words = [sys.executable, "-c", _HELD]
+    done = subprocess.run(words, timeout=patient(20), capture_output=True, text=True, check=False)
+    assert "ZeroDivisionError" in done.stderr
+
+
 # --- before the first layer
 
 
