@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +47,7 @@ class ImageInContext:
     """The options that name the machine, for commands that are proposed."""
     built_with: tuple[str, ...] = ()
     """The options that the image was built with, for the same."""
+    inventories: dict[Image, Inventory] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -83,10 +84,14 @@ class ImageInContext:
         """What its jobs start, by which an RCCL is loaded."""
         return jobs_of(self.image, self.read_by_engine, self.program)
 
-    @cached_property
+    @property
     def contents(self) -> Inventory:
         """The software that is in it."""
-        return Inventory(self.image)
+        return self.contents_of(self.image)
+
+    def contents_of(self, image: Image) -> Inventory:
+        """Return the software of `image` or `plain`; what was read of it, contexts share that are made of this one."""
+        return self.inventories.setdefault(image, Inventory(image))
 
 
 @contextmanager

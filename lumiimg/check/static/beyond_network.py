@@ -22,7 +22,6 @@ from lumiimg.host.processors import wrong_processors
 from lumiimg.host.root_queries import read_text, scripts_in
 from lumiimg.image.programs import search_path
 from lumiimg.inventory.compiled_modules import modules_in, of_numpy_1, of_other_torch
-from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.driver_rule import window_on_node
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.stack import stack_of
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import Image, RootFileSystem
+    from lumiimg.inventory.components import Inventory
     from lumiimg.inventory.gpu_fit import ComponentFit, GpuAccount
 
 _SHOWN = 8
@@ -61,7 +61,7 @@ def findings_of_venv(context: ImageInContext) -> tuple[Finding, ...]:
     found, venv = Findings(Level.STATIC), context.venv
     if venv is None:
         return ()
-    for fault, what in faults_of(venv, context.path, Inventory(context.plain).has):
+    for fault, what in faults_of(venv, context.path, context.contents_of(context.plain).has):
         code, severity, reason = _OF_VENV[fault]
         again = (made_again(venv, context.path),)
         found.add(code, severity, what, reason=reason, where=str(venv.path), remedy=again)

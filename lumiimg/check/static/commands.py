@@ -115,9 +115,9 @@ def _comes_to_nothing(
     catalogue = open_catalogue(os.environ, list(options.layers))
     request = request_of(options, catalogue, choose, ())
     images = {}
-    if version is not None and context is not None and context.venv is None and version == _version_of(context.path):
+    if version is not None and context is not None and version == _version_of(context.path):
         site = find_site(str(request.site), os.environ)
-        images[request.base] = local_base(Path(request.base), context.contents, site)
+        images[request.base] = local_base(Path(request.base), context.contents_of(context.plain), site)
     elif version is not None:
         images[request.base] = _read(request.base, version, str(request.site))
     plan = decide(request, replace(PlanContext.of(request, catalogue, os.environ), images=images))
