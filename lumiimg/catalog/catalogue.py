@@ -140,14 +140,16 @@ class Catalogue:
         """Return the names of all recipes, without reading them."""
         return file_names(self.recipe_folders)
 
-    def mentioning(self, component: str) -> list[str]:
-        """Return the names of the layers whose files hold a word without a version behind it.
+    def may_bring(self, component: str) -> list[str]:
+        """Return the names of the layers whose files have a component as a key, or in `provides`.
 
-        Among them are all that can bring that component; most others need not be read to know that they do not.
+        Among them are all that bring it; most others need not be read to know that they do not.
         """
-        word = re.compile(rf"(?<![\w.+-]){re.escape(component)}(?![\w.+<>!~-]|==)")
+        word = re.escape(component)
+        key, provided = rf"""(?<![\w+-]){word}["']?\s*=(?!=)""", rf"""^provides\s*=\s*\[[^\]]*["']{word}["']"""
+        sign = re.compile(f"{key}|{provided}", re.MULTILINE)
         layers = ((name, one) for name, one in self._glances.items() if one.kind != "base")
-        return sorted(name for name, one in layers if component == name or word.search(one.text))
+        return sorted(name for name, one in layers if component == name or sign.search(one.text))
 
     def entry(self, name: str) -> Layer:
         """Read a base or a layer by its name.

@@ -64,9 +64,9 @@ class SiteCatalogue:
         """Return what the package index has of a layer, where it does not have the version that is asked for."""
         return self._found[name].nearest if name in self._found else None
 
-    def layers(self, mentioned: str | None = None) -> Iterator[tuple[str, Layer]]:
-        """Yield every layer that can be read, by its name; `mentioned`: only those whose files hold that word."""
-        for name in self._catalogue.layer_names() if mentioned is None else self._catalogue.mentioning(mentioned):
+    def layers(self, component: str | None = None) -> Iterator[tuple[str, Layer]]:
+        """Yield every layer that can be read, by its name; `component`: all that bring it, and few others."""
+        for name in self._catalogue.layer_names() if component is None else self._catalogue.may_bring(component):
             try:
                 entry = self._read.get(name) or self._catalogue.entry(name)
             except DecodeError:

@@ -285,3 +285,25 @@ def test_each_value_of_a_wrong_type_and_each_key_that_is_misspelt_is_named(tmp_p
         with pytest.raises(DecodeError) as caught:
             read(copy)
         assert named in str(caught.value), (file, key, str(caught.value))
+
+
+def test_no_layer_that_brings_a_component_is_passed_over_unread(make_layer: MakeLayer, layers: Path) -> None:
+    forms = (
+        'provides = [\n  "x",  # one\n  "libx"\n]',
+        '"has".libx = "1"',
+        "has = { a = '2', 'libx'= '1' }",
+        "[has]\nlibx='1'",
+    )
+    for number, form in enumerate((*forms, 'requires = ["libx"]', 'provides = ["libx2"]', "has = { my-libx = '1' }")):
+        make_layer(f"odd-{number}", f"{LAYER}{form}\n")
+    make_layer("row", f'{LAYER}[[release]]\nversion = "1"\nsource = "s"\n[release.has]\nlibx = "1"\n')
+    catalogue = open_catalogue({"HOME": "/nonexistent"}, [layers])
+    assert catalogue.may_bring("libx") == [*(f"odd-{number}" for number in range(len(forms))), "row"]
+    brings: dict[str, set[str]] = {}
+    for name in catalogue.layer_names():
+        layer = catalogue.entry(name)
+        if not layer.is_base:
+            for component in {name, *layer.provides, *layer.has, *(key for row in layer.releases for key in row.has)}:
+                brings.setdefault(component, set()).add(name)
+    for component, names in brings.items():
+        assert names <= {*catalogue.may_bring(component)}, component
