@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -24,11 +25,12 @@ from lumiimg.wording import count
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.fetch.store import Store
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock_file import LockFile
+    from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.python_target import PythonTarget
 
 
@@ -76,10 +78,10 @@ def complete_lock(
         known |= sources.store.digests(sorted(unknown - known.keys()), sources.on_line)
     stack = [_with_known(layer, known) for layer in lock.stack]
     if not lock.resolved:
-        below = stack[:-1] if lock.own else stack
+        wheels, below = _Wheels(lock, sources, preferred.wheels, until), stack[:-1] if lock.own else stack
         if any(wants_python(layer) for layer in below):
-            below = _with_wheels(below, lock, sources, preferred.wheels, until)
-        stack = [*below, _with_own(below, stack[-1], lock, sources, preferred.wheels, until)] if lock.own else below
+            below = wheels.of_layers(below)
+        stack = [*below, wheels.of_own(lock.own, below, stack[-1])] if lock.own else below
     return replace(lock, bootstrap=bootstrap, base=stack[0], layers=tuple(stack[1:]), resolved=True)
 
 
@@ -149,101 +151,82 @@ def _with_known(layer: LockedLayer, known: Mapping[str, str]) -> LockedLayer:
     return replace(layer, sources=tuple(kept))
 
 
-def _with_wheels(
-    stack: list[LockedLayer], lock: Lock, sources: Sources, held: Mapping[str, str], until: dt.date | None
-) -> list[LockedLayer]:
-    """Return the layers with all Python distributions that the image gets."""
-    python = _python_of(lock, next(layer.name for layer in stack if wants_python(layer)))
-    general = general_index(sources.mirrors)
-    wanted = [_wants(layer, sources) for layer in stack]
-    if until is not None:  # one day for all
-        wanted = [replace(wants, date=None) for wants in wanted]
-    until = until or newest_date(stack)
-    days = {wants.date for wants in wanted if wants.date}
-    dated = f", as of {', '.join(map(str, sorted(days | {until})))}" if until else ""
-    sources.on_line(f"resolving the requirements of {', '.join(_named(stack))} for {python}{dated}")
-    with _without_network(f"the catalogue does not have the wheels for {', '.join(_named(stack))}"):
-        found = resolve(
-            wanted,
-            python,
-            Indexes(general, sources.web, sources.cache / "uv"),
-            until=until,
-            held=held,
-            on_line=sources.on_line,
-        )
-    sources.on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
-    unknown = [wheel.url for wheels in found.values() for wheel in wheels if wheel.sha256 is None]
-    made = sources.store.digests(unknown, sources.on_line)
-    return [
-        replace(layer, wheels=tuple(_as_source(wheel, made, sources) for wheel in found[layer.name])) for layer in stack
-    ]
+@dataclass(frozen=True, slots=True)
+class _Wheels:
+    """Which Python distributions a lock gets."""
+
+    lock: Lock
+    sources: Sources
+    held: Mapping[str, str]
+    until: dt.date | None
+
+    def of_layers(self, stack: Sequence[LockedLayer]) -> list[LockedLayer]:
+        """Return the layers with all Python distributions that the image gets."""
+        names = ", ".join(layer.name for layer in stack if wants_python(layer))
+        python = self._python(names.partition(",")[0])
+        wanted = [_wants(layer, self.sources) for layer in stack]
+        if self.until is not None:  # one day for all
+            wanted = [replace(wants, date=None) for wants in wanted]
+        until = self.until or _newest_date(stack)
+        days = {wants.date for wants in wanted if wants.date}
+        dated = f", as of {', '.join(map(str, sorted(days | {until})))}" if until else ""
+        self.sources.on_line(f"resolving the requirements of {names} for {python}{dated}")
+        indexes, on_line = self._indexes(), self.sources.on_line
+        with _without_network(f"the catalogue does not have the wheels for {names}"):
+            found = resolve(wanted, python, indexes, until=until, held=self.held, on_line=on_line)
+        on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
+        wheels = self._locked(itertools.chain.from_iterable(found.values()))
+        return [replace(layer, wheels=tuple(wheels[one] for one in found[layer.name])) for layer in stack]
+
+    def of_own(self, own: OwnPackages, below: Sequence[LockedLayer], layer: LockedLayer) -> LockedLayer:
+        """Return the layer of the user's own packages with what it brings to the layers below, which stay as they are.
+
+        Raises FailedError for what cannot be had or does not go together, MissingHereError without an index.
+        """
+        from lumiimg.resolve.own_packages import refuse_other_files, resolve_own, there_of
+
+        python, on_line = self._python(OWN_PACKAGES), self.sources.on_line
+        on_line(f"resolving {own.told}, beside what is below, for {python}")
+        there = [there_of(one, is_base=at == 0) for at, one in enumerate(below)]
+        indexes = self._indexes()
+        with _without_network("the catalogue does not have the wheels of your own packages"):
+            found = resolve_own(there, own, python, indexes, until=self.until, held=self.held, on_line=on_line)
+        wheels = tuple(self._locked(found).values())
+        refuse_other_files(own, wheels)
+        on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {layer.name}")
+        return replace(layer, wheels=wheels)
+
+    def _python(self, layer: str) -> PythonTarget:
+        if self.lock.python is None:
+            raise FailedError(
+                f"no wheels can be chosen for {layer}: the Python of {self.lock.base.layer.name} is not known",
+                hint="read the base first: lumiimg adapt",
+            )
+        return self.lock.python
+
+    def _indexes(self) -> Indexes:
+        return Indexes(general_index(self.sources.mirrors), self.sources.web, self.sources.cache / "uv")
+
+    def _locked(self, found: Iterable[FoundWheel]) -> dict[FoundWheel, LockedSource]:
+        """Return wheels as a lock has them: by their addresses without a mirror, each with its digest."""
+        wheels = list(found)
+        made = self.sources.store.digests([one.url for one in wheels if one.sha256 is None], self.sources.on_line)
+        notes = {True: "", False: "its index gives no digest; it was computed at the first download"}
+        return {
+            one: LockedSource(
+                one.name,
+                "",
+                one.file,
+                one.sha256 or made[one.url],
+                self.sources.mirrors.restore(one.url),
+                notes[one.sha256 is not None],
+                one.version,
+            )
+            for one in wheels
+        }
 
 
-def _python_of(lock: Lock, layer: str) -> PythonTarget:
-    if lock.python is None:
-        raise FailedError(
-            f"no wheels can be chosen for {layer}: the Python of {lock.base.layer.name} is not known",
-            hint="read the base first: lumiimg adapt",
-        )
-    return lock.python
-
-
-def _with_own(
-    below: Sequence[LockedLayer],
-    layer: LockedLayer,
-    lock: Lock,
-    sources: Sources,
-    held: Mapping[str, str],
-    until: dt.date | None,
-) -> LockedLayer:
-    """Return the layer of the user's own packages with what it brings to the layers below, which stay as they are."""
-    from lumiimg.resolve.own_packages import refuse_other_files
-
-    found = wheels_of_own(below, lock, sources, held, until)
-    made = sources.store.digests([wheel.url for wheel in found if wheel.sha256 is None], sources.on_line)
-    wheels = tuple(_as_source(wheel, made, sources) for wheel in found)
-    if lock.own is not None:
-        refuse_other_files(lock.own, wheels)
-    sources.on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {layer.name}")
-    return replace(layer, wheels=wheels)
-
-
-def wheels_of_own(
-    below: Sequence[LockedLayer],
-    lock: Lock,
-    sources: Sources,
-    held: Mapping[str, str],
-    until: dt.date | None,
-) -> tuple[FoundWheel, ...]:
-    """Return what the user's own packages bring to layers, those of the lock or as far as they are known before it.
-
-    Raises FailedError for what cannot be had or does not go together, MissingHereError without an index.
-    """
-    from lumiimg.resolve.own_packages import resolve_own, there_of
-
-    if lock.own is None:
-        return ()
-    python = _python_of(lock, OWN_PACKAGES)
-    general = general_index(sources.mirrors)
-    sources.on_line(f"resolving {lock.own.told}, beside what is below, for {python}")
-    there = [there_of(layer, is_base=at == 0) for at, layer in enumerate(below)]
-    with _without_network("the catalogue does not have the wheels of your own packages"):
-        return resolve_own(
-            there,
-            lock.own,
-            python,
-            Indexes(general, sources.web, sources.cache / "uv"),
-            until=until,
-            held=held,
-            on_line=sources.on_line,
-        )
-
-
-def _named(stack: list[LockedLayer]) -> list[str]:
-    return [layer.name for layer in stack if wants_python(layer)]
-
-
-def newest_date(stack: list[LockedLayer]) -> dt.date | None:
+def _newest_date(stack: Sequence[LockedLayer]) -> dt.date | None:
     """Return the day of the newest release that wants Python distributions: what was there then is what is taken.
 
     Where no release says when it came out, it is the day on which the facts of the newest layer were looked at.
@@ -280,10 +263,3 @@ def _wants(layer: LockedLayer, sources: Sources) -> LayerWants:
 def _is_of_wheels(layer: LockedLayer) -> bool:
     """Whether the release comes as wheels, so that nothing of it is built."""
     return bool(layer.release and layer.release.wheels)
-
-
-def _as_source(wheel: FoundWheel, made: Mapping[str, str], sources: Sources) -> LockedSource:
-    sha256 = wheel.sha256 or made[wheel.url]
-    url = sources.mirrors.restore(wheel.url)
-    note = "" if wheel.sha256 else "its index gives no digest; it was computed at the first download"
-    return LockedSource(wheel.name, "", wheel.file, sha256, url, note, wheel.version)
