@@ -56,7 +56,7 @@ def test_it_has_what_was_asked_for_and_says_for_which_image(place: Path, demo: P
     record = json.loads(
         subprocess.run(["unsquashfs", "-cat", file, "lumiimg-venv.json"], capture_output=True, check=True).stdout
     )
-    assert record["image"]["path"] == str(demo)
+    assert record["image"] == str(demo)
     assert record["python"] == "3.13"
     assert record["packages"]["einops"] == "0.8.1"
     assert not [one for one in place.iterdir() if "partial" in one.name]
