@@ -25,16 +25,13 @@ from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
-from lumiimg.fetch.mirrors import general_index
 from lumiimg.files import refuse_places
 from lumiimg.image import open_image, refuse_empty, refuse_not_runnable
 from lumiimg.inventory.components import Inventory
-from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants
-from lumiimg.resolve.lock import LockedSource
-from lumiimg.resolve.own_packages import brought_by_layers, refuse_other_files, resolve_own
+from lumiimg.resolve.own_packages import brought_by_layers, resolve_own
 from lumiimg.resolve.own_requirements import OwnPackages, read_own
+from lumiimg.resolve.python_project import LayerRequirements
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.requirement_files import OwnRequirement
 from lumiimg.resolve.site_catalogue import SiteCatalogue
 from lumiimg.resolve.venv import MOUNT, RECORD, VenvRecord, mark_of, seen_by
 from lumiimg.secret import hidden
@@ -45,7 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.resolve.complete_lock import Sources
+    from lumiimg.fetch.store import Sources
+    from lumiimg.resolve.lock import LockedSource
 
 _WHEELS, _SCRIPT = "/lumiimg-wheels", "/lumiimg-venv.py"
 _PIP = (
@@ -59,7 +57,6 @@ _PIP = (
 )
 _LIMIT_S = 3600.0
 _SHOWN = 8
-_OF_VENV = "what every environment has"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ class VenvPlan:
     target: PythonTarget
     torch: str | None
     """Of the image, as far as it has one."""
-    wheels: tuple[FoundWheel, ...]
+    wheels: tuple[LockedSource, ...]
     own: OwnPackages
     doubt: str | None
     """Why the image may have more than is known."""
@@ -125,21 +122,12 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
     target = PythonTarget((version.major, version.minor), (glibc.major, glibc.minor))
     layers = (layer for _, layer in SiteCatalogue(catalogue).layers())
     own = replace(own, brought=brought_by_layers(layers))
-    if "pip" not in has:
-        own = replace(own, requirements=(*own.requirements, OwnRequirement("pip", _OF_VENV)))
     asked = count(len(own.requirements), "requirement")
     sources.on_line(f"resolving {asked} beside what {image.name} has, for {target}")
-    there = LayerWants("image", "", has=has, label="the image")
+    there = LayerRequirements("image", "", has=has, label="the image")
     try:
-        wheels = resolve_own(
-            [there],
-            own,
-            target,
-            Indexes(general_index(sources.mirrors), sources.web, sources.cache / "uv"),
-            until=until,
-            held={},
-            on_line=sources.on_line,
-        )
+        beside = () if "pip" in has else ("pip",)
+        wheels = resolve_own([there], own, target, sources, until=until, beside=beside)
     except FailedError as error:
         raise type(error)(
             _by_adapt(error.what, image), where=error.where, hint=_by_adapt(error.hint or "", image) or None
@@ -183,13 +171,7 @@ def make_venv(
         hint = "install squashfs-tools, or load the site's module of it; -o FOLDER/ needs none"
         raise MissingHereError("mksquashfs is not on PATH", hint=hint)
     mark = mark_of(plan.image)
-    made = sources.store.digests([wheel.url for wheel in plan.wheels if wheel.sha256 is None], sources.on_line)
-    locked = [
-        LockedSource(one.name, "", one.file, one.sha256 or made[one.url], one.url, "", one.version)
-        for one in plan.wheels
-    ]
-    refuse_other_files(plan.own, [one for one in locked if one.name != "pip"])
-    files = sources.store.sources(locked, sources.on_line)
+    files = sources.store.sources(plan.wheels, sources.on_line)
     with scratch_folder(output.absolute().parent if as_folder else sources.cache / "venv") as scratch:
         folder, wheels = scratch / "venv", scratch / "wheels"
         folder.mkdir()
@@ -204,7 +186,7 @@ def make_venv(
             image_mark=mark,
             python=_python_of(plan),
             torch=plan.torch,
-            requirements=tuple(one.text for one in plan.own.requirements if one.where != _OF_VENV),
+            requirements=plan.own.texts,
             packages={one.name: one.version for one in plan.wheels},
             made_by=f"lumiimg {__version__}",
         )

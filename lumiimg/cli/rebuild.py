@@ -23,13 +23,13 @@ from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import without_passwords
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode
+from lumiimg.fetch.store import Sources
 from lumiimg.files import file_sha256
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import ImageDiff, compare
 from lumiimg.report.text import show
 from lumiimg.report.views.build import start_document
-from lumiimg.resolve.complete_lock import Sources
 from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import to_record

@@ -24,7 +24,7 @@ from lumiimg.resolve.request_options import RequestOptions, request_of
 from lumiimg.secret import known_secrets
 
 if TYPE_CHECKING:
-    from lumiimg.resolve.complete_lock import Sources
+    from lumiimg.fetch.store import Sources
 
 
 def resolve_request(arguments: argparse.Namespace, *, images: Mapping[str, Layer] | None = None) -> Plan:
@@ -72,8 +72,10 @@ def open_sources(arguments: argparse.Namespace) -> Sources:
 
     Raises BadInputError.
     """
-    from lumiimg.fetch.store import Store  # a plan that asks no server needs neither
-    from lumiimg.resolve.complete_lock import Sources
+    from lumiimg.fetch.store import (
+        Sources,
+        Store,  # a plan that asks no server needs neither
+    )
 
     mirrors, web, folder = mirrors_of(arguments), Http(offline=arguments.offline), read_settings(os.environ).cache
     store = Store(folder / "sources", web, mirrors, vars(arguments).get("jobs", 1))

@@ -24,7 +24,7 @@ _MOST_FILES = 100_000
 _WORD = 300
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _ABSENT = frozenset({403, 404})
-"""PyTorch's index answers 403 for a project that it does not have (closure.py)."""
+"""PyTorch's index answers 403 for a project that it does not have (resolve/python_project.py)."""
 _WHEEL = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(-[0-9][^-]*)?-(?P<tags>[^-]+-[^-]+-[^-]+)\.whl")
 
 

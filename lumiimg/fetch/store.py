@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial as bound
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -207,3 +207,16 @@ def _copy(location: str, target: Path) -> None:
 def _file_stamp(file: Path) -> tuple[int, int, int]:
     seen = file.stat()
     return seen.st_ino, seen.st_size, seen.st_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where downloads and answers of servers come from, in one command."""
+
+    web: Http
+    store: Store
+    mirrors: Mirrors
+    cache: Path
+    """Where what is fetched is kept."""
+    on_line: Callable[[str], None]
+    """Is given a line about what is fetched."""

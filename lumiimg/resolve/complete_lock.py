@@ -12,38 +12,25 @@ from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.templates import expand
 from lumiimg.errors import FailedError, MissingHereError
-from lumiimg.fetch.http import Http, ReplacedError
-from lumiimg.fetch.mirrors import Mirrors, general_index
+from lumiimg.fetch.http import ReplacedError
 from lumiimg.fetch.registry import resolve_image
 from lumiimg.resolve.archive_requirements import read_requirements
 from lumiimg.resolve.base_digest import digest_of_file, known_digest, note_digest
-from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants, resolve
 from lumiimg.resolve.context import NO_PREFERENCES, Preferences
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
+from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels, with_digests
 from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from lumiimg.fetch.store import Store
+    from lumiimg.fetch.store import Sources
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock_file import LockFile
     from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.python_target import PythonTarget
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where answers come from."""
-
-    web: Http
-    store: Store
-    mirrors: Mirrors
-    cache: Path
-    """Where what is fetched is kept."""
-    on_line: Callable[[str], None]
 
 
 BaseDigest = Literal["asked", "noted", "open"]
@@ -157,43 +144,39 @@ class _Wheels:
 
     lock: Lock
     sources: Sources
-    held: Mapping[str, str]
+    preferred: Mapping[str, str]
     until: dt.date | None
 
     def of_layers(self, stack: Sequence[LockedLayer]) -> list[LockedLayer]:
         """Return the layers with all Python distributions that the image gets."""
         names = ", ".join(layer.name for layer in stack if wants_python(layer))
         python = self._python(names.partition(",")[0])
-        wanted = [_wants(layer, self.sources) for layer in stack]
+        wanted = [_requirements_of(layer, self.sources) for layer in stack]
         if self.until is not None:  # one day for all
             wanted = [replace(wants, date=None) for wants in wanted]
         until = self.until or _newest_date(stack)
         days = {wants.date for wants in wanted if wants.date}
         dated = f", as of {', '.join(map(str, sorted(days | {until})))}" if until else ""
         self.sources.on_line(f"resolving the requirements of {names} for {python}{dated}")
-        indexes, on_line = self._indexes(), self.sources.on_line
         with _without_network(f"the catalogue does not have the wheels for {names}"):
-            found = resolve(wanted, python, indexes, until=until, held=self.held, on_line=on_line)
-        on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
-        wheels = self._locked(itertools.chain.from_iterable(found.values()))
-        return [replace(layer, wheels=tuple(wheels[one] for one in found[layer.name])) for layer in stack]
+            found = resolve_wheels(wanted, python, self.sources, until=until, preferred=self.preferred)
+        self.sources.on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
+        wheels = {one.name: one for one in with_digests([*itertools.chain(*found.values())], self.sources)}
+        return [replace(layer, wheels=tuple(wheels[one.name] for one in found[layer.name])) for layer in stack]
 
     def of_own(self, own: OwnPackages, below: Sequence[LockedLayer], layer: LockedLayer) -> LockedLayer:
         """Return the layer of the user's own packages with what it brings to the layers below, which stay as they are.
 
         Raises FailedError for what cannot be had or does not go together, MissingHereError without an index.
         """
-        from lumiimg.resolve.own_packages import refuse_other_files, resolve_own, there_of
+        from lumiimg.resolve.own_packages import installed_layer, resolve_own
 
-        python, on_line = self._python(OWN_PACKAGES), self.sources.on_line
-        on_line(f"resolving {own.told}, beside what is below, for {python}")
-        there = [there_of(one, is_base=at == 0) for at, one in enumerate(below)]
-        indexes = self._indexes()
+        python = self._python(OWN_PACKAGES)
+        self.sources.on_line(f"resolving {own.told}, beside what is below, for {python}")
+        there = [installed_layer(one, is_base=at == 0) for at, one in enumerate(below)]
         with _without_network("the catalogue does not have the wheels of your own packages"):
-            found = resolve_own(there, own, python, indexes, until=self.until, held=self.held, on_line=on_line)
-        wheels = tuple(self._locked(found).values())
-        refuse_other_files(own, wheels)
-        on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {layer.name}")
+            wheels = resolve_own(there, own, python, self.sources, until=self.until, preferred=self.preferred)
+        self.sources.on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {layer.name}")
         return replace(layer, wheels=wheels)
 
     def _python(self, layer: str) -> PythonTarget:
@@ -203,27 +186,6 @@ class _Wheels:
                 hint="read the base first: lumiimg adapt",
             )
         return self.lock.python
-
-    def _indexes(self) -> Indexes:
-        return Indexes(general_index(self.sources.mirrors), self.sources.web, self.sources.cache / "uv")
-
-    def _locked(self, found: Iterable[FoundWheel]) -> dict[FoundWheel, LockedSource]:
-        """Return wheels as a lock has them: by their addresses without a mirror, each with its digest."""
-        wheels = list(found)
-        made = self.sources.store.digests([one.url for one in wheels if one.sha256 is None], self.sources.on_line)
-        notes = {True: "", False: "its index gives no digest; it was computed at the first download"}
-        return {
-            one: LockedSource(
-                one.name,
-                "",
-                one.file,
-                one.sha256 or made[one.url],
-                self.sources.mirrors.restore(one.url),
-                notes[one.sha256 is not None],
-                one.version,
-            )
-            for one in wheels
-        }
 
 
 def _newest_date(stack: Sequence[LockedLayer]) -> dt.date | None:
@@ -236,7 +198,7 @@ def _newest_date(stack: Sequence[LockedLayer]) -> dt.date | None:
     return max(dates or [layer.layer.date for layer in wanting], default=None)
 
 
-def _wants(layer: LockedLayer, sources: Sources) -> LayerWants:
+def _requirements_of(layer: LockedLayer, sources: Sources) -> LayerRequirements:
     """Return what a layer wants of Python; for its requirement files its archives are fetched."""
     release = layer.release
     without = tuple(canonicalize_name(name) for name in (release.without if release else ()))
@@ -248,7 +210,7 @@ def _wants(layer: LockedLayer, sources: Sources) -> LayerWants:
             where = f"the layer {layer.name}, {source.location}"
             requires += read_requirements(archive, known.requirements, without, where)
     versions = {**layer.layer.has, **(release.has if release else {})}
-    return LayerWants(
+    return LayerRequirements(
         name=layer.name,
         version=release.version if release else "",
         pins=release.wheels if release else (),

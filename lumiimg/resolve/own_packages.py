@@ -6,7 +6,6 @@ that it is about.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +16,26 @@ from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.catalog.templates import expand
 from lumiimg.errors import RefusedError
 from lumiimg.gpu.cuda import instead_of, is_of_cuda
-from lumiimg.resolve.closure import ROCM_TRITONS, THIS_IMAGE, TRITON, FoundWheel, Indexes, LayerWants, resolve
 from lumiimg.resolve.lock import LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.own_requirements import OF_TORCH, OwnPackages
+from lumiimg.resolve.python_project import (
+    ROCM_TRITONS,
+    THIS_IMAGE,
+    TRITON,
+    LayerRequirements,
+    is_named,
+    resolve_wheels,
+    with_digests,
+)
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.uv import NoSolutionError
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.layers import Layer
+    from lumiimg.fetch.store import Sources
     from lumiimg.resolve.python_target import PythonTarget
     from lumiimg.resolve.requirement_files import OwnRequirement
     from lumiimg.resolve.stack import Stack
@@ -128,16 +136,18 @@ def _add_triton(there: dict[str, Any]) -> None:
 
 
 def resolve_own(
-    below: Sequence[LayerWants],
+    below: Sequence[LayerRequirements],
     own: OwnPackages,
     target: PythonTarget,
-    indexes: Indexes,
+    sources: Sources,
     *,
     until: dt.date | None,
-    held: Mapping[str, str],
-    on_line: Callable[[str], None],
-) -> tuple[FoundWheel, ...]:
-    """Return the wheels that own packages bring to what is there (`there_of`); `held` are versions to keep if they fit.
+    preferred: Mapping[str, str] | None = None,
+    beside: Sequence[str] = (),
+) -> tuple[LockedSource, ...]:
+    """Return the wheels that own packages bring to what is there (`installed_layer`), each with its digest.
+
+    `preferred` are versions to keep where they fit; `beside` are projects that lumiimg adds.
 
     Raises RefusedError for what is CUDA's, or a layer's; FailedError for what cannot be had, or does not go together.
     """
@@ -152,14 +162,13 @@ def resolve_own(
         _refuse(own, {*there}, parents)
 
     try:
-        found = resolve(
+        found = resolve_wheels(
             below,
             target,
-            indexes,
+            sources,
             until=until,
-            held=held,
-            on_line=on_line,
-            requirements=own.texts,
+            preferred=preferred or {},
+            requirements=(*own.texts, *beside),
             refuse=refuse,
         )
     except NoSolutionError as error:
@@ -170,29 +179,27 @@ def resolve_own(
     wants_torch = (one for one in wheels if one.name in of_torch)
     compiled = [f"{one.name} {one.version}" for one in wants_torch if not one.file.endswith("-any.whl")]
     if compiled:
-        on_line(
+        sources.on_line(
             "compiled for a torch of the index, so that only an import shows whether it loads with that of the image: "
             f"{', '.join(compiled[:_SHOWN])}"
         )
-    return wheels
+    locked = with_digests(wheels, sources)
+    _refuse_other_files(own, [wheel for wheel in locked if wheel.name not in beside])
+    return locked
 
 
 def _hint(said: str, own: OwnPackages, there: Mapping[str, tuple[str, str]]) -> str:
     """Return what to do about a refusal of uv's: the lines that it names, or the layer that makes what they require."""
-
-    def is_named(name: str) -> bool:
-        return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", said) is not None
-
     for name in own.brought.keys() - there.keys():
-        if is_named(name):
+        if is_named(name, said):
             return f"the {name} of the index is not made for this image: --add {own.brought[name]}"
-    lines = [f"{one.where} ({one.text})" for one in own.requirements if is_named(one.name)]
-    has = [f"{who} has {name} {version}" for name, (version, who) in there.items() if is_named(name)]
+    lines = [f"{one.where} ({one.text})" for one in own.requirements if is_named(one.name, said)]
+    has = [f"{who} has {name} {version}" for name, (version, who) in there.items() if is_named(name, said)]
     change = f"change {_joined(lines)}: " if lines else ""
     return f"{change}{_joined([*has, _STAYS])}"
 
 
-def _versions(below: Sequence[LayerWants]) -> dict[str, tuple[str, str]]:
+def _versions(below: Sequence[LayerRequirements]) -> dict[str, tuple[str, str]]:
     """Return the version of each distribution that is there, and who has it."""
     found: dict[str, tuple[str, str]] = {}
     for layer in below:
@@ -220,7 +227,7 @@ def _joined(facts: Sequence[str]) -> str:
     return f"{'; '.join(facts[:_SHOWN])}{more}"
 
 
-def there_of(layer: LockedLayer, *, is_base: bool) -> LayerWants:
+def installed_layer(layer: LockedLayer, *, is_base: bool) -> LayerRequirements:
     """Return a layer of a lock as one that is in the image, with every distribution that it brings.
 
     What is in the general index stays a requirement in its one version, so that its extras are known.
@@ -237,7 +244,7 @@ def there_of(layer: LockedLayer, *, is_base: bool) -> LayerWants:
     of_index |= {wheel.name: f"{wheel.name}=={wheel.version}" for wheel in layer.wheels if wheel.name not in pins}
     if release and release.indexes:
         has |= {name: next(spec.version for spec in pin.specifier) for name, pin in pins.items()}
-    return LayerWants(
+    return LayerRequirements(
         layer.name,
         layer.release.version if layer.release else "",
         requires=tuple(of_index.values()),
@@ -281,7 +288,7 @@ def _line_for(name: str, own: OwnPackages, parents: Mapping[str, frozenset[str]]
     return None, ""
 
 
-def refuse_other_files(own: OwnPackages, wheels: Sequence[LockedSource]) -> None:
+def _refuse_other_files(own: OwnPackages, wheels: Sequence[LockedSource]) -> None:
     """Raise RefusedError where hashes are named, and a wheel has none of them: as for pip, one hash means all."""
     named = {one.name: set[str]() for one in own.requirements}
     for one in own.requirements:

@@ -10,7 +10,7 @@ import json
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,7 +21,9 @@ from urllib.parse import quote, unquote
 from packaging.requirements import Requirement
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.fetch.mirrors import PYPI
+from lumiimg.fetch.http import Http
+from lumiimg.fetch.mirrors import PYPI, Mirrors
+from lumiimg.fetch.store import Sources, Store
 from tests.shared.loopback import Asked, Reply, listening, part
 from tests.shared.oci_builder import MANIFEST, Layout, digest
 
@@ -236,3 +238,9 @@ def _index(world: World, path: str, projects: dict[str, dict[str, tuple[str, ...
         yanked = "it was wrong" if f"{name} {version}" in world.yanked else False
         files.append({**offered, "core-metadata": world.metadata, "yanked": yanked})
     return _page(name, files)
+
+
+def sources_at(index: str, folder: Path, on_line: Callable[[str], None] = print) -> Sources:
+    """Return where downloads come from, with this index of Python packages and the cache in a folder."""
+    web, mirrors = Http(), Mirrors({PYPI: index})
+    return Sources(web, Store(folder / "sources", web, mirrors), mirrors, folder, on_line)

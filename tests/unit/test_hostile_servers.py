@@ -32,13 +32,14 @@ from lumiimg.fetch.registry import (
 )
 from lumiimg.fetch.store import Store
 from lumiimg.resolve import uv
-from lumiimg.resolve.closure import Indexes, LayerWants, resolve
+from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels
 from lumiimg.resolve.python_target import PythonTarget
 from tests.shared.build_machine import build_machine
 from tests.shared.hostile_server import serving
 from tests.shared.loopback import Reply, listening
 from tests.shared.programs import EVERYTHING
 from tests.shared.tls import CERTIFICATE
+from tests.shared.world import sources_at
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -105,16 +106,16 @@ def _token(url: str, _: Path) -> None:
 
 
 def _index(url: str, folder: Path) -> None:
-    wants = LayerWants("a", "1", pins=("egg==1.0",))
-    indexes = Indexes(f"{url}/simple", Http(), folder / "uv")
-    resolve([wants], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=lambda _: None)
+    wants = LayerRequirements("a", "1", pins=("egg==1.0",))
+    sources = sources_at(f"{url}/simple", folder)
+    resolve_wheels([wants], PythonTarget((3, 12), (2, 39)), sources, until=None, preferred={})
 
 
 def _general_index(url: str, folder: Path) -> None:
     """The one that uv alone asks."""
-    wants = LayerWants("a", "1", requires=("egg",))
-    indexes = Indexes(f"{url}/simple", Http(), folder / "uv")
-    resolve([wants], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=lambda _: None)
+    wants = LayerRequirements("a", "1", requires=("egg",))
+    sources = sources_at(f"{url}/simple", folder)
+    resolve_wheels([wants], PythonTarget((3, 12), (2, 39)), sources, until=None, preferred={})
 
 
 def _wheel(url: str, folder: Path) -> None:

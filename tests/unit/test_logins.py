@@ -24,14 +24,15 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import ExitCode, FailedError, LumiimgError
 from lumiimg.fetch.daemon import save_from_daemon
 from lumiimg.fetch.http import Http
-from lumiimg.resolve import closure
-from lumiimg.resolve.closure import Indexes, LayerWants, resolve
+from lumiimg.resolve import python_project
+from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels
 from lumiimg.resolve.python_target import PythonTarget
 from tests.shared.build_machine import build_machine
 from tests.shared.layer_builder import BASE, MakeLayer
 from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.programs import needs
 from tests.shared.tls import CERTIFICATE, certified
+from tests.shared.world import sources_at
 
 if TYPE_CHECKING:
     from lumiimg.build.builder import ImageBuild
@@ -105,11 +106,11 @@ def write_netrc(home: Path, text: str) -> None:
 
 
 def by_uv(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closure, "_index_of", lambda _, indexes, __: indexes[0])
-    layer = LayerWants("a", "1", pins=("egg==1.0",), indexes=(f"{url}/whl",), requires=("ham",))
-    indexes = Indexes(f"{url}/simple", Http(), folder / "uv")
+    monkeypatch.setattr(python_project, "_index_of", lambda _, indexes, __: indexes[0])
+    layer = LayerRequirements("a", "1", pins=("egg==1.0",), indexes=(f"{url}/whl",), requires=("ham",))
+    sources = sources_at(f"{url}/simple", folder)
     with pytest.raises(LumiimgError):
-        resolve([layer], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=print)
+        resolve_wheels([layer], PythonTarget((3, 12), (2, 39)), sources, until=None, preferred={})
 
 
 def by_docker(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,10 +198,10 @@ def test_the_lock_that_comes_of_an_index_with_a_login_has_none(tls: Server, home
         )
 
     tls.leads = answer
-    indexes = Indexes(f"{tls.url}/simple", Http(), tmp_path / "uv")
-    layer = LayerWants("a", "1", pins=("egg==1.0",), indexes=(f"{tls.url}/whl",))
-    found = resolve([layer], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=print)
-    assert [wheel.url for wheel in found["a"]] == [f"{tls.url}/{file}"]
+    sources = sources_at(f"{tls.url}/simple", tmp_path)
+    layer = LayerRequirements("a", "1", pins=("egg==1.0",), indexes=(f"{tls.url}/whl",))
+    found = resolve_wheels([layer], PythonTarget((3, 12), (2, 39)), sources, until=None, preferred={})
+    assert [wheel.location for wheel in found["a"]] == [f"{tls.url}/{file}"]
 
 
 @pytest.mark.threat

@@ -24,12 +24,13 @@ from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.fetch.reference import parse_reference
 from lumiimg.fetch.registry import resolve_image
 from lumiimg.fetch.store import Store
-from lumiimg.resolve.closure import Indexes, LayerWants, resolve
+from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels
 from lumiimg.resolve.python_target import PythonTarget
 from tests.shared.hostile_server import serving
 from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.programs import patient
 from tests.shared.tls import CERTIFICATE, certified
+from tests.shared.world import sources_at
 
 ENDLESS = b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"
 """What a server says first, and then again and again; test_hostile_servers.py has more of them."""
@@ -214,6 +215,6 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
 
 
 def _resolved(index: str) -> None:
-    indexes = Indexes(index, Http(), Path("uv"))
-    wants = LayerWants("a", "1", requires=("egg",))
-    resolve([wants], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=lambda _: None)
+    sources = sources_at(index, Path())
+    wants = LayerRequirements("a", "1", requires=("egg",))
+    resolve_wheels([wants], PythonTarget((3, 12), (2, 39)), sources, until=None, preferred={})

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import packaging.tags
 import pytest
@@ -17,13 +17,16 @@ import pytest
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, general_index
-from lumiimg.resolve import closure, uv
+from lumiimg.resolve import python_project, uv
 from lumiimg.resolve.archive_requirements import read_requirements
-from lumiimg.resolve.closure import CudaError, Indexes, LayerWants, resolve
+from lumiimg.resolve.python_project import CudaError, LayerRequirements, resolve_wheels
 from lumiimg.resolve.python_target import PythonTarget
 from tests.shared.loopback import Reply, listening
 from tests.shared.tls import ANOTHER, CERTIFICATE, certified
-from tests.shared.world import World, archive_of, serve
+from tests.shared.world import World, archive_of, serve, sources_at
+
+if TYPE_CHECKING:
+    from lumiimg.resolve.lock import LockedSource
 
 UBUNTU = PythonTarget((3, 12), (2, 39))
 DIGEST = "a" * 64
@@ -96,12 +99,11 @@ def chosen(
 ) -> dict[str, dict[str, str]]:
     """Return the versions by layer."""
     wants = [
-        LayerWants(**{**layer, "indexes": tuple(f"{world.url}{index}" for index in layer.get("indexes", ()))})
+        LayerRequirements(**{**layer, "indexes": tuple(f"{world.url}{index}" for index in layer.get("indexes", ()))})
         for layer in layers
     ]
-    indexes = Indexes(f"{world.url}/pypi/simple", Http(), tmp_path / "uv")
-    said = (lines if lines is not None else []).append
-    found = resolve(wants, UBUNTU, indexes, until=until, held=held or {}, on_line=said)
+    sources = sources_at(f"{world.url}/pypi/simple", tmp_path, (lines if lines is not None else []).append)
+    found = resolve_wheels(wants, UBUNTU, sources, until=until, preferred=held or {})
     return {layer: {wheel.name: wheel.version for wheel in wheels} for layer, wheels in found.items()}
 
 
@@ -137,9 +139,9 @@ def test_an_index_that_forbids_is_an_error_but_that_of_pytorch_means_that_it_has
             return Response(url, 403 if "pytorch" in url else 200, {}, b"")
 
     pypi = f"{world.url}/pypi/simple"
-    assert closure._index_of("egg", ["https://download.pytorch.org/whl/rocm6.4", pypi], Forbidding()) == pypi
+    assert python_project._index_of("egg", ["https://download.pytorch.org/whl/rocm6.4", pypi], Forbidding()) == pypi
     with pytest.raises(FailedError, match="answers 403"):
-        closure._index_of("egg", ["https://download.notpytorch.org/whl/rocm6.4", pypi], Forbidding())
+        python_project._index_of("egg", ["https://download.notpytorch.org/whl/rocm6.4", pypi], Forbidding())
 
 
 # --- dates
@@ -220,13 +222,13 @@ def test_a_wheel_whose_metadata_is_of_another_is_refused(
     assert "Package metadata name `yolk` does not match given name `egg`" in said
 
 
-def settled(*files: str, urls: Sequence[str] = ()) -> closure.FoundWheel:
+def settled(*files: str, urls: Sequence[str] = ()) -> LockedSource:
     """Return the wheel that is taken of what uv says of egg 1.0."""
     wheels = [
         {"name": file, "url": url, "hashes": {"sha256": DIGEST}}
         for file, url in zip(files, urls or [f"https://h.test/{file}" for file in files], strict=True)
     ]
-    return closure._wheel({"name": "egg", "version": "1.0", "wheels": wheels}, UBUNTU)
+    return python_project._wheel({"name": "egg", "version": "1.0", "wheels": wheels}, UBUNTU)
 
 
 @pytest.mark.threat
@@ -258,7 +260,7 @@ def test_a_file_name_that_is_not_a_safe_one_of_this_project_is_passed_over() -> 
 def test_an_index_with_tls_does_not_lead_to_a_wheel_without(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(closure._Project, "is_plain", False)
+    monkeypatch.setattr(python_project._Project, "is_plain", False)
     said = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg",)})
     assert "with TLS, links to a wheel without: http://127.0.0.1" in said
 
@@ -272,7 +274,7 @@ def test_uv_vouches_for_an_index_by_the_certificate_that_counts_for_all_else(
     with serve(World(wheels={"egg": {"1.0": ()}}), certified()) as world:
         pinned = {"name": "a", "version": "1", "pins": ("egg==1.0",)}  # a page that is asked for here, then by uv
         assert chosen(world, tmp_path, pinned) == {"a": {"egg": "1.0"}}
-        monkeypatch.setattr(closure, "_index_of", lambda _, indexes, __: indexes[0])
+        monkeypatch.setattr(python_project, "_index_of", lambda _, indexes, __: indexes[0])
         for name in bundles:
             monkeypatch.setenv(name, str(ANOTHER))
         said = refusal(world, tmp_path / "again", pinned)
@@ -316,9 +318,9 @@ def test_where_uv_has_no_memory_that_is_said_with_the_indexes(
     """A stand-in for uv ends as the real one was seen to."""
     program = tmp_path / "uv-program"
     monkeypatch.setattr(uv, "find_uv", lambda *_: str(program))
-    monkeypatch.setattr(closure, "_index_of", lambda _, indexes, __: indexes[0])
-    wants = LayerWants("a", "1", pins=("ham==1.0",), indexes=("https://host.test/whl",), requires=("egg",))
-    indexes = Indexes(f"{world.url}/pypi/simple", Http(), tmp_path / "uv")
+    monkeypatch.setattr(python_project, "_index_of", lambda _, indexes, __: indexes[0])
+    wants = LayerRequirements("a", "1", pins=("ham==1.0",), indexes=("https://host.test/whl",), requires=("egg",))
+    sources = sources_at(f"{world.url}/pypi/simple", tmp_path)
     for end in (
         "kill -KILL $$",
         "kill -SEGV $$",
@@ -331,7 +333,7 @@ def test_where_uv_has_no_memory_that_is_said_with_the_indexes(
         with pytest.raises(
             FailedError, match=r"not enough memory .* may use 4 GiB, and asked 127\.0\.0\.1, host\.test"
         ):
-            resolve([wants], UBUNTU, indexes, until=None, held={}, on_line=print)
+            resolve_wheels([wants], UBUNTU, sources, until=None, preferred={})
 
 
 def test_uv_is_the_one_beside_lumiimg_or_on_path_and_none_out_of_a_cache(

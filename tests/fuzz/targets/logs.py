@@ -31,8 +31,8 @@ from lumiimg.nccl.sources import blocks, refuse_binary
 from lumiimg.report.json_output import json_text
 from lumiimg.report.text import show
 from lumiimg.report.views.log import log_document
-from lumiimg.resolve import closure, uv
-from lumiimg.resolve.closure import CudaError
+from lumiimg.resolve import python_project, uv
+from lumiimg.resolve.python_project import CudaError
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import FIXTURES, answering, parts, printed, scratch, text_of, written
 
@@ -139,7 +139,7 @@ def _probe(data: bytes) -> None:
     "nccl.node_names.folded",
     "cluster.nodes.slurm.seconds",
     "resolve.uv.first_paragraph",
-    "resolve.closure._parents",
+    "resolve.python_project._parents",
     refuses=(BadInputError, MissingHereError),
     rounds=120,
 )
@@ -151,7 +151,7 @@ def _programs(data: bytes) -> str:
     failures.explain(text)
     failures.telling_line(text)
     with contextlib.suppress(CudaError):
-        closure.refuse_cuda(closure._parents(text))
+        python_project.refuse_cuda(python_project._parents(text))
     with answering(host_node, data), mock.patch("shutil.which", return_value="/bin/scontrol"):
         host_node.slurm_version(_ENVIRONMENT)
     with contextlib.suppress(MissingHereError), answering(mirrors, data):

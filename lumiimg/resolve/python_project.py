@@ -12,6 +12,7 @@ import re
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -25,9 +26,9 @@ from lumiimg.catalog.needs import is_version
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.fetch.http import Http, display_url, require_tls_or_digest
-from lumiimg.fetch.mirrors import validated_url
+from lumiimg.fetch.mirrors import general_index, validated_url
 from lumiimg.gpu.cuda import is_of_cuda
-from lumiimg.resolve.lock import STAGED_FILE
+from lumiimg.resolve.lock import STAGED_FILE, LockedSource
 from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.resolve.uv import NoSolutionError, NoTimesError, compile_lock, compile_versions
 
@@ -35,12 +36,16 @@ if TYPE_CHECKING:
     import datetime as dt
     from pathlib import Path
 
+    from lumiimg.fetch.store import Sources
     from lumiimg.resolve.python_target import PythonTarget
 
 TRITON = "triton"
 ROCM_TRITONS = ("pytorch-triton-rocm", "triton-rocm")
 """What PyTorch calls its triton for ROCm: up to 2.9, and from then on. Source: METADATA of torch at its own index."""
 _LAYER = "layer-"
+_SHOWN = 8
+_UV = "uv"
+"""In the cache: what uv keeps."""
 THIS_IMAGE = "this-image"
 """What uv calls the project, whose requirements are the layers and the user's own."""
 _PAGE_LIMIT_BYTES = 64 * 1024 * 1024
@@ -55,7 +60,7 @@ class CudaError(FailedError):
 
 
 @dataclass(frozen=True, slots=True)
-class LayerWants:
+class LayerRequirements:
     """What one layer wants of Python."""
 
     name: str
@@ -85,116 +90,131 @@ class LayerWants:
         return f"{_LAYER}{canonicalize_name(self.name)}"
 
     @property
-    def as_there(self) -> LayerWants:
+    def as_installed(self) -> LayerRequirements:
         """The layer as one that is in the image already, so that no index is asked for anything of it."""
         pinned = {one.name: spec.version for one in map(Requirement, self.pins) for spec in one.specifier}
         return replace(self, pins=(), requires=(), has={**(self.has or {}), **pinned})
 
 
-@dataclass(frozen=True, slots=True)
-class Indexes:
-    """Where wheels come from."""
-
-    general: str
-    web: Http
-    cache: Path
-    """What uv keeps of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundWheel:
-    """A wheel that an index offers."""
-
-    name: str
-    version: str
-    file: str
-    url: str
-    sha256: str | None
-    """None where the index gives none."""
-
-
-def resolve(
-    layers: Sequence[LayerWants],
+def resolve_wheels(
+    layers: Sequence[LayerRequirements],
     target: PythonTarget,
-    indexes: Indexes,
+    sources: Sources,
     *,
     until: dt.date | None,
-    held: Mapping[str, str],
-    on_line: Callable[[str], None],
+    preferred: Mapping[str, str],
     requirements: Sequence[str] = (),
     refuse: Callable[[Mapping[str, frozenset[str]]], None] | None = None,
-) -> dict[str, tuple[FoundWheel, ...]]:
+) -> dict[str, tuple[LockedSource, ...]]:
     """Return the wheels of each layer: its own, and those that it is the first to require, by name; under the name
-    OWN_PACKAGES those that the user's `requirements` bring beside them.
+    OWN_PACKAGES those that the user's `requirements` bring beside them. One whose index gives no digest has none yet.
 
-    Nothing is taken that was uploaded after the end of the day `until`, but for what is pinned; `held` are versions to
-    keep where they still fit. Layers of an earlier day come first, as of that day: what they get then stays where it
-    goes together with the layers of later days, so that a new layer does not bring an old one what it never met.
+    Nothing is taken that was uploaded after the end of the day `until`, but for what is pinned; `preferred` are
+    versions to keep where they still fit. Layers of an earlier day come first, as of that day: what they get then stays
+    where it goes together with the layers of later days, so that a new layer does not bring an old one what it never
+    met.
 
     `refuse` raises for a project that is not to come in, by who requires each; None: for those of CUDA (`refuse_cuda`).
 
     Raises FailedError for what cannot be had, NoSolutionError for what does not go together, CudaError where CUDA comes
     in.
     """
-    require_tls_or_digest(indexes.general)
+    general = general_index(sources.mirrors)
+    require_tls_or_digest(general)
     pins = _pins(layers)
-    of = {name: _index_of(name, layer.indexes or (indexes.general,), indexes.web) for name, (_, layer) in pins.items()}
+    of = {name: _index_of(name, layer.indexes or (general,), sources.web) for name, (_, layer) in pins.items()}
+    made = partial(_project, of=of, general=general, offline=sources.web.offline)
     for day in sorted({layer.date for layer in layers if layer.date and until and layer.date < until}):
-        of_day = [layer if layer.date and layer.date <= day else layer.as_there for layer in layers]
-        held = {**held, **_as_of(day, _project(of_day, of, indexes), target, indexes, held)}
-    project = _project(layers, of, indexes, requirements)
-    with scratch_folder(indexes.cache.parent) as folder:
-        project.write(folder, held)
+        of_day = [layer if layer.date and layer.date <= day else layer.as_installed for layer in layers]
+        preferred = {**preferred, **_as_of(day, made(of_day), target, sources.cache, preferred)}
+    project = made(layers, requirements=requirements)
+    cache = sources.cache / _UV
+    with scratch_folder(sources.cache) as folder:
+        project.write(folder, preferred)
         try:
             project.configure(folder, until)
             try:
-                packages, noted, warned = compile_lock(folder, target, indexes.cache)
+                packages, noted, warned = compile_lock(folder, target, cache)
             except NoTimesError:
-                on_line(f"the index gives no upload times, so the date {until} has no effect")
+                sources.on_line(f"the index gives no upload times, so the date {until} has no effect")
                 until = None
                 project.configure(folder, until)
-                packages, noted, warned = compile_lock(folder, target, indexes.cache)
+                packages, noted, warned = compile_lock(folder, target, cache)
         except NoSolutionError as error:
-            if until and error.is_by_date:
-                by_date = f"uploads after {until} are excluded: use another date with --exclude-newer"
-                error.hint = by_date if requirements else f"{by_date}, or ask for another release"
-            error.hint = error.hint or (None if requirements else "ask for another release")
+            error.hint = _hint(error, pins, until, has_own=bool(requirements))
             raise
     parents = _parents(noted)
     (refuse or refuse_cuda)(parents)
     for line in warned:
-        on_line(line)
+        sources.on_line(line)
     wheels = [_wheel(one, target) for one in packages if "archive" not in one]
-    if (plain := [one for one in wheels if one.url.startswith("http:")]) and not project.is_plain:
-        raise FailedError(f"its index, with TLS, links to a wheel without: {plain[0].url[:200]}, which is not followed")
+    if (plain := [one.location for one in wheels if one.location.startswith("http:")]) and not project.is_plain:
+        raise FailedError(f"its index, with TLS, links to a wheel without: {plain[0][:200]}, which is not followed")
     return _assigned(layers, wheels, parents)
 
 
+def _hint(
+    error: NoSolutionError, pins: Mapping[str, tuple[str, LayerRequirements]], until: dt.date | None, *, has_own: bool
+) -> str | None:
+    """Return what to do about a refusal of uv's, with the layers of what is pinned; None: the user's lines decide."""
+    if until and error.is_by_date:
+        by_date = f"uploads after {until} are excluded: use another date with --exclude-newer"
+        return by_date if has_own else f"{by_date}, or ask for another release"
+    pinned = [f"{layer.title} pins {pin}" for name, (pin, layer) in pins.items() if is_named(name, error.what)]
+    return None if has_own else "; ".join([*pinned[:_SHOWN], "ask for another release"])
+
+
+def is_named(project: str, text: str) -> bool:
+    """Whether a sentence of uv's names a project."""
+    return re.search(rf"(?<![\w.-]){re.escape(project)}(?![\w.-])", text) is not None
+
+
+def with_digests(wheels: Sequence[LockedSource], sources: Sources) -> tuple[LockedSource, ...]:
+    """Return wheels as a lock has them: by addresses that hold without a mirror, each with its digest, which is that of
+    the first download where the index gives none.
+    """
+    made = sources.store.digests([wheel.location for wheel in wheels if wheel.sha256 is None], sources.on_line)
+    return tuple(
+        replace(
+            wheel,
+            sha256=wheel.sha256 or made[wheel.location],
+            location=sources.mirrors.restore(wheel.location),
+            note="" if wheel.sha256 else "its index gives no digest; it was computed at the first download",
+        )
+        for wheel in wheels
+    )
+
+
 def _project(
-    layers: Sequence[LayerWants], of: Mapping[str, str], indexes: Indexes, requirements: Sequence[str] = ()
+    layers: Sequence[LayerRequirements],
+    of: Mapping[str, str],
+    general: str,
+    *,
+    offline: bool,
+    requirements: Sequence[str] = (),
 ) -> _Project:
     pins = _pins(layers)
-    index_of = {name: of[name] for name in pins}
-    there = _there(layers, pins)
-    return _Project(layers, pins, there, index_of, requirements, indexes.general, offline=indexes.web.offline)
+    return _Project(
+        layers, pins, _there(layers, pins), {name: of[name] for name in pins}, requirements, general, offline=offline
+    )
 
 
 def _as_of(
-    day: dt.date, project: _Project, target: PythonTarget, indexes: Indexes, held: Mapping[str, str]
+    day: dt.date, project: _Project, target: PythonTarget, cache: Path, preferred: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the versions that a project gets as of a day; none where its parts did not go together then."""
-    with scratch_folder(indexes.cache.parent) as folder:
-        project.write(folder, held)
+    with scratch_folder(cache) as folder:
+        project.write(folder, preferred)
         project.configure(folder, day)
         try:
-            return compile_versions(folder, target, indexes.cache)[0]
+            return compile_versions(folder, target, cache / _UV)[0]
         except (NoTimesError, NoSolutionError):
             return {}
 
 
-def _pins(layers: Sequence[LayerWants]) -> dict[str, tuple[str, LayerWants]]:
+def _pins(layers: Sequence[LayerRequirements]) -> dict[str, tuple[str, LayerRequirements]]:
     """Return each pin and the layer that has it, by project. Raises FailedError where two are of other versions."""
-    found: dict[str, tuple[str, LayerWants]] = {}
+    found: dict[str, tuple[str, LayerRequirements]] = {}
     for layer in layers:
         for pin in layer.pins:
             name = canonicalize_name(Requirement(pin).name)
@@ -207,7 +227,7 @@ def _pins(layers: Sequence[LayerWants]) -> dict[str, tuple[str, LayerWants]]:
     return found
 
 
-def _there(layers: Sequence[LayerWants], pins: Collection[str]) -> dict[str, str]:
+def _there(layers: Sequence[LayerRequirements], pins: Collection[str]) -> dict[str, str]:
     """Return the versions of what needs no wheel, by project: it is in the image in another way.
 
     The distribution `triton` is one: ROCm's has another name, and what requires `triton` means the module. The layers
@@ -260,8 +280,8 @@ def _absent_statuses(url: str) -> frozenset[int]:
 class _Project:
     """What uv is asked."""
 
-    layers: Sequence[LayerWants]
-    pins: Mapping[str, tuple[str, LayerWants]]
+    layers: Sequence[LayerRequirements]
+    pins: Mapping[str, tuple[str, LayerRequirements]]
     there: Mapping[str, str]
     index_of: Mapping[str, str]
     requirements: Sequence[str]
@@ -274,7 +294,7 @@ class _Project:
         """Whether an index is without TLS, as one of this machine may be."""
         return any(url.startswith("http:") for url in (self.general, *self.index_of.values()))
 
-    def write(self, folder: Path, held: Mapping[str, str]) -> None:
+    def write(self, folder: Path, preferred: Mapping[str, str]) -> None:
         """Write the project, its wheels without content, and what is to be kept."""
         from lumiimg.fetch.logins import with_login
 
@@ -294,7 +314,7 @@ class _Project:
         own = {"workspace": {"members": []}, "sources": sources, "index": indexes}
         document = {"project": project, "tool": {"uv": own}}
         (folder / "pyproject.toml").write_text(tomli_w.dumps(document), encoding="utf-8")
-        kept = "".join(f"{name}=={version}\n" for name, version in held.items() if name not in sources)
+        kept = "".join(f"{name}=={version}\n" for name, version in preferred.items() if name not in sources)
         (folder / "held.txt").write_text(kept, encoding="utf-8")
 
     def configure(self, folder: Path, until: dt.date | None) -> None:
@@ -353,11 +373,11 @@ def refuse_cuda(parents: Mapping[str, frozenset[str]]) -> None:
             )
 
 
-def _wheel(package: Mapping[str, Any], target: PythonTarget) -> FoundWheel:
+def _wheel(package: Mapping[str, Any], target: PythonTarget) -> LockedSource:
     """Return the best wheel of a release, as pip would choose it. Raises FailedError for what no lock can hold."""
     ranks = {tag: rank for rank, tag in enumerate(target.tags())}
     name, version = canonicalize_name(str(package["name"])), str(package["version"])
-    best: tuple[int, Any, FoundWheel] | None = None
+    best: tuple[int, Any, LockedSource] | None = None
     for wheel in package.get("wheels", ()):
         url = str(wheel["url"])
         file = str(wheel.get("name") or unquote(urlsplit(url).path).rpartition("/")[2])
@@ -369,8 +389,8 @@ def _wheel(package: Mapping[str, Any], target: PythonTarget) -> FoundWheel:
         if rank is None or own != name or of_version != Version(version) or not STAGED_FILE.fullmatch(file):
             continue
         sha256 = str(wheel.get("hashes", {}).get("sha256", "")).lower()
-        found = FoundWheel(name, version, file, validated_url(url, f"the wheel of {name}"), None)
-        found = replace(found, sha256=sha256 if SHA256.fullmatch(sha256) else None)
+        known = sha256 if SHA256.fullmatch(sha256) else None
+        found = LockedSource(name, "", file, known, validated_url(url, f"the wheel of {name}"), version=version)
         if best is None or (-rank, build) > best[:2]:
             best = (-rank, build, found)
     if best is None:
@@ -379,15 +399,15 @@ def _wheel(package: Mapping[str, Any], target: PythonTarget) -> FoundWheel:
 
 
 def _assigned(
-    layers: Sequence[LayerWants], wheels: Sequence[FoundWheel], parents: Mapping[str, frozenset[str]]
-) -> dict[str, tuple[FoundWheel, ...]]:
+    layers: Sequence[LayerRequirements], wheels: Sequence[LockedSource], parents: Mapping[str, frozenset[str]]
+) -> dict[str, tuple[LockedSource, ...]]:
     """Return the wheels of each layer: those that it requires, in however many steps, and no layer below it."""
     children: dict[str, set[str]] = {}
     for name, above in parents.items():
         for one in above:
             children.setdefault(one, set()).add(name)
     left = {wheel.name: wheel for wheel in wheels}
-    found: dict[str, tuple[FoundWheel, ...]] = {}
+    found: dict[str, tuple[LockedSource, ...]] = {}
     for layer in layers:
         reached, waiting = set[str](), [layer.project]
         while waiting:
