@@ -107,11 +107,6 @@ def read_toml(path: Path, kind: type[T], limit_bytes: int = FILE_LIMIT_BYTES) ->
     return decode_toml(read_text(path, limit_bytes), kind, where=str(path))
 
 
-def read_json(path: Path, kind: type[T], limit_bytes: int) -> T:
-    """Return what a file of JSON holds. Raises DecodeError, whatever the file."""
-    return decode_json(read_whole(path, limit_bytes), kind, where=str(path))
-
-
 def read_text(path: Path, limit_bytes: int) -> str:
     """Return a whole file. Raises DecodeError if it cannot be read, is larger, or is not UTF-8."""
     try:
@@ -190,7 +185,7 @@ def _converted(data: object, kind: type[T], *, toml: bool) -> T:
 def _of_class(kind: Any, value: object) -> object:  # noqa: ANN401 - a class that msgspec does not know
     """Return a value of a class of ours, or of one that is made of a text. Raises ValueError."""
     if kind is re.Pattern or get_origin(kind) is re.Pattern:
-        return compiled(value)
+        return _compiled(value)
     decoded = getattr(kind, "decoded", None)
     return decoded(value) if decoded else kind(text_of(value))
 
@@ -202,7 +197,7 @@ def text_of(value: object) -> str:
     return value
 
 
-def compiled(value: object) -> re.Pattern[str]:
+def _compiled(value: object) -> re.Pattern[str]:
     """Return a regular expression. Raises ValueError, whatever it is."""
     try:
         with warnings.catch_warnings():
