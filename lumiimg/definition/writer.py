@@ -90,7 +90,7 @@ def _needs(stack: Sequence[LockedLayer], at: int) -> set[int]:
     found: set[int] = set()
     for below in range(at):
         one = stack[below]
-        has = {one.name, *one.layer.provides, *one.layer.has, *(one.release.has if one.release else ())}
+        has = {one.name, *one.layer.provides, *one.versions}
         if wanted & has:
             found |= {below, *_needs(stack, below)}
     return found

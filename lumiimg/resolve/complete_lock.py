@@ -209,7 +209,6 @@ def _requirements_of(layer: LockedLayer, sources: Sources) -> LayerRequirements:
             archive = sources.store.sources([source], sources.on_line)[source]
             where = f"the layer {layer.name}, {source.location}"
             requires += read_requirements(archive, known.requirements, without, where)
-    versions = {**layer.layer.has, **(release.has if release else {})}
     return LayerRequirements(
         name=layer.name,
         version=release.version if release else "",
@@ -217,7 +216,7 @@ def _requirements_of(layer: LockedLayer, sources: Sources) -> LayerRequirements:
         indexes=tuple(sources.mirrors.rewrite(index) for index in release.indexes) if release else (),
         requires=tuple(requires),
         without=without,
-        has={name: expand(version, layer.arguments) for name, version in versions.items()},
+        has=layer.versions,
         date=release.date if release and wants_python(layer) else None,
     )
 

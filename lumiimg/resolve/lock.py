@@ -75,6 +75,12 @@ class LockedLayer(ReleasedLayer):
         return overridden_sources(self.layer, self.release, self.arguments)
 
     @property
+    def versions(self) -> dict[str, str]:
+        """Versions of components that it brings, with arguments filled in."""
+        found = {**self.layer.has, **(self.release.has if self.release else {})}
+        return {name: expand(version, self.arguments) for name, version in found.items()}
+
+    @property
     def set_environment(self) -> dict[str, str]:
         """Variables that the layer sets, with arguments filled in."""
         return {name: expand(value, self.arguments) for name, value in self.layer.set_environment.items()}

@@ -220,7 +220,7 @@ def _of_needs(lock: Lock) -> Iterator[str]:
         for need in layer.layer.needs_of(layer.release) if layer is not lock.base else ():
             if need.component not in there and not is_gpu(need.component):  # GPUs are of the site
                 yield f"{layer.name} requires {need.component}, which is not among the layers below it"
-        there |= {layer.name, *layer.layer.provides, *_has(layer)}
+        there |= {layer.name, *layer.layer.provides, *layer.versions}
         if "python3" in there:  # there is one, and which it is only reading the image shows
             there.add("python")
 
@@ -232,7 +232,7 @@ def _of_pins(lock: Lock) -> Iterator[str]:
         for pin in layer.release.wheels if layer.release else ():
             if canonicalize_name(Requirement(pin).name) not in below:
                 yield f"the Python package {pin} of {layer.name} is left out"
-        below |= {canonicalize_name(name) for name in _has(layer)}
+        below |= {canonicalize_name(name) for name in layer.versions}
 
 
 def _of_own(lock: Lock) -> Iterator[str]:
@@ -244,18 +244,13 @@ def _of_own(lock: Lock) -> Iterator[str]:
         canonicalize_name(wheel.name): wheel.version for layer in lock.stack for wheel in layer.wheels
     }
     # ROCm's triton has another name, and stands for it
-    there = {"triton", *(canonicalize_name(name) for layer in lock.stack for name in _has(layer))}
+    there = {"triton", *(canonicalize_name(name) for layer in lock.stack for name in layer.versions)}
     for one in lock.own.requirements if lock.own else ():
         wanted, version = one.requirement, versions.get(one.name)
         if version is None and one.name not in there and wanted.marker is None:
             yield f"request.own names {one.text}, which is left out"
         elif version is not None and not wanted.specifier.contains(version, prereleases=True):
             yield f"request.own names {one.text}, and {version} is there"
-
-
-def _has(layer: LockedLayer) -> Iterator[str]:
-    yield from layer.layer.has
-    yield from layer.release.has if layer.release else ()
 
 
 def _of_request(lock: Lock) -> Iterator[str]:

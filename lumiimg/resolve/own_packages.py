@@ -13,7 +13,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
-from lumiimg.catalog.templates import expand
 from lumiimg.errors import RefusedError
 from lumiimg.gpu.cuda import instead_of, is_of_cuda
 from lumiimg.resolve.lock import LockedLayer, LockedSource, wants_python
@@ -233,8 +232,8 @@ def installed_layer(layer: LockedLayer, *, is_base: bool) -> LayerRequirements:
     What is in the general index stays a requirement in its one version, so that its extras are known.
     """
     release = layer.release
-    versions = {**layer.layer.has, **(release.has if release else {})} if is_base or wants_python(layer) else {}
-    has = {name: expand(version, layer.arguments) for name, version in versions.items() if name not in NOT_PYTHON}
+    versions = layer.versions if is_base or wants_python(layer) else {}
+    has = {name: version for name, version in versions.items() if name not in NOT_PYTHON}
     pins: dict[str, Requirement] = {
         canonicalize_name(pin.name): pin for pin in map(Requirement, release.wheels if release else ())
     }

@@ -5,12 +5,21 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.errors import ExitCode, MissingHereError
+from lumiimg.fetch.http import Http
+from lumiimg.fetch.mirrors import parse_mirrors
+from lumiimg.fetch.store import Store
+from lumiimg.resolve.complete_lock import BaseDigest, Sources, complete_lock
+from lumiimg.resolve.context import PlanContext
+from lumiimg.resolve.planner import decide
+from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.oci_builder import digest
 from tests.shared.world import World, serve, wheel
@@ -161,6 +170,30 @@ def test_a_lock_that_cannot_be_read_is_replaced_by_a_whole_request(
     (folder / "snake" / "post.sh").write_text("echo another\n")
     lock(world, folder)
     assert locked(tmp_path)["snake"] == "2.0+rocm6.4"
+
+
+def test_a_tag_stays_the_image_that_it_was_until_it_is_asked_for_again(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    mirrors, http = parse_mirrors({}, world.mirrors[1::2]), Http()
+    sources = Sources(http, Store(tmp_path / "sources", http, mirrors), mirrors, tmp_path, lambda _: None)
+    made = decide(Request("box"), PlanContext(Catalogue((folder,), ()), mirrors)).require_lock()
+
+    def digest_of(base: BaseDigest, sources: Sources = sources) -> str | None:
+        image = complete_lock(made, sources, base=base).bootstrap.image
+        return image.digest if image else ""
+
+    first = digest_of("noted")
+    assert (first is not None, digest_of("open")) == (True, None)
+    world.image, world.earlier = b"another image under the same tag", (world.image,)
+    world.asked.clear()
+    assert (digest_of("noted"), world.asked) == (first, [])
+    second = digest_of("asked")
+    assert second != first
+    offline = replace(sources, web=Http(offline=True))
+    assert digest_of("noted", offline) == second
+    with pytest.raises(MissingHereError, match=r"the digest of the base is not known.*lumiimg lock"):
+        digest_of("noted", replace(offline, cache=tmp_path / "empty"))
 
 
 def definitions(layers: Path, world: World, folder: Path, *words: str) -> dict[str, bytes]:
