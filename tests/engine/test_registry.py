@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -12,8 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.image import open_image
-from tests.engine.conftest import built_by_engine, engine_builds, lumiimg
-from tests.shared.build_traces import shown
+from tests.engine.conftest import built_by_engine, engine_builds, inside, lumiimg
+from tests.shared.build_traces import SINGULARITY, shown
+from tests.shared.layer_builder import LAYER
 from tests.shared.registries import push
 from tests.shared.small_roots import small_root
 
@@ -88,6 +91,49 @@ def test_a_base_from_a_registry_is_the_same_by_the_engine_and_by_the_kernel(
     assert (tmp_path / "ours.sif").read_bytes() == (tmp_path / "kernel.sif").read_bytes()
     with open_image(tmp_path / "ours.sif") as opened:
         assert opened.root.stat("/etc/shadow").gid == 42
+
+
+def test_layers_on_a_base_that_the_engine_builds_have_its_variables_once_and_all_are_in_the_image(
+    engine: Engine, registry: str, tmp_path: Path
+) -> None:
+    """As on LUMI, where nobody has ids of his own."""
+    config: dict[str, object] = {"Env": ["PATH=/opt/bin:/usr/bin:/bin", "A=b c"], "Labels": {"a": "b"}}
+    digest = push(registry, "library/lumi", "1", small_layer(tmp_path / "root"), config=config)
+    layer = base_layer(
+        tmp_path, f'agent = "docker"\nfrom = "lumi@{digest}"\n[environment.prepend]\nPATH = "/opt/base"\n'
+    )
+    (layer / "post.sh").write_text("touch /opt/of-base\n")
+    top = layer.with_name("top")
+    top.mkdir()
+    (top / "layer.toml").write_text(f'{LAYER}files = ["word"]\n[environment.set]\nV_TOP = "1"\n')
+    (top / "word").write_text("word\n")
+    (top / "post.sh").write_text(
+        'test "$A" = "b c"; test "$PATH" = /opt/base:/opt/bin:/usr/bin:/bin\n'
+        'cat "$LAYER_FILES/word" >/opt/seen; echo x 2>/dev/null >"$LAYER_FILES/word" && exit 1\n'
+        'touch /tmp/mine /var/tmp/mine; ls /tmp >/opt/tmp; echo "export FROM_SCRIPT=1" >>"$SINGULARITY_ENVIRONMENT"\n'
+    )
+    (top / "test.sh").write_text('test "$V_TOP$FROM_SCRIPT" = 11; test -e /opt/of-base\n')
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("mksquashfs", "unsquashfs", "sh", "bash", "env", "rm", "cat", "mkdir", "proot"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    (programs / "singularity").write_text(SINGULARITY.format(engine=engine.path, path=os.environ["PATH"]))
+    (programs / "singularity").chmod(0o755)
+    words: list[str | Path] = ["--layers", layer.parent, "--base", "base", "--add", "top", "-o", tmp_path / "x.sif"]
+    env = {"LUMIIMG_CACHE": str(tmp_path / "cache"), "PATH": str(programs)}
+    result = lumiimg("build", *words, "--mirror", f"docker.io=http://{registry}", "--json", env=env)
+    assert result.code == 0, result.err
+    assert [stage["name"] for stage in result.data["stages"]] == ["01-base", "02-top", "image"]
+    assert inside(
+        engine, tmp_path / "x.sif", "sh", "-c", "echo $A $V_TOP $FROM_SCRIPT $PATH; cat /opt/seen /opt/tmp"
+    ) == ("b c 1 1 /opt/base:/opt/bin:/usr/bin:/bin\nword\nmine\n")
+    with open_image(tmp_path / "x.sif") as opened:
+        assert opened.labels["a"] == "b"
+        assert opened.labels["lumiimg.layer.02"] == "top"
+        assert not opened.root.exists("/opt/lumiimg/build")
+        assert not opened.root.exists("/tmp/mine")
+        text = opened.root.read_bytes("/.singularity.d/env/90-environment.sh", 1 << 16).decode()
+        assert (text.count("/opt/base"), text.count("V_TOP")) == (1, 1)
 
 
 def test_a_base_by_debootstrap_has_the_files_that_it_has_by_the_engine(
