@@ -15,8 +15,8 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode, MissingHereError
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import parse_mirrors
-from lumiimg.fetch.store import Store
-from lumiimg.resolve.complete_lock import BaseDigest, Sources, complete_lock
+from lumiimg.fetch.store import Sources, Store
+from lumiimg.resolve.complete_lock import BaseDigest, complete_lock
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
