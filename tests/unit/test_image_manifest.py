@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.decode import DecodeError
 from lumiimg.fabric.path import Fabric
@@ -20,6 +22,11 @@ from lumiimg.host.image_manifest import MANIFEST_PATH, from_bytes, make_manifest
 from lumiimg.host.manifest import BindManifest
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
+from lumiimg.resolve.context import PlanContext
+from lumiimg.resolve.lock_file import to_record
+from lumiimg.resolve.planner import decide
+from lumiimg.resolve.request import Request
+from tests.fuzz.locks import settled
 from tests.shared import fabric_builder
 from tests.shared.programs import unwrapped
 from tests.shared.sif_builder import made_sif
@@ -172,9 +179,11 @@ def test_one_of_an_older_lumiimg_is_named_with_what_to_do(tmp_path: Path, capsys
 
 
 def test_show_prints_it(tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]) -> None:
-    root = fabric_builder.image(tmp_path / "image")
+    root, home = fabric_builder.image(tmp_path / "image"), {"HOME": str(tmp_path)}
+    context = PlanContext(open_catalogue(home), site=find_site("lumi", home))
+    record = to_record(settled(decide(Request("rocm-6.2.4", ("aws-ofi-nccl",)), context).require_lock()))
     for manifest, title in ((made(root), "made without a node"), (made(root, node), "made for nid005001")):
-        sif = made_sif(put(root, manifest), tmp_path / f"{len(manifest.binds)}.sif", b'{"format": 1}')
+        sif = made_sif(put(root, manifest), tmp_path / f"{len(manifest.binds)}.sif", record)
         code, text = said_by(capsys, "show", sif)
         assert (code, f"bind manifest: fabric host, {title}" in text) == (0, True)
         assert "librccl-net.so needs libfabric.so.1; " in text
