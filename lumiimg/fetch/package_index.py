@@ -45,26 +45,26 @@ class IndexFile:
     """Whether its METADATA lies beside it (PEP 658)."""
 
 
-def project_page(index: str, project: str, web: Http) -> tuple[IndexFile, ...]:
+def project_page(index: str, project: str, http: Http) -> tuple[IndexFile, ...]:
     """Return the files of a project; none where the index does not have it.
 
     Raises FailedError for an answer that is not a page of an index, or too large, MissingHereError without a network.
     """
     url = f"{index.rstrip('/')}/{project}/"
     require_tls_or_digest(url)
-    answer = web.get(url, limit_bytes=PAGE_LIMIT_BYTES, headers={"Accept": _ACCEPT}, allow=_ABSENT)
+    answer = http.get(url, limit_bytes=PAGE_LIMIT_BYTES, headers={"Accept": _ACCEPT}, allow=_ABSENT)
     if answer.status in _ABSENT:
         return ()
     is_json = "json" in answer.headers.get("content-type", "")
     return (files_in_json if is_json else files_in_html)(answer.body, answer.url, project)
 
 
-def metadata_of(file: IndexFile, web: Http) -> str:
+def metadata_of(file: IndexFile, http: Http) -> str:
     """Return the METADATA that an index has beside a wheel; empty where it has none. Raises as `project_page`."""
     if not file.has_metadata:
         return ""
     require_tls_or_digest(file.url)
-    answer = web.get(f"{file.url}.metadata", limit_bytes=_METADATA_LIMIT_BYTES)
+    answer = http.get(f"{file.url}.metadata", limit_bytes=_METADATA_LIMIT_BYTES)
     return answer.body.decode("utf-8", "replace")
 
 
