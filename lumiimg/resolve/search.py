@@ -110,14 +110,13 @@ class StackSearch:
     def _candidates(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
         """Yield releases in their order; of a layer without rows, first the one that its arguments name."""
         version = layer.arguments.get("VERSION")
-        is_default = not wish.versions or (version and wish.versions.contains(version.default, prereleases=True))
         is_listed = any(not release.is_unlisted for release in layer.releases)
-        fitting = [one for one in layer.releases if wish.versions.contains(one.version, prereleases=True)]
-        fitting.sort(key=lambda one: one.version != self._preferred.get(layer.name))
-        if is_default and not is_listed:
-            yield Chosen(layer, None, wish.because)
-        yield from (Chosen(layer, release, wish.because) for release in fitting)
-        if fitting or (is_default and not is_listed):
+        is_default = not wish.versions or (version and wish.versions.contains(version.default, prereleases=True))
+        rows = [one for one in layer.releases if wish.versions.contains(one.version, prereleases=True)]
+        rows.sort(key=lambda one: one.version != self._preferred.get(layer.name))
+        fitting = [None, *rows] if is_default and not is_listed else rows
+        if fitting:
+            yield from (Chosen(layer, release, wish.because) for release in fitting)
             return
         if (have := self._catalogue.nearest_in_index(layer.name)) is not None:
             why = f"the package index has no such release of {layer.name}"
@@ -141,10 +140,9 @@ class StackSearch:
             return
         offers = {need: stack.offers.get(need.component) for need in expects}
         open_yet = tuple(n for n, offer in offers.items() if offer is None or n.holds_for(offer.version) is not False)
-        if open_yet:
-            before = len(self._rejections)
-            yield from self._satisfied(stack, chosen, (*needs, *open_yet), path)
-            del self._rejections[before:]
+        before = len(self._rejections)
+        yield from self._satisfied(stack, chosen, (*needs, *open_yet), path)
+        del self._rejections[before:]
         yield from self._satisfied(stack, chosen, needs, path)
 
     def _satisfied(

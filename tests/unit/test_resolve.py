@@ -262,3 +262,56 @@ def test_what_nccl_net_plugin_makes_of_the_files_name() -> None:
     for version, variable, names in rows:
         assert Rccl(version).names(variable) == names, (version, variable)
         assert Rccl(version).opens_none(variable) is (not names and version != "2.7.8"), (version, variable)
+
+
+ROWS = """
+[[release]]
+version = "{}"
+requires = ["{}"]
+source = "{}"
+"""
+
+
+def test_what_no_release_of_a_layer_finds_is_one_refusal_that_names_all_needs_and_the_releases(
+    layers: Path, make_layer: MakeLayer
+) -> None:
+    make_layer("base", BASE.replace("[[", 'has = { glibc = "2.35" }\n[[', 1))
+    make_layer("tool", LAYER)
+    for rows, asked, need, have, because in (
+        ([("2", "glibc>=2.39", "a")], "tool", "glibc>=2.39", "glibc 2.35", "tool 2 requires glibc>=2.39"),
+        (
+            [("2", "glibc>=2.39", "a"), ("1", "glibc>=2.37", "b"), ("0", "glibc>=2.37", "c")],
+            "tool",
+            "glibc>=2.39 or glibc>=2.37",
+            "glibc 2.35",
+            "no release of tool fits (2, 1, 0)",
+        ),
+        (
+            [("2", "glibc>=2.39", "a"), ("2", "glibc>=2.37", "a")],
+            "tool",
+            "glibc>=2.39 or glibc>=2.37",
+            "glibc 2.35",
+            "tool 2 requires glibc>=2.39 or glibc>=2.37",
+        ),
+        ([("2", "glibc", "a"), ("1", "glibc", "a")], "tool==9", "tool==9", "tool 2, 1", "no such release of tool"),
+        ([], "tool==9", "tool==9", "tool", "tool has only one version: leave the version out"),
+    ):
+        (layers / "tool/layer.toml").write_text(LAYER + "".join(ROWS.format(*row) for row in rows))
+        (rule,) = decide(Request("base", (asked,)), PlanContext(Catalogue((layers,), ()))).rules
+        assert (rule.need, rule.have) == (need, have), rows
+        assert because in rule.because
+        assert rule.source in {"; ".join(dict.fromkeys(row[2] for row in rows[:2])), "the tests"}
+
+
+def test_a_layer_without_rows_is_taken_as_its_argument_says_and_in_another_version_with_a_doubt(
+    catalogue: Catalogue,
+) -> None:
+    for asked, version, doubted in (
+        ("plugin", None, False),
+        ("plugin==1.0", None, False),
+        ("plugin==1.7", "1.7", True),
+    ):
+        plan = decide(Request("base", (asked,)), PlanContext(catalogue))
+        assert (plan.layers[-1].version, plan.is_doubtful) == (version, doubted), asked
+    assert "nothing is known of this release" in plan.rules[-1].because
+    assert "v1.7.tar.gz" in plan.require_lock().layers[0].sources[0].location
