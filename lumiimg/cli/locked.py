@@ -41,4 +41,4 @@ def note_what_is_from_elsewhere(found: Sequence[str], where: Path, *, trusted: b
     if not trusted:
         refuse_untrusted(found, where)
     for one in found:
-        write_note(f"{where} has this, and not the catalogue: {one}")
+        write_note(f"not from the catalogue, but from {where}: {one}")

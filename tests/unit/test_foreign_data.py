@@ -367,7 +367,7 @@ def test_what_a_lock_has_from_elsewhere_is_refused_or_listed_first(
         assert named in refused, case
         assert refused.count("\n") == 1, case
         assert main([*words, "--trust-lock"]) == ExitCode.GOOD, case
-        assert capsys.readouterr().err.startswith(f"lumiimg: lumiimg.lock has this, and not the catalogue: {named}"), (
+        assert capsys.readouterr().err.startswith(f"lumiimg: not from the catalogue, but from lumiimg.lock: {named}"), (
             case
         )
 

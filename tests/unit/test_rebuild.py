@@ -440,7 +440,7 @@ def test_layers_of_an_image_that_the_catalogue_does_not_have_are_refused_or_list
     assert not (tmp_path / "new.sif").exists()
     assert main([*words, "--trust-lock"]) == ExitCode.GOOD
     noted = capsys.readouterr().err
-    assert noted.startswith(f"lumiimg: {image} has this, and not the catalogue: the layer a, as the image carries it")
+    assert noted.startswith(f"lumiimg: not from the catalogue, but from {image}: the layer a, as the image carries it")
     # those that one has are one's own, and nobody else need be trusted
     assert main([*words[:2], "-o", str(tmp_path / "own.sif"), *words[4:], "--layers", str(layers)]) == ExitCode.GOOD
     assert "catalogue" not in capsys.readouterr().err
