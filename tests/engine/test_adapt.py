@@ -64,7 +64,7 @@ def test_a_sif_in_a_registry_is_read_and_built_on_by_its_digest(
     locked = lumiimg("lock", *words, cwd=tmp_path)
     assert locked.code == ExitCode.GOOD, locked.err
     base = tomllib.loads((tmp_path / "lumiimg.lock").read_text())["base"]
-    assert (base["agent"], base["has"]["rccl"]) == ("oras", "2.13.4")
+    assert (base["agent"], base["image"]["has"]["rccl"]) == ("oras", "2.13.4")
     assert base["digest"].startswith("sha256:")
     assert base["from"].endswith(base["digest"])
     built = lumiimg("build", "--locked", "--trust-lock", *words[4:], "-o", "image.sif", cwd=tmp_path)

@@ -102,11 +102,10 @@ def test_what_was_asked_for_is_imported_beside_the_torch_of_the_layer_below(made
 
 def test_the_image_names_what_was_asked_for_and_all_that_came(made: Made) -> None:
     shown = lumiimg("show", made.image, "--json").data
-    (own,) = [one for one in shown["plan"]["layers"] if one["name"] == "own-packages"]
-    assert own["requirements"] == ["Little.Tool>=1", "torch"]
+    assert [one["text"] for one in shown["plan"]["request"]["own"]] == ["Little.Tool>=1", "torch"]
     found = {component["purl"] for component in shown["sbom"]["components"] if "purl" in component}
     assert {"pkg:pypi/little-tool@1.5", "pkg:pypi/helper@0.1"} <= found
-    assert "own-packages, 2 sources, for Little.Tool>=1, torch" in lumiimg("show", made.image).out
+    assert "own-packages, 2 Python distributions, for Little.Tool>=1, torch" in lumiimg("show", made.image).out
 
 
 def test_an_environment_over_it_sees_its_torch_and_what_else_it_has(made: Made, engine: Engine) -> None:

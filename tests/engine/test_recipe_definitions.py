@@ -7,6 +7,7 @@ reads it (`bash -n`) and runs nothing: what a script does is not proved here, bu
 from __future__ import annotations
 
 import io
+import json
 import shlex
 import shutil
 import subprocess
@@ -75,8 +76,8 @@ def rendered(recipe: str, world: World, folder: Path) -> Definitions:
         return result.out
 
     run("lock", "--recipe", recipe)
-    lock = tomllib.loads((folder / "lumiimg.lock").read_text())
-    sources = [source["name"] for layer in lock["layer"] for source in layer["source"]]
+    plan = json.loads(run("build", "--locked", "--dry-run", "--json"))["plan"]
+    sources = [source["name"] for layer in plan["layers"] for source in layer["sources"]]
     for name in sources:
         files = {"README": f"stands in for the archive of {name}"} | dict.fromkeys(requirement_files(name), "")
         (folder / f"{name}.tar.gz").write_bytes(archive_of(files))
