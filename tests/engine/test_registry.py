@@ -108,7 +108,7 @@ def test_layers_on_a_base_that_the_engine_builds_have_its_variables_once_and_all
     (top / "layer.toml").write_text(f'{LAYER}files = ["word"]\n[environment.set]\nV_TOP = "1"\n')
     (top / "word").write_text("word\n")
     (top / "post.sh").write_text(
-        'test "$A" = "b c"; test "$PATH" = /opt/base:/opt/bin:/usr/bin:/bin\n'
+        'test "$A" = "b c"; test "${PATH%%:/usr*}" = /opt/base:/opt/bin\n'
         'cat "$LAYER_FILES/word" >/opt/seen; echo x 2>/dev/null >"$LAYER_FILES/word" && exit 1\n'
         'touch /tmp/mine /var/tmp/mine; ls /tmp >/opt/tmp; echo "export FROM_SCRIPT=1" >>"$SINGULARITY_ENVIRONMENT"\n'
     )
@@ -125,8 +125,8 @@ def test_layers_on_a_base_that_the_engine_builds_have_its_variables_once_and_all
     assert result.code == 0, result.err
     assert [stage["name"] for stage in result.data["stages"]] == ["01-base", "02-top", "image"]
     assert inside(
-        engine, tmp_path / "x.sif", "sh", "-c", "echo $A $V_TOP $FROM_SCRIPT $PATH; cat /opt/seen /opt/tmp"
-    ) == ("b c 1 1 /opt/base:/opt/bin:/usr/bin:/bin\nword\nmine\n")
+        engine, tmp_path / "x.sif", "sh", "-c", "echo $A $V_TOP $FROM_SCRIPT ${PATH%%:/usr*}; cat /opt/seen /opt/tmp"
+    ) == ("b c 1 1 /opt/base:/opt/bin\nword\nmine\n")
     with open_image(tmp_path / "x.sif") as opened:
         assert opened.labels["a"] == "b"
         assert opened.labels["lumiimg.layer.02"] == "top"
