@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from lumiimg.gpu.roles import is_needed_layer, role_of
 from lumiimg.gpu.rule import XNACK, GpuFit
-from lumiimg.resolve.image_base import ForeignBase
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import KnownTrouble, Layer
     from lumiimg.catalog.sites import Site
     from lumiimg.inventory.gpu_fit import ComponentFit
+    from lumiimg.resolve.image_base import ForeignBase
 
 _ID = "gpu-code"
 _OUTCOMES = {
@@ -29,9 +29,9 @@ _OUTCOMES = {
 _SOURCE = "read in the image; LLVM AMDGPUUsage, target ID (lumiimg/gpu/targets.toml, roles.toml)"
 
 
-def gpu_code(base: Layer, site: Site | None) -> Iterator[RuleResult]:
+def gpu_code(base: ForeignBase, site: Site | None) -> Iterator[RuleResult]:
     """Rule 7: what jobs of an image call has code for the GPU of the site. Layers on top do not bring it."""
-    if site is not None and site.arch is not None and isinstance(base, ForeignBase):
+    if site is not None and site.arch is not None:
         yield from _of_components(base.gpu, site)
 
 
@@ -65,14 +65,12 @@ def _because(parts: Iterable[ComponentFit], site: Site) -> str:
     return f"{names}: {site.arch} takes it"
 
 
-def of_found_software(base: Layer, layers: Iterable[Layer]) -> tuple[KnownTrouble, ...]:
+def of_found_software(base: ForeignBase, layers: Iterable[Layer]) -> tuple[KnownTrouble, ...]:
     """Return what is known against the software that an image has, as against layers of the same name.
 
     What its own files show counts more; and what no job needs refuses nothing. A trouble that something put in beside
     would mend is about what is built, not about what is there.
     """
-    if not isinstance(base, ForeignBase):
-        return ()
     found = []
     for layer in layers:
         if layer.name not in base.has and not ("torch" in base.has and _brings_torch(layer)):

@@ -16,7 +16,6 @@ from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
 from lumiimg.resolve.driver_rule import driver_window
-from lumiimg.resolve.gpu_rules import gpu_code, of_found_software
 from lumiimg.resolve.image_base import ForeignBase, read_bases
 from lumiimg.resolve.make_lock import make_lock
 from lumiimg.resolve.nearest import nearby_requests
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from lumiimg.catalog.layers import KnownTrouble, Layer, Release
+    from lumiimg.catalog.sites import Site
     from lumiimg.resolve.context import PlanContext
 
 _OLD_PLUGIN = "aws-ofi-rccl"
@@ -222,7 +222,7 @@ class Planner:
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise BadInputError(f"layer {twice!r} is asked for twice")
         start = Stack(self._offers(base))
-        fabric, results = Fabric.NONE, [*gpu_code(base, site), *_by_its_name(base)]
+        fabric, results = Fabric.NONE, [*_by_its_files(base, site), *_by_its_name(base)]
         if site is not None:
             fabric, gate = rules.glibc_gate(start, site, asked=chosen)
             results += [gate] if gate else []
@@ -250,10 +250,12 @@ class Planner:
     def _base(self, name: str) -> Layer:
         """Return a base, and with an image what is known against the software in it."""
         base = self._catalogue.base(name)
-        if name not in self._known:
-            layers = self._catalogue.layers() if base.is_foreign else ()
-            self._known[name] = of_found_software(base, (layer for _, layer in layers))
-        return structs.replace(base, troubles=(*base.troubles, *self._known[name])) if self._known[name] else base
+        if name not in self._known and isinstance(base, ForeignBase):
+            from lumiimg.resolve.gpu_rules import of_found_software
+
+            self._known[name] = of_found_software(base, (layer for _, layer in self._catalogue.layers()))
+        known = self._known.get(name, ())
+        return structs.replace(base, troubles=(*base.troubles, *known)) if known else base
 
     def _refuse_fabric(self, asked: Request, named: Fabric | None) -> None:
         """Raise BadInputError for a fabric that says nothing, or that one of the layers denies."""
@@ -294,6 +296,14 @@ class Planner:
             added.append(WantedLayer(PLUGIN, because=because))
         own = [WantedLayer(OWN_PACKAGES, because=asked.own.unsettled)] if asked.own else []
         return [wish for wish in added if wish.layer not in named] + wishes + own
+
+
+def _by_its_files(base: Layer, site: Site | None) -> Iterator[RuleResult]:
+    """Yield what follows from the GPU code of a base that is an image."""
+    if isinstance(base, ForeignBase):
+        from lumiimg.resolve.gpu_rules import gpu_code  # with what is known of GPUs, for images alone
+
+        yield from gpu_code(base, site)
 
 
 def _by_its_name(base: Layer) -> Iterator[RuleResult]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
-from lumiimg.resolve.own_requirements import OwnPackages, read_own
 from lumiimg.resolve.request import Request, as_exact, name_of, refuse_secrets
 from lumiimg.resolve.stack import PACKAGE
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.resolve.own_requirements import OwnPackages
 
 K = TypeVar("K", str, tuple[str, str])
 _AUTO = "auto"
@@ -129,7 +129,11 @@ def request_again(options: RequestOptions, before: Request | None, path: Path) -
 def _own_packages(files: Sequence[str], words: Iterable[str]) -> OwnPackages | None:
     """Return the packages of the user's own; None where nobody names any. Raises BadInputError."""
     packages = [word for word in words if word.startswith(PACKAGE)]
-    return read_own(files, packages) if files or packages else None
+    if not files and not packages:
+        return None
+    from lumiimg.resolve.own_requirements import read_own
+
+    return read_own(files, packages)
 
 
 def _once(option: str, pairs: Iterable[tuple[K, str]], shown: Callable[[K], str]) -> dict[K, str]:
