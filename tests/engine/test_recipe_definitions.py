@@ -7,7 +7,6 @@ reads it (`bash -n`) and runs nothing: what a script does is not proved here, bu
 from __future__ import annotations
 
 import io
-import json
 import shlex
 import shutil
 import subprocess
@@ -19,8 +18,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.errors import ExitCode
+from lumiimg.resolve.lock_file import read_document
 from tests.engine.conftest import lumiimg
 from tests.shared.layer_builder import RECIPES
 from tests.shared.small_roots import small_root
@@ -76,8 +77,12 @@ def rendered(recipe: str, world: World, folder: Path) -> Definitions:
         return result.out
 
     run("lock", "--recipe", recipe)
-    plan = json.loads(run("build", "--locked", "--dry-run", "--json"))["plan"]
-    sources = [source["name"] for layer in plan["layers"] for source in layer["sources"]]
+    lock = read_document(folder / "lumiimg.lock")
+    layers = [(entry.release, open_catalogue({}).layer(entry.name)) for entry in lock.layer]
+    chosen = [
+        (next((row for row in layer.releases if row.version == release), None), layer) for release, layer in layers
+    ]
+    sources = [source.name for row, layer in chosen for source in layer.sources_of(row) if not source.optional]
     for name in sources:
         files = {"README": f"stands in for the archive of {name}"} | dict.fromkeys(requirement_files(name), "")
         (folder / f"{name}.tar.gz").write_bytes(archive_of(files))
