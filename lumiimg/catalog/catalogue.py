@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from lumiimg.catalog.folders import Glance, file_names, glances, layer_folders, recipe_folders
 from lumiimg.catalog.layers import NAME, Bootstrap, Layer, read_layer
-from lumiimg.catalog.named_images import NamedImage, completed, named_image, newest_here, newest_named
+from lumiimg.catalog.named_images import ImageNames, NamedImage, completed, named_image, newest_here, newest_named
 from lumiimg.decode import AnyText, DecodeError, Text, read_toml
 from lumiimg.errors import LONG, BadInputError, shortened
 
@@ -96,20 +96,17 @@ class Catalogue:
         return glances(self.layer_folders)
 
     @cached_property
-    def _named_families(self) -> tuple[Layer, ...]:
+    def _named_families(self) -> tuple[tuple[Layer, ImageNames], ...]:
         """The families whose images have names that say what they have; one that is broken is none."""
-        return tuple(family for family in self._families("named") if family.named is not None)
+        return tuple((family, family.named) for family in self._families("named") if family.named is not None)
 
     @cached_property
-    def _known(self) -> Mapping[str, Layer]:
-        """The family of each image that is known and no member, by the image's name."""
-        return {
-            image.name: family
-            for family in reversed(self._named_families)
-            if family.named is not None
-            for known in family.named.known
-            if (image := named_image(family.named, known.name)) is not None and _member_of(family, image) is None
-        }
+    def _known(self) -> frozenset[str]:
+        """The names of the images that are known and no member of a family."""
+        found = (
+            (family, named_image(names, one.name)) for family, names in self._named_families for one in names.known
+        )
+        return frozenset(image.name for family, image in found if image and _member_of(family, image) is None)
 
     def _families(self, mentioned: str = "variant") -> Iterator[Layer]:
         """Yield the families of bases that can be read and whose files hold a word."""
@@ -217,15 +214,13 @@ class Catalogue:
 
     def images_here(self) -> tuple[Path, ...]:
         """Return the images of all families that lie on this machine, of each release of ROCm the newest."""
-        return tuple(path for family in self._named_families if family.named for path in newest_here(family.named))
+        return tuple(path for _, names in self._named_families for path in newest_here(names))
 
     def _by_name(self, name: str) -> tuple[Layer, NamedImage] | None:
         """Return the family, and what the name of an image says, where it is one of a family."""
-        for family in self._named_families:
-            if family.named is not None:
-                image = named_image(family.named, name) or newest_named(family.named, name)
-                if image is not None:
-                    return family, image
+        for family, names in self._named_families:
+            if (image := named_image(names, name) or newest_named(names, name)) is not None:
+                return family, image
         return None
 
     def recipe(self, name: str) -> Recipe:
