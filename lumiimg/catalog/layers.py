@@ -239,7 +239,8 @@ class _LayerFile(LayerFacts, frozen=True, kw_only=True):
     environment: _Environment = _Environment()
 
     def __post_init__(self) -> None:
-        refuse(dict(chain(self._kind_faults(), self._template_faults(), self._row_faults())))
+        versions = dict(self._versions())
+        refuse(dict(chain(self._kind_faults(), self._template_faults(versions), self._row_faults(versions))))
 
     def _kind_faults(self) -> Iterator[tuple[str, str]]:
         if self.kind == "layer":
@@ -255,10 +256,10 @@ class _LayerFile(LayerFacts, frozen=True, kw_only=True):
         for name in {*self.files} & {*self.lib}:
             yield "lib", f"names {name!r}, which is in `files`, too"
 
-    def _template_faults(self) -> Iterator[tuple[str, str]]:
+    def _template_faults(self, versions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Yield what is wrong with texts in which {NAME} stands for an argument."""
         packages = {f"packages[{at}]": text for at, text in enumerate(self.packages)}
-        texts = packages | dict(self._versions())
+        texts = {**packages, **versions}
         texts |= {f"environment.set.{name}": value for name, value in self.environment.set.items()}
         texts |= {f"environment.prepend.{name}": value for name, value in self.environment.prepend.items()}
         for name, source in self.sources.items():
@@ -278,8 +279,8 @@ class _LayerFile(LayerFacts, frozen=True, kw_only=True):
         rows += [(f"variant[{at}]", row.has) for at, row in enumerate(self.variants)]
         yield from ((f"{row}.has.{name}", text) for row, has in rows for name, text in has.items())
 
-    def _row_faults(self) -> Iterator[tuple[str, str | None]]:
-        for key, text in self._versions():
+    def _row_faults(self, versions: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
+        for key, text in versions.items():
             if key.rpartition(".")[2] in _NET_APIS and not _NET_API.fullmatch(text):
                 yield key, f"is {text!r}; the number of an API of RCCL's net plugins is needed: '12'"
         for at, row in enumerate(self.releases):
