@@ -104,7 +104,6 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: Capture, enviro
 def test_alone_it_proposes_what_suits_what_is_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """Of builds: tests/unit/test_machine.py."""
     assert "can this machine build images?" in alone(monkeypatch, tmp_path, capsys, {})
     (tmp_path / "bin").mkdir()
     engine = tmp_path / "bin/apptainer"
@@ -118,7 +117,7 @@ def test_alone_it_proposes_what_suits_what_is_here(
     text = alone(monkeypatch, tmp_path, capsys, {**path, "SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "4"})
     assert "lumiimg log slurm-7.out" in text, "the newest"
     assert """lumiimg check 'it'"'"'s.sif' --nodes 4""" in text
-    assert "lumiimg doctor" in text, "of a lock, as nobody has tried whether builds work"
+    assert "lumiimg build --locked" in text
     assert text.count("\n      lumiimg ") == 6, "three jobs, and three proposals"
     assert not (tmp_path / "ran").exists(), "nothing is run"
 
