@@ -54,7 +54,7 @@ def _mounted(
 ) -> tuple[Path, Callable[[list[str | Path]], list[str | Path]]]:
     """Return a folder, and what makes a command one that finds `layers` mounted there; what it writes is in `upper`."""
     mounts = step.folder / "mounts"
-    merged, work = mounts / "merged", step.folder / "work"
+    merged, work = mounts / "merged", mounts / "work"  # the kernel's: out of the script's reach
     for folder in (merged, work, *(mounts / f"{number}" for number in range(len(layers)))):
         folder.mkdir(parents=True, exist_ok=True)
     script = ["set -e", f"cd {mounts}"]  # the options of a mount are a page at most
