@@ -142,6 +142,10 @@ class LayerCache:
         """Return the keys of entries of a newer lumiimg: this one cannot use them, and leaves them to that."""
         return [key for key in self.names() if self._format(key) > FORMAT]
 
+    def older(self) -> list[str]:
+        """Return the keys of entries of an older lumiimg, which no build finds any more."""
+        return [key for key in self.names() if 0 < self._format(key) < FORMAT]
+
     def _format(self, key: str) -> int:
         try:
             written = read_object(self._layers / key / "entry.json").get("format")

@@ -81,12 +81,10 @@ def verify(cache: LayerCache) -> CacheVerified:
 
 
 def _faults(cache: LayerCache) -> Iterator[CacheFault]:
-    newer = {*cache.newer()}
-    for key in cache.names():
+    for key in sorted({*cache.names()}.difference(cache.newer(), cache.older())):
         entry = cache.read(key)
         if entry is None:
-            if key not in newer:
-                yield CacheFault(key, "cannot be read, is of an older lumiimg, or has another size than it had")
+            yield CacheFault(key, "cannot be read, or has another size than it had")
         elif file_sha256(entry.data) != entry.sha256:
             yield CacheFault(key, "its content has changed")
         elif CacheKey(cache.key_of(entry)).digest != key:
