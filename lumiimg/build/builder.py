@@ -322,7 +322,10 @@ class _Work:
             if note := require_gpu_code(names, definition.gpus, target, of_wheels=definition.gpu_of_wheels):
                 self.log.write(f"{note}\n".encode())
             took_s = time.monotonic() - start
+            made = target.stat().st_ino
             entry = self.cache.store(key, target, layers=definition.layers, seconds=took_s)
+            if entry.data.stat().st_ino != made:
+                strategy.forget()  # another build was first: what comes next stands on its layer, not on this one
             remove_tree(step.folder)
             return self.cache.pin(entry, self.scratch / _TAKEN)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
@@ -10,12 +11,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from lumiimg.build import safe_fs
 from lumiimg.errors import FailedError
-from lumiimg.files import file_sha256, open_regular
+from lumiimg.files import open_regular
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from io import BufferedReader
 
     from lumiimg.build.cache import CacheKey, LayerCache
 
@@ -41,10 +44,9 @@ def keeping(
     try:
         yield
     finally:
-        files = list(kept_files(folder)) if folder.is_dir() and has_ended() else None
         try:
-            if files is not None and digests(files) != before:
-                _keep(cache, key, layers, files)
+            if has_ended() and os.path.lexists(folder) and (after := digests(folder)) != before:
+                _keep(cache, key, layers, folder if after else None)
         except (OSError, FailedError) as error:  # the layer is what counts
             on_notice(f"the compile cache of {names} is not kept: {error}")
 
@@ -66,36 +68,53 @@ def _put(
         on_notice(f"{names}: its compile cache cannot be unpacked, so everything is compiled again: {error}")
         return {}
     on_notice(f"{names}: compile cache kept, {size(entry.size_bytes)}")
-    return digests(list(kept_files(folder)))
+    return digests(folder)
 
 
-def _keep(cache: LayerCache, key: CacheKey, layers: Sequence[str], files: Sequence[tuple[str, Path]]) -> None:
-    if not files:
+def _keep(cache: LayerCache, key: CacheKey, layers: Sequence[str], folder: Path | None) -> None:
+    if folder is None:
         cache.remove(key.digest)
         return
     told = tuple(f"{name} (compiled)" for name in layers)
     with cache.building() as scratch:
-        pack_kept(files, scratch / "data.tar")
+        pack_kept(folder, scratch / "data.tar")
         cache.store(key, scratch / "data.tar", layers=told, seconds=0.0, replaces=True)
 
 
-def digests(files: Sequence[tuple[str, Path]]) -> dict[str, str]:
-    """Return the digests of files by name."""
-    return {name: file_sha256(path) for name, path in files}
+def digests(folder: Path) -> dict[str, str]:
+    """Return the digests of kept files by name. Raises OSError."""
+    return {name: hashlib.file_digest(file, "sha256").hexdigest() for name, file in kept_files(folder)}
 
 
-def kept_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files that a script keeps, with their names: plain files, and nothing that an overlay noted down."""
-    for path in sorted(folder.rglob("*")):
-        if stat.S_ISREG(path.lstat().st_mode) and not path.name.startswith(".wh."):
-            yield path.relative_to(folder).as_posix(), path
+def kept_files(folder: Path) -> Iterator[tuple[str, BufferedReader]]:
+    """Yield the files that a script keeps, with their names: plain files, and nothing that an overlay noted down.
+
+    `folder` and the one above it were the script's to write into: it may have put links there, and no link is followed.
+    Raises OSError.
+    """
+    above, own = folder.parts[-2:]
+    with safe_fs.folder(folder.parents[1], f"{above}/{own}") as top:
+        for path, folders, names, at in os.fwalk(".", dir_fd=top, onerror=_raise):
+            folders.sort()
+            for name in sorted(names):
+                if name.startswith(".wh.") or not stat.S_ISREG(os.lstat(name, dir_fd=at).st_mode):
+                    continue
+                with os.fdopen(safe_fs.open_file(at, name, os.O_RDONLY), "rb") as file:
+                    yield PurePosixPath(path, name).as_posix(), file
 
 
-def pack_kept(files: Sequence[tuple[str, Path]], target: Path) -> None:
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def pack_kept(folder: Path, target: Path) -> None:
     """Write kept files into one. Raises OSError."""
-    with tarfile.open(target, "w", dereference=True) as archive:
-        for name, path in files:
-            archive.add(path, name, recursive=False)
+    with tarfile.open(target, "w") as archive:
+        for name, file in kept_files(folder):
+            member = archive.gettarinfo(arcname=name, fileobj=file)
+            member.type, member.linkname = tarfile.REGTYPE, ""  # under a second name, too
+            member.size = os.fstat(file.fileno()).st_size
+            archive.addfile(member, file)
 
 
 def unpack_kept(source: Path, folder: Path) -> None:

@@ -38,7 +38,7 @@ def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildH
         "owners": "kept" if machine.maps_ids else "lost",
         # another packs the same files into other bytes
         "mksquashfs": machine.mksquashfs_version,
-        "definition": sections.post + sections.test if definition.parent else _without_version(sections),
+        "definition": f"{sections.post}\0{sections.test}" if definition.parent else _without_version(sections),
         "environment": "\n".join(exports),
         "files": _digests(definition),
         **({"origin": stamp(definition.origin)} if definition.origin else {}),

@@ -33,7 +33,7 @@ HELPER = (sys.executable, "-P", "-m", "lumiimg.build.changes")
 """A program of ours (changes.py); with -P nothing of the current folder is imported."""
 SCRIPT_ENVIRONMENT = "/.singularity.d/env/91-environment.sh"
 """What a script adds to the environment of the image. Source: apptainer.org/docs, definition files, %post."""
-_SCRIPT, _TEST, _RUNNING = ".script", ".test", ".running"
+_SCRIPT, _RUNNING = ".script", ".running"
 _FULL_BYTES = 16 * 1024 * 1024
 _DISK_FULL = "No space left on device"
 _STICKY = 0o1777
@@ -53,6 +53,8 @@ class LayerBuild:
     exports: str = ""
     """Commands by which the layers below set variables, which are not in the image before that is whole."""
     disk_was_full: bool = False
+    _shown: Path | None = None
+    """What the program that runs has at BUILD_FOLDER; None before there is one."""
 
     @property
     def work(self) -> Path:
@@ -74,7 +76,7 @@ class LayerBuild:
     @property
     def has_ended(self) -> bool:
         """Whether the script came to its end, well or not: then nothing that it keeps is half written."""
-        return not (self.work / _RUNNING).exists()
+        return not os.path.lexists(self.work / _RUNNING)
 
     def on_line(self, text: str) -> None:
         """Pass a line on, and see whether there is room left: once something has failed, there is again.
@@ -116,18 +118,23 @@ class LayerBuild:
         lines = [f"[ ! -e {file} ] || . {file}" for file in sourced]
         lines += [self.exports, f"[ ! -e {SCRIPT_ENVIRONMENT} ] || . {SCRIPT_ENVIRONMENT}"]
         lines.append(f"trap 'rm -f {BUILD_FOLDER}/{_RUNNING}' EXIT")
-        argv = self._program(_SCRIPT, "\n".join([*lines, self.definition.sections.post.removesuffix(CLEAN)]), place)
+        self.work.mkdir(exist_ok=True)
         (self.work / _RUNNING).touch()
-        return argv
+        return self._program(self.work, "\n".join([*lines, self.definition.sections.post.removesuffix(CLEAN)]), place)
 
     def test(self, place: str) -> list[str]:
-        """Write the test of the layer; return how it is called."""
-        return self._program(_TEST, self.definition.sections.test, place)
+        """Write the test of the layer; return how it is called.
 
-    def _program(self, name: str, text: str, place: str) -> list[str]:
-        self.work.mkdir(exist_ok=True)
-        (self.work / name).write_text(text, encoding="utf-8")
-        return ["/bin/bash", f"{place}/{name}"]
+        Into a new folder: in its own the script may have put a link that leads to a file of the user.
+        """
+        folder = self.folder / "test"
+        folder.mkdir()
+        return self._program(folder, self.definition.sections.test, place)
+
+    def _program(self, folder: Path, text: str, place: str) -> list[str]:
+        self._shown = folder
+        (folder / _SCRIPT).write_text(text, encoding="utf-8")
+        return ["/bin/bash", f"{place}/{_SCRIPT}"]
 
     @contextmanager
     def binds(self, place: str) -> Iterator[list[BindSpec]]:
@@ -135,9 +142,11 @@ class LayerBuild:
 
         It sees the hosts of this machine and may add to them: in an engine's own build, that is not kept either.
         """
-        found = [BindSpec(f"{self.work}", place)]
+        shown = self._shown or self.work
+        found = [BindSpec(f"{shown}", place)]
         layer = self.definition.layers[0]
-        for folder in sorted((self.folder / "files" / layer).glob("*")):
+        staged = sorted((self.folder / "files" / layer).glob("*")) if shown == self.work else ()
+        for folder in staged:
             (self.work / layer / folder.name).mkdir(parents=True, exist_ok=True)
             found.append(BindSpec(f"{folder}", f"{place}/{layer}/{folder.name}", read_only=True))
         hosts = self.scratch / "hosts"

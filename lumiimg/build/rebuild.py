@@ -12,7 +12,7 @@ from msgspec import structs
 from lumiimg.build.provenance import FOLDER, LAYERS, read_plan
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.errors import BadInputError, FailedError
-from lumiimg.image import RootFileSystem, open_image
+from lumiimg.image import FileKind, RootFileSystem, open_image
 from lumiimg.resolve.base_digest import digest_of_file
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.resolve.lock import STAGED_FILE, Lock
@@ -41,29 +41,28 @@ def read_carried(image: Path, scratch: Path) -> tuple[LockFile, Catalogue]:
         if plan is None:
             hint = "only images built by lumiimg carry it; layers added by other tools are not recorded"
             raise BadInputError("does not say how it was built", where=str(image), hint=hint)
-        left_bytes, left_files = _FILES_LIMIT_BYTES, _MAX_FILES
-        for path in _files(opened.root, f"/{FOLDER}/{LAYERS}", 3):
-            left_files -= 1
-            if left_files < 0:
-                raise BadInputError(f"carries more than {_MAX_FILES} files of layers", where=str(image))
+        left_bytes = _FILES_LIMIT_BYTES
+        for path in _files(opened.root, f"/{FOLDER}/{LAYERS}"):
             left_bytes -= _put(opened.root, path, scratch / path.partition(f"/{LAYERS}/")[2], left_bytes)
     folders = tuple(sorted(scratch.iterdir())) if scratch.is_dir() else ()
     return plan, Catalogue(folders, ())
 
 
-def _files(root: RootFileSystem, folder: str, depth: int) -> Iterator[str]:
-    """Yield the files of carried layers, as far as all names are such of layers and of their files."""
-    try:
-        names = sorted(entry.name for entry in root.list_dir(folder))
-    except OSError:
+def _files(root: RootFileSystem, folder: str) -> Iterator[str]:
+    """Yield the files of carried layers, `NUMBER/LAYER/FILE`: nothing else may be there."""
+    if not root.is_dir(folder):
         return
-    for name in names:
+    for number, entry in enumerate(root.walk(folder)):
+        if number >= _MAX_FILES:
+            raise BadInputError(f"holds more than {_MAX_FILES} files and folders", where=folder)
+        *above, name = entry.path.removeprefix(f"{folder}/").split("/")
         if not STAGED_FILE.fullmatch(name):
             raise BadInputError(f"holds {name[:80]!r}, which is not a name of a layer or its file", where=folder)
-        if depth > 1:
-            yield from _files(root, f"{folder}/{name}", depth - 1)
-        else:
-            yield f"{folder}/{name}"
+        if entry.kind is FileKind.DIRECTORY and len(above) < 2:
+            continue
+        if entry.kind is not FileKind.FILE or len(above) != 2:
+            raise BadInputError("is not a file of a layer", where=entry.path[:200])
+        yield entry.path
 
 
 def _put(root: RootFileSystem, path: str, target: Path, limit_bytes: int) -> int:

@@ -37,6 +37,11 @@ class Sandbox(Strategy):
         self._root = folder / "root"
         self._held = 0
 
+    def forget(self) -> None:
+        """Begin with a new folder."""
+        self._root = self._root.with_name(f"{self._root.name}-again")
+        self._held = 0
+
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         """Run a layer's script on what is below it, and write what it changed as a squashfs."""
         self._hold(step, below)

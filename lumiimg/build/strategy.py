@@ -47,6 +47,9 @@ class Strategy(ABC):
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         """Build a layer on what is `below` it (an image, then the results of layers), and write it to `target`."""
 
+    def forget(self) -> None:  # noqa: B027 - of a strategy that holds nothing
+        """Take what is below the next layer from its results alone, not from what was built here."""
+
 
 def require_own_folder(step: LayerBuild, below: Sequence[Path], layer: Path) -> None:
     """Raise FailedError where a script has taken away the folder in which engines keep the environment of an image."""

@@ -26,6 +26,8 @@ Status = Reach | Literal["read", "derived"]
 """How far something was tried (ledger.py), or how what is known of it was found."""
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+OWN_FILES = ("layer.toml", "post.sh", "test.sh")
+"""What the folder of a layer has under these names is never a file for its script, or shared."""
 PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[a-z0-9,._-]{1,99}\])?==[0-9][A-Za-z0-9.+!_-]{0,63}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{0,99}")
@@ -255,6 +257,8 @@ class _LayerFile(LayerFacts, frozen=True, kw_only=True):
                 yield f"variant[{at}].name", f"is {name!r}: the base {name!r} is there twice"
         for name in {*self.files} & {*self.lib}:
             yield "lib", f"names {name!r}, which is in `files`, too"
+        for key, own in (("files", self.files), ("lib", self.lib)):
+            yield from ((key, f"names {name!r}, which each layer has of its own") for name in own if name in OWN_FILES)
 
     def _template_faults(self, versions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Yield what is wrong with texts in which {NAME} stands for an argument."""

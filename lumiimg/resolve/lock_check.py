@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from msgspec import structs
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from lumiimg.catalog.layers import Bootstrap, Layer, Release, row_faults
+from lumiimg.catalog.needs import version_of
+from lumiimg.catalog.templates import unknown_placeholder
 from lumiimg.decode import LONG_FAULT
 from lumiimg.errors import BadInputError, LumiimgError, RefusedError, shortened
 from lumiimg.fabric.path import Fabric
@@ -160,16 +162,44 @@ def _release(entry: LockedEntry, layer: Layer, wheels: Sequence[LockedSource]) -
     """Return the release that was locked; of several rows for one version, that whose pins are locked."""
     rows = [release for release in layer.releases if release.version == entry.release]
     if entry.row is not None:
-        if not entry.row.is_unlisted or entry.row.version != entry.release:
-            what = f"the row of {layer.name} is not one of {entry.release!r} that was read from a package index"
-            raise BadInputError(what)
-        for key, what in row_faults(entry.row, layer.arguments).items():
-            raise BadInputError(f"the row of {layer.name}: {key} {what}")
+        for fault in _row_faults(entry.row, layer):
+            raise BadInputError(f"the row of {layer.name}: {fault}")
+        if entry.row.version != entry.release:
+            raise BadInputError(f"the row of {layer.name} is of another release than {entry.release!r}")
         rows.append(entry.row)
     if not rows and (entry.release or layer.releases):
         raise BadInputError(f"{shortened(entry.release)!r} is not a release of {layer.name}")
     locked = {f"{wheel.name}=={wheel.version}" for wheel in wheels}
     return min(rows, key=lambda row: not locked.issuperset(row.wheels), default=None)
+
+
+def _row_faults(row: Release, layer: Layer) -> Iterator[str]:
+    """Yield why a row is not one that reading a package index, or the nearest row, could have made (unlisted.py)."""
+    rule = layer.unlisted
+    if not row.is_unlisted:
+        yield "it is not of a release that was read from a package index"
+    if version_of(row.version) is None:
+        yield f"{shortened(row.version)!r} is not a version"
+    for key, what in row_faults(row, layer.arguments).items():
+        yield f"{key} {what}"
+    for name in sorted(row.arguments.keys() - (rule.arguments.keys() if rule else set())):
+        yield f"arguments.{name} is not for a package index to say"
+    for key in ("unused", "without"):
+        if getattr(row, key) != (getattr(rule, key) if rule else ()):
+            yield f"{key} is not what the layer says"
+    for key in ("wheels", "indexes", "has", "gpus"):
+        if rule is None and getattr(row, key):
+            yield f"{key} is there, and the layer has none"
+    for index in row.indexes:
+        _address(index, "an index")
+    for pin in row.wheels:
+        try:
+            Requirement(pin)
+        except InvalidRequirement:
+            yield f"{shortened(pin)!r} is not a pin"
+    for name, text in row.has.items():
+        if unknown := unknown_placeholder(text, layer.arguments, "an argument of this layer"):
+            yield f"has.{shortened(name)} {unknown}"
 
 
 def _wheels_of(document: LockFile) -> dict[str, tuple[LockedSource, ...]]:
@@ -324,8 +354,9 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
     for layer in lock.stack:
         release, takes_any = layer.release, wants_python(layer)
         # the row of a release that was read is the lock's own, and vouches for no index
-        rule = layer.layer.unlisted if release and release.is_unlisted else None
-        named = rule.indexes if rule else release.indexes if release else ()
+        named = release.indexes if release else ()
+        if release is not None and release.is_unlisted:
+            named = layer.layer.unlisted.indexes if layer.layer.unlisted else ()
         own = hosts | set(map(_host, named))
         own |= {files_of[host] for host in own & files_of.keys()}
         pins: dict[str, Requirement] = {

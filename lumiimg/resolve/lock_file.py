@@ -371,7 +371,7 @@ def read_document(path: Path) -> LockFile:
         what = error.what if isinstance(error, DecodeError) else f"is not a lock: it {error}"
         raise BadInputError(what, where=str(path), hint=AGAIN) from error
     refuse_format(said, path, "write it again, with the options that its [request] names: lumiimg lock --base …")
-    if said.get("digest") != _digest(body):
+    if said.keys() - {"format", "lumiimg", "digest"} or said.get("digest") != _digest(body):
         raise BadInputError("was changed after it was written: its digest is another", where=str(path), hint=AGAIN)
     return decode_toml(text, LockFile, where=str(path), hint=AGAIN)
 

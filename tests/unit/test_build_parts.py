@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from lumiimg.build.changes import clear, difference, listing, place, take_back, 
 from lumiimg.build.choice import choose_way
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.keys import image_number, kept_key, layer_inputs, layer_key
+from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
@@ -41,9 +43,6 @@ from lumiimg.report.progress import LineProgress, TerminalProgress
 from lumiimg.resolve.lock import LockedSource
 from tests.shared.build_machine import build_machine, layers_by, stored
 from tests.shared.programs import needs, squashed
-
-if TYPE_CHECKING:
-    from lumiimg.build.layer_build import LayerBuild
 
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 
@@ -699,3 +698,38 @@ def test_a_base_whose_script_fails_or_is_changed_is_not_bootstrapped_again(tmp_p
     assert {entry.layers for entry in LayerCache(tmp_path / "cache").entries()} >= {("a (bootstrap)",), ("a",), ("b",)}
     assert build("true\n") == []
     assert build("true other\n") == ["01-a compiles", "02-b compiles"], "what was compiled on another base is not taken"
+
+
+@pytest.mark.threat
+def test_a_link_that_a_script_leaves_in_place_of_what_it_keeps_is_not_followed(tmp_path: Path) -> None:
+    """Into the cache would go the user's files, and into the next build of that layer, which has a network."""
+    (tmp_path / "ssh").mkdir()
+    (tmp_path / "ssh/id").write_text("private")
+    key, told = CacheKey({"kept": 1}), list[str]()
+    for number, link in enumerate(("work/layer/kept", "work/layer", "work/layer/kept/below", "work/layer/kept/id")):
+        cache, folder = LayerCache(tmp_path / f"cache{number}"), tmp_path / f"{number}"
+        with keeping(cache, key, ("layer",), folder / "work/layer/kept", told.append, lambda: True):
+            place = folder / link
+            place.parent.mkdir(parents=True)
+            place.symlink_to(tmp_path / ("ssh/id" if link.endswith("id") else "ssh"))
+            if link == "work/layer":
+                (tmp_path / "ssh/kept").mkdir()
+                (tmp_path / "ssh/kept/id").write_text("private")
+        assert cache.names() == [], link
+
+
+@pytest.mark.threat
+def test_what_a_script_leaves_in_its_folder_is_not_where_its_test_is_written(tmp_path: Path) -> None:
+    (tmp_path / "step").mkdir()
+    definition = Definition(
+        "02-a", ("a",), "01-base", Sections(Header("localimage", "01-base.sif"), post="true", test="true"), ()
+    )
+    step = LayerBuild(build_machine(ENGINE), {}, definition, tmp_path / "step", io.BytesIO(), print)
+    step.script("/opt/lumiimg/build")
+    for name in (".script", ".test"):
+        (step.work / name).unlink(missing_ok=True)
+        (step.work / name).symlink_to(tmp_path / "bashrc")
+    step.test("/opt/lumiimg/build")
+    assert not (tmp_path / "bashrc").exists()
+    with step.binds("/opt/lumiimg/build") as binds:
+        assert binds[0].source == f"{tmp_path}/step/test"
