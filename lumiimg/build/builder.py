@@ -17,7 +17,7 @@ from lumiimg.build.compile_cache import keeping
 from lumiimg.build.definition_files import write_definitions
 from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
 from lumiimg.build.gpu_check import require_gpu_code
-from lumiimg.build.keys import image_number, kept_key, layer_key
+from lumiimg.build.keys import image_number, kept_key, layer_key, stamp
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.metadata import write_metadata
 from lumiimg.build.overlay import Overlay
@@ -41,7 +41,7 @@ from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.engine import clean_environment
 from lumiimg.engine.own_folder import remove_tree
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, FailedError
 from lumiimg.files import temporary_folder
 from lumiimg.host.image_manifest import (
     MANIFEST,
@@ -185,8 +185,9 @@ def build_image(plan: ImageBuild) -> BuiltImage:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, _open_umask() as mask, scratch_folder(scratch_parent(plan.cache)) as scratch:
         cache.sweep()
-        work = _Work(plan, cache, log, scratch)
+        work = _Work(plan, cache, log, scratch, inputs[0].get("origin"))
         layers, stages = work.layers(steps, inputs, new_strategy(plan.way, scratch))
+        work.refuse_changed_base()
         stages.append(work.image(layers, number, 0o755 & ~mask))
     return built(
         size_bytes=output.stat().st_size,
@@ -242,6 +243,14 @@ class _Work:
     cache: LayerCache
     log: IO[bytes]
     scratch: Path
+    base_stamp: str | None = None
+    """Of the file or folder that is the base (`keys.stamp`), as the keys have it."""
+
+    def refuse_changed_base(self) -> None:
+        """Raise FailedError where the base is another now: what was built on it would be kept under its old name."""
+        origin = self.plan.chain[0].origin
+        if origin and self.base_stamp and stamp(origin) != self.base_stamp:
+            raise FailedError("was changed while it was built on", where=str(origin), hint="build again")
 
     def layers(
         self, steps: Sequence[Definition], inputs: Sequence[Mapping[str, Any]], strategy: Strategy
@@ -322,6 +331,7 @@ class _Work:
             if note := require_gpu_code(names, definition.gpus, target, of_wheels=definition.gpu_of_wheels):
                 self.log.write(f"{note}\n".encode())
             took_s = time.monotonic() - start
+            self.refuse_changed_base()
             made = target.stat().st_ino
             entry = self.cache.store(key, target, layers=definition.layers, seconds=took_s)
             if entry.data.stat().st_ino != made:

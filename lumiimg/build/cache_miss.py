@@ -103,7 +103,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
     """Return the parts in which two keys differ."""
     found = [
         Difference(part, (f"- {old.get(part) or 'nothing'}", f"+ {new.get(part) or 'nothing'}"))
-        for part in ("format", "engine", "owners", "mksquashfs", "origin", "content")
+        for part in ("format", "engine", "base", "owners", "mksquashfs", "origin", "plain_http", "gpus", "content")
         if old.get(part) != new.get(part)
     ]
     before, after = (files if isinstance(files := key.get("files"), dict) else {} for key in (old, new))

@@ -39,6 +39,8 @@ def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildH
         # another packs the same files into other bytes
         "mksquashfs": machine.mksquashfs_version,
         "definition": f"{sections.post}\0{sections.test}" if definition.parent else _without_version(sections),
+        # what it is made of is looked through for their code
+        "gpus": " ".join(filter(None, (*definition.gpus, definition.gpu_of_wheels))),
         "environment": "\n".join(exports),
         "files": _digests(definition),
         **({"origin": stamp(definition.origin)} if definition.origin else {}),

@@ -5,12 +5,14 @@ Nothing of them runs, or is read, out here: they are data until `build --locked`
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from lumiimg.build.provenance import FOLDER, LAYERS, read_plan
 from lumiimg.catalog.catalogue import Catalogue
+from lumiimg.decode import FILE_LIMIT_BYTES
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.image import FileKind, RootFileSystem, open_image
 from lumiimg.resolve.base_digest import digest_of_file
@@ -42,8 +44,12 @@ def read_carried(image: Path, scratch: Path) -> tuple[LockFile, Catalogue]:
             hint = "only images built by lumiimg carry it; layers added by other tools are not recorded"
             raise BadInputError("does not say how it was built", where=str(image), hint=hint)
         left_bytes = _FILES_LIMIT_BYTES
+        wanted = {"lib", *(entry.name for entry in plan.stack)}
         for path in _files(opened.root, f"/{FOLDER}/{LAYERS}"):
-            left_bytes -= _put(opened.root, path, scratch / path.partition(f"/{LAYERS}/")[2], left_bytes)
+            inside = PurePosixPath(path.partition(f"/{LAYERS}/")[2])
+            if inside.parent.name in wanted:
+                limit_bytes = FILE_LIMIT_BYTES if inside.name == "layer.toml" else left_bytes
+                left_bytes -= _put(opened.root, path, scratch / inside, min(limit_bytes, left_bytes))
     folders = tuple(sorted(scratch.iterdir())) if scratch.is_dir() else ()
     return plan, Catalogue(folders, ())
 

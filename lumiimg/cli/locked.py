@@ -31,8 +31,8 @@ def read_lock(arguments: argparse.Namespace) -> Lock:
     if arguments.site is not None and find_site(arguments.site, os.environ).name != lock.site:
         what = f"is for {lock.site or 'no site'}, not for {arguments.site}"
         raise BadInputError(what, where=str(path), hint="write one for it: lumiimg lock")
-    refuse_other_base(lock, read_settings(os.environ).cache, write_note)
     note_what_is_from_elsewhere(outside_catalogue(lock, mirrors), path, trusted=arguments.trust_lock)
+    refuse_other_base(lock, read_settings(os.environ).cache, write_note)
     return lock
 
 

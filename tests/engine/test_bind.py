@@ -120,7 +120,8 @@ def test_images_carry_what_they_want_of_the_machine_in_each_form(
     engine: Engine, with_plugin: Path, node: Path, tmp_path: Path
 ) -> None:
     settled, beside = tmp_path / "settled.sif", tmp_path / "manifest.json"
-    again = lumiimg("rebuild", with_plugin, "-o", settled, "--host", node, "--manifest", beside)
+    words: list[str | Path] = ["--trust-lock", "--host", node, "--manifest", beside]  # its source was named by --source
+    again = lumiimg("rebuild", with_plugin, "-o", settled, *words)
     assert again.code == 0, again.err
     for image, is_of_node in ((with_plugin, False), (settled, True)):
         manifest = lumiimg("show", image, "--json").data["bind_manifest"]

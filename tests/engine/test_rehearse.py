@@ -33,7 +33,7 @@ summary = "A row with a fault"
 source = "this test"
 date = 2026-11-23
 requires = ["python3"]
-files = ["packages.sh", "python.sh"]
+lib = ["packages.sh", "python.sh"]
 [[release]]
 version = "1.0"
 date = 2026-11-21

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import tomllib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -166,3 +167,35 @@ def test_a_lock_that_is_not_of_one_mind_is_refused(tmp_path: Path) -> None:
             read_again(changed(DOCUMENT, place, value), tmp_path / "lumiimg.lock")
         assert said in str(caught.value)
         assert len(str(caught.value)) < 4000, said
+
+
+@pytest.mark.threat
+def test_the_row_of_a_lock_says_only_what_reading_an_index_can_say(tmp_path: Path) -> None:
+    """A stranger's row would else make any commit, any wheel and any index one of the catalogue's."""
+    document = tomllib.loads(to_text(made(Request("rocm-6.4.4", ("vllm", "osu", "rccl-tests")))))
+    document["request"]["add"] = []
+    names = [entry["name"] for entry in document["layer"]]
+    for name, more, said in (
+        ("rccl-tests", {"arguments": {"COMMIT": "deadbeef" * 5}}, "arguments.COMMIT is not for a package index to say"),
+        ("osu", {"wheels": ["evil==1.0"]}, "wheels is there, and the layer has none"),
+        ("osu", {"indexes": ["https://evil.test/simple"]}, "indexes is there, and the layer has none"),
+        ("vllm", {"indexes": ["http://["]}, "is not a valid http(s) address"),
+        ("vllm", {"wheels": ["a==1.."]}, "'a==1..' is not a pin"),
+        ("vllm", {"has": {"x": "{NOPE}"}}, "has.x holds {NOPE}"),
+        ("osu", {"has": {"x": "{NOPE}"}}, "has is there, and the layer has none"),
+        ("osu", {"unused": ["osu"]}, "unused is not what the layer says"),
+        ("osu", {"version": "nine"}, "'nine' is not a version"),
+    ):
+        entry = {**document["layer"][names.index(name)], "release": more.get("version", "9.9")}
+        entry["row"] = {"version": "9.9", "read": dt.date(2026, 11, 1), "source": "s", **more}
+        with pytest.raises(BadInputError) as caught:
+            read_again(changed(document, ("layer", names.index(name)), entry), tmp_path / "lumiimg.lock")
+        assert said in str(caught.value), more
+
+
+@pytest.mark.threat
+def test_what_the_head_of_a_lock_says_beside_format_and_digest_is_noticed(tmp_path: Path) -> None:
+    """The digest is of what stands below the head."""
+    for line in ('site = "lumi"', 'layer = [{name = "netprobe"}]', 'request = {base = "x"}'):
+        with pytest.raises(BadInputError, match="was changed after it was written"):
+            read_again(TEXT_OF_LOCK.replace(b"format = 2\n", f"format = 2\n{line}\n".encode()), tmp_path / "a.lock")

@@ -259,8 +259,8 @@ def test_a_lock_holds_what_was_read_and_is_read_back_without_the_cache_and_the_i
     assert (row["read"], row["expects"], row["wheels"][2]) == (TODAY, ["rocm==7.14.*"], "jax-rocm7-plugin==0.12.0")
     # a row that is not one that was read is refused
     for old, new, said in (
-        ('version = "0.12.0"\ndate', 'version = "0.11.0"\ndate', "the row of jax is not one of '0.12.0'"),
-        (f"read = {TODAY}\n", "", "the row of jax is not one of '0.12.0'"),
+        ('version = "0.12.0"\ndate', 'version = "0.11.0"\ndate', "the row of jax is of another release than '0.12.0'"),
+        (f"read = {TODAY}\n", "", "it is not of a release that was read from a package index"),
         ('wheels = [\n    "jax==0.12.0",', 'wheels = [\n    "jax",', "a distribution in one version, such as"),
         ("wheels = [", 'wheels = [\n    "egg==1.0",', "the Python package egg==1.0 of jax is left out"),
     ):

@@ -31,6 +31,7 @@ _MNT_DETACH: Final = 2
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
 _KEY_CALLS: Final = {0xC000003E: 248, 0x40000003: 286, 0xC00000B7: 217, 0x40000028: 309}
 """The first of add_key, request_key and keyctl for the AUDIT_ARCH_ of x86_64, i386, aarch64 and arm."""
+_TRIES: Final = 1000
 CAP_SYS_ADMIN: Final = 21
 """Of capabilities(7)."""
 
@@ -122,12 +123,15 @@ def open_in_root(root: int, path: str, flags: int, *, one_mount: bool = False) -
     resolve = _RESOLVE_IN_ROOT | (_RESOLVE_NO_OTHER_MOUNT if one_mount else 0)
     how = struct.pack("<QQQ", flags | os.O_CLOEXEC, 0, resolve)
     name = os.fsencode(path.lstrip("/")) or b"."
-    return _checked(
-        _libc.syscall(
-            ctypes.c_long(_SYS_OPENAT2), ctypes.c_int(root), name, ctypes.c_char_p(how), ctypes.c_size_t(len(how))
-        ),
-        path,
-    )
+    size = len(how)
+    for _ in range(_TRIES):
+        opened = _libc.syscall(
+            ctypes.c_long(_SYS_OPENAT2), ctypes.c_int(root), name, ctypes.c_char_p(how), ctypes.c_size_t(size)
+        )
+        # not sure of a `..`, as something was mounted or renamed meanwhile, wherever on this machine
+        if opened >= 0 or ctypes.get_errno() != errno.EAGAIN:
+            break
+    return _checked(opened, path)
 
 
 def die_with_parent(signal: int) -> None:
