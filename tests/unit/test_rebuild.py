@@ -387,7 +387,7 @@ def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
     del clean_home
     machine = BuildHost(ENGINE, False, False, False, None, Path("/usr/bin/unsquashfs"), None, None, ())
     stand = Stand()
-    for module in ("build.choice", "cli.image_build", "cli.rebuild"):
+    for module in ("cli.image_build", "cli.rebuild", "build.choice"):  # those that import it before it is another
         monkeypatch.setattr(f"lumiimg.{module}.host_for_builds", lambda *_: machine)
     monkeypatch.setattr(builder, "new_strategy", lambda *_: stand)
     return stand
