@@ -17,7 +17,7 @@ from lumiimg.build.compile_cache import keeping
 from lumiimg.build.definition_files import write_definitions
 from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
 from lumiimg.build.gpu_check import require_gpu_code
-from lumiimg.build.keys import image_number, kept_key, layer_key, stamp
+from lumiimg.build.keys import image_number, kept_key, layer_key
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.metadata import write_metadata
 from lumiimg.build.overlay import Overlay
@@ -55,6 +55,7 @@ from lumiimg.image import ImageError, open_image, open_stack, sif_writer
 from lumiimg.image.sif import read_sif_file
 from lumiimg.image.squashfs.weave import can_weave, weave
 from lumiimg.inventory.components import Inventory
+from lumiimg.resolve.base_digest import stamp
 from lumiimg.secret import known_secrets
 
 if TYPE_CHECKING:
