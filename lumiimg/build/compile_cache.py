@@ -75,10 +75,10 @@ def _keep(cache: LayerCache, key: CacheKey, layers: Sequence[str], folder: Path 
     if folder is None:
         cache.remove(key.digest)
         return
-    told = tuple(f"{name} (compiled)" for name in layers)
+    names = tuple(f"{name} (compiled)" for name in layers)
     with cache.building() as scratch:
         pack_kept(folder, scratch / "data.tar")
-        cache.store(key, scratch / "data.tar", layers=told, seconds=0.0, replaces=True)
+        cache.store(key, scratch / "data.tar", layers=names, seconds=0.0, replaces=True)
 
 
 def digests(folder: Path) -> dict[str, str]:

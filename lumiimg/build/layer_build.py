@@ -193,14 +193,17 @@ class LayerBuild:
             )
 
     def command(
-        self, argv: Sequence[str | Path], *, told: bool = False, variables: Mapping[str, str] | None = None
+        self, argv: Sequence[str | Path], *, reports_lines: bool = False, variables: Mapping[str, str] | None = None
     ) -> Completed:
-        """Run a program of this machine, which makes later times than the image's that; `told`: lines are passed on."""
+        """Run a program of this machine; times that it makes are no later than those of an image.
+
+        `reports_lines`: what it prints is passed on, too.
+        """
         environment = {**self.environment, **(variables or {})} | {
             "SOURCE_DATE_EPOCH": str(EPOCH),
             "PYTHONPATH": os.pathsep.join([str(Path(lumiimg.__file__).parents[1])]),
         }
-        return run(argv, env=environment, log=self.log, on_line=self.on_line if told else None)
+        return run(argv, env=environment, log=self.log, on_line=self.on_line if reports_lines else None)
 
     def as_root(self, argv: Sequence[str | Path]) -> Completed:
         """Run a program of this machine as root of a user namespace, where there is one."""

@@ -87,15 +87,15 @@ class Sandbox(Strategy):
             )
         # without it, proot would wait for whatever the script has left behind
         words: list[str | Path] = [step.machine.proot, "--kill-on-exit", "-0", "-r", self._root, "-w", "/"]
-        told = {f"{prefix}_ENVIRONMENT": SCRIPT_ENVIRONMENT for prefix in ("SINGULARITY", step.machine.engine.prefix)}
-        inside = {"HOME": "/root", "PATH": _PATH, **told}
+        keeps = {f"{prefix}_ENVIRONMENT": SCRIPT_ENVIRONMENT for prefix in ("SINGULARITY", step.machine.engine.prefix)}
+        inside = {"HOME": "/root", "PATH": _PATH, **keeps}
         start = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in inside.items())]
         variables = {"PROOT_TMP_DIR": f"{step.scratch}", **(PROOT_SLOWLY if step.machine.proot_is_slow else {})}
         with step.binds(place) as binds:
             shown = [*_BINDS, *(f"{bind.source}:{bind.target}" for bind in binds)]
             words += [word for bind in shown for word in ("-b", bind)]
             command = [*words, *start, *step.script(place, sourced=_SOURCED)]
-            step.check(step.command(command, told=True, variables=variables))
+            step.check(step.command(command, reports_lines=True, variables=variables))
 
 
 def _require_own(step: LayerBuild, root: Path) -> None:

@@ -57,7 +57,7 @@ class ReplacedError(FailedError):
 
 
 class Http:
-    """What a command asks servers by. Every request raises FailedError if there is no answer, or one out of bounds.
+    """The HTTP client of a command. Every request raises FailedError if there is no answer, or too large a one.
 
     MissingHereError says that there is no network. Sessions are of one thread each: requests promises nothing else.
     """

@@ -172,7 +172,7 @@ class _Wheels:
         from lumiimg.resolve.own_packages import installed_layer, resolve_own
 
         python = self._python(OWN_PACKAGES)
-        self.sources.on_line(f"resolving {own.told}, beside what is below, for {python}")
+        self.sources.on_line(f"resolving {own.summary} on top of the layers below, for {python}")
         there = [installed_layer(one, is_base=at == 0) for at, one in enumerate(below)]
         with _without_network("the catalogue does not have the wheels of your own packages"):
             wheels = resolve_own(there, own, python, self.sources, until=self.until, preferred=self.preferred)

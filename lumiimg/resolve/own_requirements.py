@@ -45,7 +45,7 @@ class OwnPackages:
         return tuple(f"{PACKAGE}{one.text}" for one in self.requirements if one.where == OF_OPTION)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """In a few words."""
         where = ", ".join([*(file.rpartition("/")[2] for file in self.files), *self.words])[:_SHOWN]
         return f"{count(len(self.requirements), 'requirement')} of yours ({where})"
@@ -53,7 +53,7 @@ class OwnPackages:
     @property
     def unsettled(self) -> str:
         """The same of a plan."""
-        return f"{self.told}; what they take from the index is not settled before lock"
+        return f"{self.summary}; what they take from the index is not settled before lock"
 
 
 def read_own(files: Sequence[str], words: Sequence[str], where: str = OF_OPTION) -> OwnPackages:
