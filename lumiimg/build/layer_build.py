@@ -195,7 +195,7 @@ class LayerBuild:
     def command(
         self, argv: Sequence[str | Path], *, reports_lines: bool = False, variables: Mapping[str, str] | None = None
     ) -> Completed:
-        """Run a program of this machine; times that it makes are no later than those of an image.
+        """Run a program of this machine; the times that it gives to files are those of an image (`EPOCH`).
 
         `reports_lines`: what it prints is passed on, too.
         """

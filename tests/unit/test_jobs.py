@@ -91,8 +91,9 @@ class Run:
 
     def _end_the_step_beside(self) -> None:
         """Do what Slurm does at the end of a job, whatever ended it."""
-        wait_until((self._record / "waiting").exists, 30)
-        number = int((self._record / "beside").read_text())
+        beside = self._record / "beside"  # there before its number is in it
+        wait_until(lambda: (self._record / "waiting").exists() and beside.exists() and bool(beside.read_text()), 30)
+        number = int(beside.read_text())
         os.kill(number, signal.SIGTERM)
         # it is no child of ours: what it was started with is gone when it has ended
         wait_until(lambda: not Path(f"/proc/{number}").exists() or not Path(f"/proc/{number}/cmdline").read_bytes())
