@@ -10,7 +10,7 @@ from lumiimg.catalog.site_choice import site_here
 from lumiimg.check.drift import drift_of
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.host.drift import compare
+from lumiimg.host.drift import Drift
 from lumiimg.host.library_search import ASKED
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import Snapshot
@@ -26,7 +26,7 @@ def execute(arguments: argparse.Namespace) -> int:
     now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
     of_file = ("--host", str(arguments.now)) if arguments.now else ()
     machine = (*of_file, *inputs.words())
-    result = drift_of(compare(before, now), arguments.image, os.environ, inputs.site, machine)
+    result = drift_of(Drift(before, now), arguments.image, os.environ, inputs.site, machine)
     return output.deliver(drift_document(result), "drift", result, result.exit_code)
 
 

@@ -149,7 +149,7 @@ _NEXT = re.compile(
     r"^(?:next[^:\n]*| +(?:do|or)[^:\n]*):  ((?:lumiimg|source|export|unset|#SBATCH|sbatch) .*)$", re.MULTILINE
 )
 _OPTIONS = ("", "--site lumi", "--site generic", "--host host.json", "--host host.json --site lumi")
-_BESIDE = ("drift now.json host.json", "drift host.json now.json --site lumi", "doctor", "list", "")
+_BESIDE = ("drift now.json host.json --image fits old", "doctor", "list", "")
 _DRIFTS = (("host.json now.json", "--site lumi"), ("now.json host.json", "--site lumi"), ("now.json host.json", ""))
 _REQUESTS = (
     "explain --add vllm --site lumi",

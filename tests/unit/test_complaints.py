@@ -42,7 +42,7 @@ SLIPS = {
     "log notes.yaml": ("notes.yaml", "lumiimg log slurm-123.out"),
     "log data.json": ("data.json", "lumiimg log slurm-123.out"),
     "log my.sif/lib64/libc.so.6": ("is not text", "lumiimg log reads what a job printed"),
-    "drift host.json image.sif other.sif": ("other.sif", "--image image.sif other.sif"),
+    "drift host.json image.sif other.sif --image x": ("other.sif", "--image image.sif other.sif"),
 }
 NAMES = ("\x1b[2J\x07.sif", "a\nerror: forged\nhint: rm -rf ~", "\u202efis.sif", "hint: x", "a  b.sif", "\udcff")
 

@@ -39,7 +39,7 @@ VERBS = {
     "draft": ("draft", "FILE"),
     "explain -r": ("explain", "--base", "debian-13", "-r", "FILE"),
     "explain --host": ("explain", "image", "--host", "FILE"),
-    "drift": ("drift", "FILE", "FILE"),
+    "drift": ("drift", "FILE", "FILE", "--image", "image"),
     "adapt": ("adapt", "FILE", "--site", "lumi"),
     "module": ("module", "FILE", "-o", "modules"),
     "build --base": ("build", "--base", "FILE", "--dry-run"),

@@ -107,7 +107,7 @@ ANSWERS = (
     "explain --base rocm-6.2.4 --add sglang --site lumi",
     "explain --base rocm-7.2.1 --add pytorch --fabric bundled --site lumi",
     "drift host.json now.json --image fits old bare rocm --site lumi",
-    "drift now.json host.json",
+    "drift now.json host.json --image fits",
     "build --base rocm-6.4.4 --add vllm --fabric bundled --site lumi --dry-run",
     "adapt bare --site lumi --dry-run",
     "trial plan fits -o trial --site lumi",

@@ -1,4 +1,4 @@
-"""What `drift` answers: what an update of a machine changed, and what that does to images."""
+"""What `drift` answers: what an update of a machine does to images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.drift import DriftResult, ImageDrift
     from lumiimg.findings import Finding
-    from lumiimg.host.drift import Drift, NodeChange
+    from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
 
 _FATES = {
@@ -35,7 +35,7 @@ _OF_ONE_KIND = "take both snapshots on nodes of one kind: of one partition, with
 
 
 def drift_document(result: DriftResult) -> Document:
-    """Return what `drift` says: images first, the worst before the others, then what changed."""
+    """Return what `drift` says of each image, the worst before the others."""
     drift = result.drift
     unread = ImageAnswers.of(result.unread)
     return Document(
@@ -43,47 +43,25 @@ def drift_document(result: DriftResult) -> Document:
         subject=f"{drift.before.host} and {drift.now.host}",
         severity=_SEVERITIES[result.answer],
         sentence=result.sentence,
-        summary=(f"before: {_node(drift.before)}", f"now:    {_node(drift.now)}"),
+        summary=(f"before: {_node(drift, drift.before)}", f"now:    {_node(drift, drift.now)}"),
         sections=(
             Section("The images", (*_items(result.images), *image_items(unread))),
             Section("Nodes of different kinds", _kinds(drift), is_headed=True),
-            *_changes(drift, Severity.INFO if result.images else Severity.PROBLEM),
             Section("Not known", (Item(Severity.UNKNOWN, note) for note in drift.notes)),
         ),
     )
 
 
-def _node(snapshot: Snapshot) -> str:
-    parts = [snapshot.host, snapshot.taken[:16].replace("T", " "), snapshot.os.name, f"glibc {snapshot.glibc or '?'}"]
-    return " · ".join(filter(None, parts))
-
-
-# -- what changed --
+def _node(drift: Drift, snapshot: Snapshot) -> str:
+    driver = f"amdgpu {snapshot.gpu_driver}" if drift.driver_changed else None
+    taken, glibc = snapshot.taken[:16].replace("T", " "), f"glibc {snapshot.glibc or '?'}"
+    return " · ".join(filter(None, (snapshot.host, taken, snapshot.os.name, glibc, driver)))
 
 
 def _kinds(drift: Drift) -> Iterator[Item]:
     if drift.kinds:
-        lines = tuple(f"{one.what}: {one.before or 'none'} -> {one.now or 'none'}" for one in drift.kinds)
         shows = "what differs shows two kinds of nodes"
-        yield Item(Severity.UNKNOWN, shows, notes=lines, remedies=(Remedy(_OF_ONE_KIND),))
-
-
-def _changes(drift: Drift, severity: Severity) -> Iterator[Section]:
-    """Yield what can break images, marked with a severity, then the other changes."""
-    breaking = (_change(change, severity) for change in drift.changes if change.may_break)
-    yield Section("Changes that can break images", breaking, is_headed=True)
-    others = (_change(change, Severity.INFO) for change in drift.changes if not change.may_break)
-    yield Section("Other changes", others, is_headed=True)
-
-
-def _change(change: NodeChange, severity: Severity) -> Item:
-    if change.before is None or change.now is None:
-        text = f"{'gone' if change.now is None else 'new'}: {change.what}  {change.before or change.now}"
-    elif change.before == change.now:
-        text = f"{change.what}  {change.now}"
-    else:
-        text = f"{change.what}: {change.before or 'none'} -> {change.now or 'none'}"
-    return Item(severity, text, notes=change.details)
+        yield Item(Severity.UNKNOWN, shows, notes=drift.kinds, remedies=(Remedy(_OF_ONE_KIND),))
 
 
 # -- images --
