@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,8 +16,8 @@ from msgspec import Struct, structs
 from packaging.version import Version
 
 from lumiimg.catalog.folders import Glance, file_names, glances, layer_folders, recipe_folders
-from lumiimg.catalog.layers import NAME, Bootstrap, Layer, read_layer
-from lumiimg.catalog.named_images import ImageNames, NamedImage, completed, named_image, newest_here, newest_named
+from lumiimg.catalog.layers import NAME, Layer, read_layer
+from lumiimg.catalog.named_images import completed, image_by_name
 from lumiimg.decode import AnyText, DecodeError, Text, read_toml
 from lumiimg.errors import LONG, BadInputError, shortened
 
@@ -96,17 +96,9 @@ class Catalogue:
         return glances(self.layer_folders)
 
     @cached_property
-    def _named_families(self) -> tuple[tuple[Layer, ImageNames], ...]:
-        """The families whose images have names that say what they have; one that is broken is none."""
-        return tuple((family, family.named) for family in self._families("named") if family.named is not None)
-
-    @cached_property
     def _known(self) -> frozenset[str]:
-        """The names of the images that are known and no member of a family."""
-        found = (
-            (family, named_image(names, one.name)) for family, names in self._named_families for one in names.known
-        )
-        return frozenset(image.name for family, image in found if image and _member_of(family, image) is None)
+        """The names of the images that are known by their names alone."""
+        return frozenset(name for family in self._families("[named]") if family.named for name in family.named.known)
 
     def _families(self, mentioned: str = "variant") -> Iterator[Layer]:
         """Yield the families of bases that can be read and whose files hold a word."""
@@ -162,8 +154,8 @@ class Catalogue:
             if any(variant.name == name for variant in family.variants):
                 return family.member(name)
         if (found := self._by_name(name)) is not None:
-            siblings = [variant.has for family in self._families() for variant in reversed(family.variants)]
-            return _member_by_name(*found, siblings)
+            others = (variant.has for family in self._families() for variant in reversed(family.variants))
+            return completed(found, others) if found.by_name else found
         raise UnknownNameError("base or layer", name, self.layer_names())
 
     def base(self, name: str) -> Layer:
@@ -195,33 +187,27 @@ class Catalogue:
     def meant_by(self, name: str) -> str:
         """Return the base that a name means.
 
-        `rocm-7.2` is the newest of that version; an image that is not here but whose name says what it has, by its path
-        or its place in a registry, is the base of that name. Any other name is returned as it is.
+        `rocm-7.2` is the newest of that version; an image that is not here, but whose path or place in a registry says
+        what it has, is the base of that name. Any other name is returned as it is.
         """
         if name in self._glances or Path(name).exists():
             return name
         if (found := self._by_name(name)) is not None:
-            family, image = found
-            return _member_of(family, image) or image.name
+            return found.name
         rests = {other.removeprefix(f"{name}."): other for other in self._glances if other.startswith(f"{name}.")}
         versions = {Version(rest): other for rest, other in rests.items() if _VERSION.fullmatch(rest)}
         return versions[max(versions)] if versions and _ENDS_IN_VERSION.search(name) else name
 
-    def said_by(self, name: str) -> Mapping[str, str]:
-        """Return the versions that the name of an image says, by component; nothing where it is of no family."""
-        found = self._by_name(name) or (self._by_name(os.path.realpath(name)) if Path(name).is_symlink() else None)
-        return found[1].has if found else {}
+    def images_here(self) -> list[Path]:
+        """Return the images of all families that lie where their machine has them, the newest first."""
+        files = [family.named.file for family in self._families("[named]") if family.named and family.named.file]
+        patterns = (re.sub(r"(\{\w+\})+", "*", file).lstrip("/") for file in files)
+        found = (path for pattern in patterns for path in Path("/").glob(pattern) if path.is_file())
+        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
-    def images_here(self) -> tuple[Path, ...]:
-        """Return the images of all families that lie on this machine, of each release of ROCm the newest."""
-        return tuple(path for _, names in self._named_families for path in newest_here(names))
-
-    def _by_name(self, name: str) -> tuple[Layer, NamedImage] | None:
-        """Return the family, and what the name of an image says, where it is one of a family."""
-        for family, names in self._named_families:
-            if (image := named_image(names, name) or newest_named(names, name)) is not None:
-                return family, image
-        return None
+    def _by_name(self, name: str) -> Layer | None:
+        """Return the base that an image of a family is by its name; of a name that says nothing None."""
+        return next(filter(None, (image_by_name(family, name) for family in self._families("[named]"))), None)
 
     def recipe(self, name: str) -> Recipe:
         """Read a recipe by its name, or by the path of its file.
@@ -261,31 +247,3 @@ def open_catalogue(environment: Mapping[str, str], extra_layers: Sequence[Path] 
         if not folder.is_dir():
             raise BadInputError("is not a folder", where=str(folder), hint="--layers takes a folder of layer folders")
     return Catalogue(layer_folders=layer_folders(environment, extra_layers), recipe_folders=recipe_folders(environment))
-
-
-# -- members of a family that nobody wrote down: images whose names say what they have
-
-
-def _member_of(family: Layer, image: NamedImage) -> str | None:
-    """Return the member that an image is, which says more of it than its name; None where it is none."""
-    origins = {origin for _, origin in image.origins}
-    return next((one.name for one in family.variants if one.origin in origins), None)
-
-
-def _member_by_name(family: Layer, image: NamedImage, siblings: Iterable[Mapping[str, str]]) -> Layer:
-    """Return the base that an image of a family is, by its name and what other bases have."""
-    has = completed({**family.has, **image.has}, siblings)
-    # what each image with ROCm, or with a plugin, has, in whatever version
-    more = {"rccl": "rocm" in has, "net-api": "net-plugin" in family.provides}
-    return structs.replace(
-        family,
-        name=image.name,
-        summary=image.summary,
-        source=family.named.source if family.named else family.source,
-        provides=(*family.provides, *(name for name, there in more.items() if there and name not in has)),
-        has=has,
-        bootstraps=tuple(Bootstrap(agent, origin) for agent, origin in image.origins),
-        variants=(),
-        named=None,
-        by_name=True,
-    )

@@ -15,7 +15,6 @@ from msgspec import Struct, field, structs
 from packaging.requirements import InvalidRequirement, Requirement
 
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.catalog.named_images import ImageNames  # noqa: TC001 - the same
 from lumiimg.catalog.needs import Need  # noqa: TC001 - the same
 from lumiimg.catalog.templates import expand, unknown_placeholder
 from lumiimg.catalog.unlisted import Unlisted  # noqa: TC001 - the same
@@ -24,7 +23,7 @@ from lumiimg.decode import AnyText, DecodeError, Sha256, Text, matching, read_te
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
 Status = Reach | Literal["read", "derived"]
 """How far something was tried (ledger.py), or how what is known of it was found."""
-NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 OWN_FILES = ("layer.toml", "post.sh", "test.sh")
 """What the folder of a layer has under these names is never a file for its script, or shared."""
@@ -130,6 +129,31 @@ class Variant(Bootstrap, frozen=True, kw_only=True):
     name: _Name
     summary: Text
     has: Mapping[str, Text] = {}
+
+
+class ImageNames(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the images of a family are called; in the texts `{rocm}` stands for the group of the pattern."""
+
+    pattern: re.Pattern[str]
+    """Of what an image is called as a base (named_images.py): `-` is there for `/`, `:` and `_`."""
+    summary: Text
+    has: Mapping[str, Text] = {}
+    """Versions by component."""
+    file: Annotated[str, matching(r"/[^*]+", "an absolute path")] | None = None
+    """Where such an image lies on the machine that it is for."""
+    tag: str | None = None
+    """Where it is in a registry."""
+    known: tuple[_Name, ...] = ()
+    """Images that were seen, as bases."""
+    source: Text
+    date: dt.date
+    """When names were last looked at."""
+
+    def __post_init__(self) -> None:
+        texts = {"summary": self.summary, "file": self.file or "", "tag": self.tag or ""}
+        texts |= {f"has.{component}": text for component, text in self.has.items()}
+        groups = self.pattern.groupindex
+        refuse({key: unknown_placeholder(text, groups, "a group of the pattern") for key, text in texts.items()})
 
 
 class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

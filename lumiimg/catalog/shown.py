@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 from lumiimg.catalog.age import age_of
 from lumiimg.catalog.ledger import Trial, furthest, rows_of, status_of, trials_of
-from lumiimg.catalog.named_images import KnownImage, age_in_name
 from lumiimg.catalog.sites import Site, find_site, site_names
 from lumiimg.decode import DecodeError
 
@@ -33,7 +32,7 @@ class CatalogueEntry:
     summary: str
     """One sentence; of a broken one, its fault."""
     old: str | None
-    """Of a site or of images, what is old of what is known, and how old; null where nothing is."""
+    """Of a site, what is old of what is known, and how old; null where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +66,6 @@ class ShownLayer:
     """What is known of how far it, its releases and its members were tried."""
 
     @property
-    def images(self) -> tuple[KnownImage, ...]:
-        """Of a family whose images have names that say what they have: those that are known."""
-        return self.layer.named.known if self.layer.named else ()
-
-    @property
     def sources(self) -> dict[str, LayerSource]:
         """By name (`--source NAME=FILE`)."""
         return {source.name: source for source in self.layer.sources}
@@ -102,7 +96,7 @@ def listing_of(catalogue: Catalogue, environment: Mapping[str, str]) -> Listing:
 
 
 def _of_layer(layer: Layer) -> CatalogueEntry:
-    return CatalogueEntry(layer.kind, layer.name, furthest(layer), layer.summary, _age_of_images(layer))
+    return CatalogueEntry(layer.kind, layer.name, furthest(layer), layer.summary, None)
 
 
 def _of_recipe(recipe: Recipe) -> CatalogueEntry:
@@ -121,9 +115,3 @@ def _age_of_site(site: Site) -> str | None:
         facts["driver"] = max(site.driver.date, *(one.date for one in site.driver.evidence), dt.date.min)
     ages = [f"{name} {old}" for name, date in facts.items() if (old := age_of(date, site.date))]
     return f"what is known of it is old: {'; '.join(ages)}" if ages else None
-
-
-def _age_of_images(layer: Layer) -> str | None:
-    """Return how old the newest image is that is known of a base, where that is its name's and old."""
-    old = age_in_name(layer.name) if layer.by_name else None
-    return f"an image {old}: a newer one may be there" if old else None

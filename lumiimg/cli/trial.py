@@ -26,7 +26,7 @@ from lumiimg.report.json_output import json_text
 from lumiimg.report.views.trial import trial_document, trial_plan_document
 
 _OWN_IMAGES = 3
-"""Of the site, where none is named."""
+"""Of the site, where none is named: the newest."""
 
 
 def execute(arguments: argparse.Namespace) -> int:

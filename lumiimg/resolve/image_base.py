@@ -8,8 +8,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from lumiimg.catalog.catalogue import Catalogue, UnknownNameError
 from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.errors import BadInputError
@@ -45,8 +43,6 @@ class ForeignBase(Layer, frozen=True, kw_only=True):
 
     gpu: tuple[ComponentFit, ...] = ()
     """What the GPU of the site makes of its code; empty where none is known, or the image is not here."""
-    name_says: Mapping[str, str] = {}
-    """Versions by component that its name says; what was read in it counts."""
 
 
 def is_foreign(base: str, catalogue: Catalogue) -> bool:
@@ -124,7 +120,7 @@ def read_bases(
         if not files:
             return {}
         [origin, *_] = files
-    return {base: replace(read_foreign(origin, pull, site), name_says=catalogue.said_by(base))}
+    return {base: read_foreign(origin, pull, site)}
 
 
 def foreign_layer(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from lumiimg.catalog.named_images import age_in_name, disagreements
 from lumiimg.catalog.needs import NO_VERSION, version_of
 from lumiimg.decode import DecodeError
 from lumiimg.errors import BadInputError, MissingHereError
@@ -307,16 +306,11 @@ def _by_its_files(base: Layer, site: Site | None) -> Iterator[RuleResult]:
 
 
 def _by_its_name(base: Layer) -> Iterator[RuleResult]:
-    """Yield what follows for a base that is known by its name alone, or whose name and files are of two minds."""
+    """Yield what follows for a base that is known by its name alone."""
     if base.by_name:
         has = ", ".join(f"{component} {version}" for component, version in base.has.items())
         because = f"by its name, and what follows from that, it has {has}; where the image is, it is read first"
-        if old := age_in_name(base.name):
-            because += f". It is {old}, and a newer one may be there"
         yield RuleResult("layers", RuleOutcome.UNKNOWN, "its files", "its name alone", because, base.source)
-    for found in disagreements(base.name_says, base.has) if isinstance(base, ForeignBase) else ():
-        source = "the name, and what was read in it"
-        yield RuleResult("layers", RuleOutcome.WARNING, "a name that holds", base.name, found, source)
 
 
 def _of_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[RuleResult]:

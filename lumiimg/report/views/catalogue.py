@@ -90,8 +90,6 @@ def _facts(shown: ShownLayer) -> Iterator[tuple[str, str]]:
         member = layer.member(variant.name)
         yield "base", f"{variant.name} ({status_of(member)}): {variant.summary}"
         yield from _tried(member, None)
-    for known in shown.images:
-        yield "known", f"{known.name} ({known.date}): {known.source}"
     yield "from", str(layer.folder)
     yield "source", f"{layer.source} ({layer.date})"
     yield "requires", ", ".join(map(str, layer.requires))
