@@ -64,6 +64,7 @@ _SHAPES = (
     (r"(?<=/api)", "/webhooks/", r"\d{10,}/[\w-]{20,}"),
     ("", "-----BEGIN", _PRIVATE_KEY),
 )
+_MARKS = tuple(mark for _, mark, _ in _SHAPES)
 _KNOWN_SHAPE = "|".join(before + re.escape(mark) + rest for before, mark, rest in _SHAPES)
 # The `git@` of a repository is everybody's, and what is before the @ of a digest is the name of an image. A password
 # may hold what ends a host (`/`, `@`), where it is not a port; pathlib makes one slash of two.
@@ -185,7 +186,7 @@ def hidden(text: str, known: Collection[str] = ()) -> str:
             text = text.replace(secret, HIDDEN)
         elif secret in text:  # within a word it is one of the language
             text = _compiled(rf"(?<!\w){re.escape(secret)}(?!\w)").sub(HIDDEN, text)
-    if any(mark in text for _, mark, _ in _SHAPES):  # to look for these takes a tenth of the time
+    if any(map(text.__contains__, _MARKS)):  # to look for these takes a tenth of the time
         text = _compiled(_KNOWN_SHAPE).sub(HIDDEN, text)  # first: a key has several lines, what is named may have one
     if ":/" in text:
         text = _compiled(_LOGIN).sub(rf"\1{HIDDEN}@", text)
@@ -202,7 +203,7 @@ def hidden(text: str, known: Collection[str] = ()) -> str:
 def _may_be_named(text: str) -> bool:
     small = text.casefold()
     return (
-        any(part in small for part in _NAME_PARTS)
+        any(map(small.__contains__, _NAME_PARTS))
         or ("=" in text and _compiled(_IN_QUERY).search(text) is not None)
         or ("pat" in small and _compiled(_IS_PAT).search(small) is not None)
     )

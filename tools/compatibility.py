@@ -12,7 +12,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve.context import PlanContext
-from lumiimg.resolve.planner import Planner
+from lumiimg.resolve.planner import decide, possible_bases
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome
 from tools import AS_OF
@@ -53,10 +53,10 @@ def on_lumi(catalogue: Catalogue) -> Iterator[str]:
     yield "\n## Bases, and on LUMI the newest release that fits each\n"
     yield "What is not named is not known until the base is read.\n"
     yield f"| base | has | on LUMI | fabric | {' | '.join(NEWEST.values())} |\n|---|---|---|---|{'---|' * len(NEWEST)}"
-    planner = Planner(PlanContext(catalogue, Mirrors({}), "", find_site("lumi", HOME)))
-    fitting = {layer: {p.base.name: p for p in planner.working(Request("", (layer,)))[0]} for layer in NEWEST}
+    lumi = PlanContext(catalogue, Mirrors({}), "", find_site("lumi", HOME))
+    fitting = {layer: {p.base.name: p for p in possible_bases(Request("", (layer,)), lumi).bases} for layer in NEWEST}
     for name in natural(catalogue.base_names()):
-        plan = planner.plan(Request(name))
+        plan = decide(Request(name), lumi)
         if plan.refused:
             against = next(rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
             yield f"| {name} | {holding(catalogue.base(name))} | no: {cell(against.have)} | | {' | ' * (len(NEWEST) - 1)} |"

@@ -28,11 +28,11 @@ from lumiimg.errors import BadInputError, FailedError, MissingHereError, Refused
 from lumiimg.files import refuse_places
 from lumiimg.image import open_image, refuse_empty, refuse_not_runnable
 from lumiimg.inventory.components import Inventory
+from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.own_packages import brought_by_layers, resolve_own
 from lumiimg.resolve.own_requirements import OwnPackages, read_own
 from lumiimg.resolve.python_project import LayerRequirements
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.site_catalogue import SiteCatalogue
 from lumiimg.resolve.venv import MOUNT, RECORD, VenvRecord, mark_of, seen_by
 from lumiimg.secret import hidden
 from lumiimg.wording import count, word
@@ -120,8 +120,7 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
     if version is None or glibc is None:
         raise BadInputError("its Python or its C library is not known, so no wheels can be chosen", where=str(image))
     target = PythonTarget((version.major, version.minor), (glibc.major, glibc.minor))
-    layers = (layer for _, layer in SiteCatalogue(catalogue).layers())
-    own = replace(own, brought=brought_by_layers(layers))
+    own = replace(own, brought=brought_by_layers(PlanContext(catalogue).layers()))
     asked = count(len(own.requirements), "requirement")
     sources.on_line(f"resolving {asked} beside what {image.name} has, for {target}")
     there = LayerRequirements("image", "", has=has, label="the image")

@@ -18,7 +18,7 @@ from lumiimg.resolve.context import NO_PREFERENCES, preferences_of
 from lumiimg.resolve.lock_diff import write_lock
 from lumiimg.resolve.lock_file import LockFile, read_document, refuse_other_file, request_of
 from lumiimg.resolve.planner import decide
-from lumiimg.resolve.request_options import request_again
+from lumiimg.resolve.request import request_again
 
 
 def execute(arguments: argparse.Namespace) -> int:

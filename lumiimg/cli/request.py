@@ -19,8 +19,7 @@ from lumiimg.fetch.http import Http
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.plan import Plan
 from lumiimg.resolve.planner import decide
-from lumiimg.resolve.request import Request
-from lumiimg.resolve.request_options import RequestOptions, request_of
+from lumiimg.resolve.request import Request, RequestOptions, request_of
 from lumiimg.secret import known_secrets
 
 if TYPE_CHECKING:

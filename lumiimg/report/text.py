@@ -76,10 +76,6 @@ class _Part:
     """Of the screen that they take."""
     is_title: bool = False
 
-    @property
-    def is_gap(self) -> bool:
-        return not self.lines
-
 
 _GAP = _Part((), _Importance.ALWAYS, 1)
 
@@ -370,10 +366,10 @@ def _without_gaps(parts: Iterable[_Part]) -> list[_Part]:
     """Leave out titles with nothing below them, and each empty line behind another, or at the end."""
     found: list[_Part] = []
     for one in parts:
-        if one.is_gap and found and found[-1].is_title:
+        if not one.lines and found and found[-1].is_title:
             found.pop()
-        if not one.is_gap or (found and not found[-1].is_gap):
+        if one.lines or (found and found[-1].lines):
             found.append(one)
-    while found and (found[-1].is_gap or found[-1].is_title):
+    while found and (not found[-1].lines or found[-1].is_title):
         found.pop()
     return found

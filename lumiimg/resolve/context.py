@@ -1,17 +1,22 @@
-"""What a request is decided on, read once per command."""
+"""What a request is decided on: the catalogue as it is for one site, images as bases, releases that no row has."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from msgspec import structs
+
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import find_site
+from lumiimg.decode import DecodeError
 from lumiimg.errors import BadInputError
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
+from lumiimg.resolve.arguments import for_gpu
+from lumiimg.resolve.stack import PLUGIN, components_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from lumiimg.catalog.catalogue import Catalogue
@@ -20,6 +25,9 @@ if TYPE_CHECKING:
     from lumiimg.fetch.http import Http
     from lumiimg.resolve.lock_file import LockFile
     from lumiimg.resolve.request import Request
+
+_PREFERRED = {"net-plugin": PLUGIN, "libfabric": "fabric-bundled"}
+"""Component -> the layer to bring in, where several could."""
 
 
 def _not_pulled(base: str) -> Path:
@@ -37,7 +45,7 @@ class FoundReleases:
 
 @dataclass(frozen=True, slots=True)
 class PlanContext:
-    """What a request is decided on."""
+    """What a request is decided on. Its methods raise as those of the catalogue do."""
 
     catalogue: Catalogue
     mirrors: Mirrors = field(default_factory=lambda: Mirrors({}))
@@ -47,7 +55,7 @@ class PlanContext:
     preferred: Mapping[str, str] = field(default_factory=dict)
     """Releases of layers to keep, by name, where the request does not name another."""
     images: Mapping[str, Layer] = field(default_factory=dict)
-    """Bases that are images, by their names, as far as they were read."""
+    """Bases that are images, as far as they were read, and the layer of the user's own packages, by their names."""
     web: Http | None = None
     """By which releases are looked for that no row has; None: no server is asked."""
     on_line: Callable[[str], None] = lambda _: None
@@ -67,6 +75,45 @@ class PlanContext:
 
             site = site_on_node(site, request.host)
         return cls(catalogue, mirrors, environment.get("PATH"), site)
+
+    def base(self, name: str) -> Layer:
+        """Return a base of the catalogue, or an image that was read."""
+        return self.images.get(name) or self.catalogue.base(name)
+
+    def layer(self, name: str) -> Layer:
+        """Return a layer as it is for the GPU of the site, with the releases that were found."""
+        own = self.images.get(name)
+        if own is not None and not own.is_base:
+            return own
+        layer = for_gpu(self.catalogue.layer(name), self.site.arch if self.site else None)
+        if name in self.found:
+            return structs.replace(layer, releases=(*layer.releases, *self.found[name].releases))
+        return layer
+
+    def layers(self, component: str | None = None) -> Iterator[Layer]:
+        """Yield every layer that can be read; `component`: all that bring it, and few others."""
+        for name in self.catalogue.layer_names() if component is None else self.catalogue.may_bring(component):
+            try:
+                is_base = self.catalogue.entry(name).is_base
+            except DecodeError:
+                continue  # a broken folder of the user's must not hide the others
+            if not is_base:
+                yield self.layer(name)
+
+    def provider_of(self, component: str) -> str | None:
+        """Return the layer that brings a component: the preferred one, or the only one."""
+        if component in _PREFERRED:
+            return _PREFERRED[component]
+        found = [layer.name for layer in self.layers(component) if component in components_of(layer)]
+        return found[0] if len(found) == 1 else None
+
+    def versions_found(self, name: str) -> list[str]:
+        """Return the versions of a layer that no row has, and that were looked for: those wanted, else the nearest."""
+        return [row.version for row in self.found[name].releases] if name in self.found else []
+
+    def nearest_in_index(self, name: str) -> str | None:
+        """Return what the package index has of a layer, where it does not have the version that is asked for."""
+        return self.found[name].nearest if name in self.found else None
 
 
 class Preferences(NamedTuple):

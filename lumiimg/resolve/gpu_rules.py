@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from lumiimg.gpu.roles import is_needed_layer, role_of
 from lumiimg.gpu.rule import XNACK, GpuFit
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.stack import components_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -65,7 +66,7 @@ def _because(parts: Iterable[ComponentFit], site: Site) -> str:
     return f"{names}: {site.arch} takes it"
 
 
-def of_found_software(base: ForeignBase, layers: Iterable[Layer]) -> tuple[KnownTrouble, ...]:
+def found_troubles(base: ForeignBase, layers: Iterable[Layer]) -> tuple[KnownTrouble, ...]:
     """Return what is known against the software that an image has, as against layers of the same name.
 
     What its own files show counts more; and what no job needs refuses nothing. A trouble that something put in beside
@@ -73,7 +74,7 @@ def of_found_software(base: ForeignBase, layers: Iterable[Layer]) -> tuple[Known
     """
     found = []
     for layer in layers:
-        if layer.name not in base.has and not ("torch" in base.has and _brings_torch(layer)):
+        if layer.name not in base.has and "torch" not in base.has.keys() & components_of(layer):
             continue
         own = [part for part in base.gpu if role_of(part.component).layer == layer.name]
         runs = any(part.fit in {GpuFit.RUNS, GpuFit.PART} for part in own)
@@ -83,7 +84,3 @@ def of_found_software(base: ForeignBase, layers: Iterable[Layer]) -> tuple[Known
             if not trouble.unless and not (runs and trouble.refused)
         ]
     return tuple(found)
-
-
-def _brings_torch(layer: Layer) -> bool:
-    return "torch" in layer.has or any("torch" in release.has for release in layer.releases)

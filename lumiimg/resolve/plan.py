@@ -186,8 +186,6 @@ class PossibleBases:
     """Those without doubts first."""
     others: tuple[Plan, ...]
     """On bases that refuse it."""
-    free: tuple[Plan, ...]
-    """Where no base takes it: on those that take other versions."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -214,7 +212,7 @@ class PossibleBases:
     def advice(self) -> Advice:
         """One to go on with, which can be had here if there is such a one; without any, the nearest."""
         is_here = (plan for plan in self.bases if plan.missing is None)
-        shown = next(iter((*is_here, *self.bases, *self.free, *self.others)), None)
+        shown = next(iter((*is_here, *self.bases, *self.others)), None)
         if shown is None:
             return NO_ADVICE
         command = f"lumiimg explain {options_of(replace(self.request, base=shown.base.name))}"

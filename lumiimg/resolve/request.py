@@ -1,38 +1,38 @@
-"""What somebody asks for, as a value and as options of a command line."""
+"""What somebody asks for: as a value, and as the options of a command line that say it."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from lumiimg.errors import BadInputError
+from lumiimg.fabric.path import Fabric
+from lumiimg.resolve.stack import PACKAGE
 from lumiimg.secret import hidden, is_secret_name
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from packaging.specifiers import SpecifierSet
 
     from lumiimg.catalog.catalogue import Catalogue, FabricOption
-    from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.own_requirements import OwnPackages
 
 _LIMIT = 300
 """Characters of a layer and its versions."""
 _LAYER_HINT = "a name (the newest that fits), or a name with a version: 'vllm==0.10.1'; one --add for each layer"
-
-
 _ONE_EQUALS = re.compile(r"(?<=[\w.-]) ?= ?(?=\d)")
-
-
 _LEAST_CHARS_OF_SECRET = 16
 """Of one that is looked for in options: a shorter one, such as `AWS_REGION=eu-north-1`, stands in honest words too."""
+_AUTO = "auto"
+K = TypeVar("K", str, tuple[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +72,17 @@ class Request:
         """For --fabric."""
         return self.fabric.value if self.fabric else "auto"
 
-    def plainly(self) -> Request:
-        """Return the request without arguments and sources, which can be what is at fault."""
-        return replace(self, arguments={}, sources={})
 
-
+@cache
 def wanted(text: str) -> tuple[str, SpecifierSet]:
     """Return layer and versions of `vllm==0.10.1`. Raises BadInputError for what is not a layer."""
-    if len(text) > _LIMIT:
-        raise BadInputError(f"{text[:40]!r}… is not a layer", hint=_LAYER_HINT)
     try:
-        requirement = Requirement(text)
-    except InvalidRequirement as error:
-        raise BadInputError(f"{text!r} is not a layer", hint=_LAYER_HINT) from error
-    if requirement.extras or requirement.url or requirement.marker:
-        raise BadInputError(f"{text!r} is not a layer", hint=_LAYER_HINT)
-    return requirement.name, requirement.specifier
-
-
-def as_exact(text: str) -> str:
-    """Return `vllm=0.33.0`, as conda and apt write it, as `vllm==0.33.0`; anything else as it is."""
-    return _ONE_EQUALS.sub("==", text)
+        found = Requirement(text) if len(text) <= _LIMIT else None
+    except InvalidRequirement:
+        found = None
+    if found is None or found.extras or found.url or found.marker:
+        raise BadInputError(f"{text[:_LIMIT]!r} is not a layer", hint=_LAYER_HINT)
+    return found.name, found.specifier
 
 
 def name_of(text: str) -> str:
@@ -103,20 +93,19 @@ def name_of(text: str) -> str:
 def with_releases(request: Request, catalogue: Catalogue) -> Request:
     """Return the request with its arguments VERSION as the releases that they ask for.
 
-    Raises BadInputError where one is not the release that `--add` names.
+    Raises BadInputError for a layer that is asked for twice, also where `--add` names another release.
     """
-    add = list(request.add)
+    add = dict(zip(request.unpinned, request.add, strict=True))
+    if len(add) < len(request.add):
+        twice = next(name for name in add if request.unpinned.count(name) > 1)
+        raise BadInputError(f"layer {twice!r} is asked for twice")
     for (layer, name), version in request.arguments.items():
-        if name != "VERSION" or not catalogue.knows(layer) or not catalogue.layer(layer).releases:
-            continue
-        at = next((at for at, text in enumerate(add) if name_of(text) == layer), None)
-        if at is None:
-            add.append(f"{layer}=={version}")
-        elif add[at] == layer:
-            add[at] = f"{layer}=={version}"
-        elif add[at] != f"{layer}=={version}":
-            raise BadInputError(f"--add {add[at]} and --arg {layer}.VERSION={version}", hint="name one of them")
-    return replace(request, add=tuple(add))
+        if name == "VERSION" and catalogue.knows(layer) and catalogue.layer(layer).releases:
+            release = f"{layer}=={version}"
+            if add.get(layer, layer) not in {layer, release}:
+                raise BadInputError(f"--add {add[layer]} and --arg {layer}.VERSION={version}", hint="name one of them")
+            add[layer] = release
+    return replace(request, add=tuple(add.values()))
 
 
 def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
@@ -134,6 +123,9 @@ def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
                 f"{layer}.{name} looks like a secret, and would be in the image, the lock and the log",
                 hint="give it to the job that runs the image, as a variable there",
             )
+
+
+# -- as options of a command line --
 
 
 def in_short(request: Request) -> str:
@@ -161,13 +153,139 @@ def options_of(request: Request) -> str:
 
 def words_of(*options: tuple[str, Iterable[object]]) -> str:
     """Return options with their values, None for one that is not given, for a shell."""
-    return shlex.join(_words(options))
-
-
-def _words(options: Iterable[tuple[str, Iterable[object]]]) -> Iterator[str]:
+    words: list[str] = []
     for option, values in options:
         for value in values:
             if str(value).startswith("-"):  # argparse would take it for an option
-                yield f"{option}={value}"
+                words.append(f"{option}={value}")
             elif value is not None:
-                yield from (option, str(value))
+                words += option, str(value)
+    return shlex.join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """What options say, under their names and in their words."""
+
+    base: str | None = None
+    recipe: str | None = None
+    add: Sequence[str] = ()
+    requirements: Sequence[str] = ()
+    arg: Sequence[str] = ()
+    source: Sequence[str] = ()
+    mirror: Sequence[str] = ()
+    layers: Sequence[Path] = ()
+    fabric: str = _AUTO
+    site: str | None = None
+    host: Path | None = None
+    exclude_newer: dt.date | None = None
+
+    @classmethod
+    def of_words(cls, words: Sequence[str]) -> Self:
+        """Return what options of a command ask for, each with a value; those that are not of a request are left out."""
+        found: dict[str, Any] = {}
+        defaults = {one.name: one.default for one in fields(cls)}
+        for option, word in zip(words[::2], words[1::2], strict=False):
+            name = "requirements" if option == "-r" else option.removeprefix("--")
+            value = Path(word) if name in {"layers", "host"} else word
+            if name in defaults:
+                found[name] = (*found.get(name, ()), value) if defaults[name] == () else value
+        return cls(**found)
+
+    def given(self, *names: str) -> str | None:
+        """Return the first of these options that was given, as it is written."""
+        values = ((name, getattr(self, name)) for name in names)
+        found = next((name for name, value in values if value and value != _AUTO), None)
+        return found and f"--{found.replace('_', '-')}"
+
+
+def request_of(
+    options: RequestOptions,
+    catalogue: Catalogue,
+    choose_site: Callable[[], str | None],
+    secrets: Collection[str],
+    *,
+    needs_base: bool = True,
+) -> Request:
+    """Return what is asked for; `choose_site` names the site where they do not. Raises BadInputError.
+
+    A recipe is changed by what stands beside it: a layer of the same name replaces its version, others come behind.
+    """
+    recipe = catalogue.recipe(options.recipe) if options.recipe else None
+    base = catalogue.meant_by(options.base) if options.base else recipe.base if recipe else ""
+    # a version may be written as conda and apt write it: vllm=0.33.0
+    (of_recipe, recipe_packages), (given, packages) = map(
+        _apart, (recipe.add if recipe else (), [_ONE_EQUALS.sub("==", text) for text in options.add])
+    )
+    own = None
+    if options.requirements or recipe_packages or packages:
+        from lumiimg.resolve.own_requirements import read_own
+
+        own = read_own(options.requirements, [*recipe_packages, *packages])
+    if needs_base and not base:
+        raise BadInputError("no base", hint="give --base NAME or --recipe NAME; see `lumiimg list`")
+    fabric = None if options.fabric == _AUTO else Fabric(options.fabric)
+    # to add the layer of a fabric is to name one, too
+    if fabric is None and recipe and recipe.fabric and not {f"fabric-{one}" for one in Fabric} & {*map(name_of, given)}:
+        fabric = Fabric(recipe.fabric)
+    named = {name_of(text): text for text in given}
+    add = [named.get(name_of(text), text) for text in of_recipe]
+    request = Request(
+        base=base,
+        add=(*add, *(text for text in given if text not in add)),
+        own=own,
+        arguments=dict(recipe.given if recipe else {}) | _once("--arg", map(_argument, options.arg), ".".join),
+        fabric=fabric,
+        sources=_once("--source", map(_source, options.source), str),
+        site=options.site or (recipe.site if recipe else None) or choose_site(),
+        host=options.host,
+        mirrors=tuple(options.mirror),
+        layers=tuple(options.layers),
+        until=options.exclude_newer,
+    )
+    refuse_secrets(request, secrets)
+    return request
+
+
+def request_again(options: RequestOptions, before: Request | None, path: Path) -> Request:
+    """Return what the lock at `path` was made from. Raises BadInputError, also for options that would change it."""
+    if before is None:
+        raise BadInputError("no base", hint=f"give --base NAME or --recipe NAME; there is no {path} yet")
+    if given := options.given("add", "requirements", "arg", "source", "site", "host", "fabric"):
+        raise BadInputError(f"{given} without --base or --recipe", hint="name the whole request to change it")
+    until = options.exclude_newer or before.until
+    return replace(before, mirrors=tuple(options.mirror), layers=tuple(options.layers), until=until)
+
+
+def _apart(texts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return layers, and the words of packages of the user's own."""
+    words = list(texts)
+    return [w for w in words if not w.startswith(PACKAGE)], [w for w in words if w.startswith(PACKAGE)]
+
+
+def _once(option: str, pairs: Iterable[tuple[K, str]], shown: Callable[[K], str]) -> dict[K, str]:
+    """Return pairs as a table. Raises BadInputError where one is there with two values: the last may not be meant."""
+    table: dict[K, str] = {}
+    for name, value in pairs:
+        if table.setdefault(name, value) != value:
+            raise BadInputError(f"{option} {shown(name)} is given twice, with two values", hint="leave one of them out")
+    return table
+
+
+def _argument(word: str) -> tuple[tuple[str, str], str]:
+    """Return what --arg says. A word that is wrong is not repeated behind its `=`: it may be a secret."""
+    name, equals, value = word.partition("=")
+    layer, _, argument = name.rpartition(".")
+    if not (equals and layer and argument):
+        raise BadInputError(
+            f"--arg {name!r}{equals and ' with a value'} is not LAYER.NAME=VALUE",
+            hint="for example aws-ofi-nccl.PREFIX=/opt/x",
+        )
+    return (layer, argument), value
+
+
+def _source(word: str) -> tuple[str, str]:
+    name, _, location = word.partition("=")
+    if not (name and location):
+        raise BadInputError(f"--source {word!r} is not NAME=FILE or NAME=URL")
+    return name, location

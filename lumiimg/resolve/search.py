@@ -13,13 +13,22 @@ from lumiimg.catalog.needs import Need
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.arguments import overridden_sources, values_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.resolve.stack import Chosen, OfferedComponent, Stack, WantedLayer, given_in, offers_of, troubles_of
+from lumiimg.resolve.stack import (
+    Chosen,
+    OfferedComponent,
+    Stack,
+    WantedLayer,
+    components_of,
+    given_in,
+    offers_of,
+    troubles_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.layers import KnownTrouble, Layer
-    from lumiimg.resolve.site_catalogue import SiteCatalogue
+    from lumiimg.resolve.context import PlanContext
 
 _DEPTH_LIMIT = 40
 _STEP_LIMIT = 5_000
@@ -39,12 +48,9 @@ class _Rejection(NamedTuple):
 class StackSearch:
     """One search."""
 
-    def __init__(
-        self, catalogue: SiteCatalogue, arguments: Mapping[tuple[str, str], str], preferred: Mapping[str, str]
-    ) -> None:
-        self._catalogue = catalogue
+    def __init__(self, context: PlanContext, arguments: Mapping[tuple[str, str], str]) -> None:
+        self._context = context
         self._arguments = arguments
-        self._preferred = preferred
         self._wished_for: dict[str, WantedLayer] = {}
         """By each component that a wished layer brings."""
         self._steps = 0
@@ -58,7 +64,7 @@ class StackSearch:
         """
         # what is wished for anyway comes earlier where something else needs it
         for wish in reversed(wishes):
-            layer = self._catalogue.layer(wish.layer)
+            layer = self._context.layer(wish.layer)
             self._wished_for.update(dict.fromkeys((layer.name, *layer.provides, *layer.has), wish))
         return next(self._all(base, tuple(wishes), ()), None)
 
@@ -92,7 +98,7 @@ class StackSearch:
             else:
                 self._holds(Need(wish.layer, wish.versions), OfferedComponent(there.version, wish.layer), there)
             return
-        layer = self._catalogue.layer(wish.layer)
+        layer = self._context.layer(wish.layer)
         if (offer := stack.offers.get(layer.name)) is not None:
             have = " ".join(filter(None, (layer.name, offer.version)))
             self._reject(layer, f"no {layer.name} below", have, f"{offer.by} has {have} already: leave it out")
@@ -113,12 +119,12 @@ class StackSearch:
         is_listed = any(not release.is_unlisted for release in layer.releases)
         is_default = not wish.versions or (version and wish.versions.contains(version.default, prereleases=True))
         rows = [one for one in layer.releases if wish.versions.contains(one.version, prereleases=True)]
-        rows.sort(key=lambda one: one.version != self._preferred.get(layer.name))
+        rows.sort(key=lambda one: one.version != self._context.preferred.get(layer.name))
         fitting = [None, *rows] if is_default and not is_listed else rows
         if fitting:
             yield from (Chosen(layer, release, wish.because) for release in fitting)
             return
-        if (have := self._catalogue.nearest_in_index(layer.name)) is not None:
+        if (have := self._context.nearest_in_index(layer.name)) is not None:
             why = f"the package index has no such release of {layer.name}"
         elif layer.releases:
             have = f"{layer.name} {', '.join(dict.fromkeys(one.version for one in layer.releases))}"
@@ -166,7 +172,7 @@ class StackSearch:
         """Return the layer to add for a component that nothing below has."""
         if (wish := self._wished_for.get(need.component)) is not None:
             return wish
-        provider = self._catalogue.provider_of(need.component)
+        provider = self._context.provider_of(need.component)
         return WantedLayer(provider, because=f"{chosen.name} requires {need}") if provider else None
 
     def _on_top(self, stack: Stack, chosen: Chosen, path: tuple[str, ...]) -> Iterator[Stack]:
@@ -248,5 +254,4 @@ def _unknown(stack: Stack, needs: Iterable[Need]) -> tuple[tuple[Need, OfferedCo
 
 def _rule_of(layer: Layer) -> str:
     """Return the rule that a need of the layer belongs to: torch is matched by versions, the others by name."""
-    brings = {*layer.has, *(component for release in layer.releases for component in release.has)}
-    return "torch" if "torch" in brings else "layers"
+    return "torch" if "torch" in components_of(layer) else "layers"

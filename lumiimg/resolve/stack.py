@@ -105,6 +105,11 @@ class Stack:
         return offer.version if offer else None
 
 
+def components_of(layer: Layer) -> set[str]:
+    """Return all that a layer brings, in one release at least."""
+    return {layer.name, *layer.provides, *layer.has, *(name for release in layer.releases for name in release.has)}
+
+
 def stack_of(contents: Inventory, packages: Mapping[str, str] | None = None) -> Stack:
     """Return what an image offers. `packages`: Python's, laid over the image where it has none of these names."""
     own = {name: version for name, version in (packages or {}).items() if name not in NOT_PYTHON}

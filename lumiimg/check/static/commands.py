@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.site_choice import DEFAULT, site_to_make_for
 from lumiimg.errors import LumiimgError
 from lumiimg.findings import Code, Finding, Remedy, Severity, first_command
-from lumiimg.resolve.request_options import RequestOptions, request_of
+from lumiimg.resolve.request import RequestOptions, request_of
 from lumiimg.wording import typed, word
 
 if TYPE_CHECKING:

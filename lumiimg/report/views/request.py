@@ -56,17 +56,14 @@ def request_document(plan: Plan) -> Document:
 
 def bases_document(found: PossibleBases) -> Document:
     """Return on which bases a request for layers alone can be met."""
-    sections = (("Those without doubts come first", found.bases), ("Bases that take another version", found.free))
+    plans = ((plan.base.name, plan.outcome) for plan in found.bases)
     return Document(
         "explain",
         found.asked,
         found.sentence,
         severity_of(found.exit_code),
         found.advice,
-        sections=tuple(
-            facts_section(title, ((plan.base.name, plan.outcome) for plan in plans), is_headed=True)
-            for title, plans in sections
-        ),
+        sections=(facts_section("Those without doubts come first", plans, is_headed=True),),
     )
 
 
