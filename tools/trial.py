@@ -4,8 +4,8 @@ python -m tools.trial trial.json
 
 What went as predicted becomes evidence: images that lumiimg built, whose all-reduce went over Slingshot, get `run` in
 lumiimg/catalog/ledger.toml, and the ROCm of an image whose collective ran becomes a fact of rank "measured" of the site's
-driver. What did not becomes a question in lumiimg/catalog/questions.toml. A trial that used GPUs of which no node showed any is
-refused.
+driver. What did not is printed, with what claims it, for a person to correct. A trial that used GPUs of which no node showed any
+is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from lumiimg.catalog.ledger import LEDGER, Trial
-from lumiimg.catalog.sites import QUESTIONS, read_questions
 from lumiimg.cluster.trial.values import ClaimOutcome, TrialReport
 from lumiimg.decode import DecodeError, decode_json
 from lumiimg.errors import BadInputError, LumiimgError
@@ -30,7 +29,6 @@ from tools import ledger
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.cluster.trial.values import Row
 
 _MAX_BYTES = 4 << 20
 _MOST_WORDS = 2000
@@ -52,9 +50,7 @@ def main(words: list[str]) -> int:
     return 2
 
 
-def take_in(
-    path: Path, *, ledger_file: Path = LEDGER, questions: Path = QUESTIONS, sites: Path = SITES
-) -> Iterator[str]:
+def take_in(path: Path, *, ledger_file: Path = LEDGER, sites: Path = SITES) -> Iterator[str]:
     """Take a trial in, and yield what was changed. Raises BadInputError for what proves nothing of a machine."""
     report, digest = read(path)
     name = f"trial {report.id} on {report.site}, sha256 {digest}"
@@ -71,7 +67,9 @@ def take_in(
     facts = [*_facts(report, name, day)]
     _append(site, facts, report)
     yield from (f"{site.name}: ROCm {fact['rocm']} runs there" for fact in facts)
-    yield from _ask(report, questions, name, day)
+    for row in report.rows:
+        if row.outcome is ClaimOutcome.DIFFERS:
+            yield f"to correct: {row.about}: predicted {row.predicted} ({row.source}), measured {row.measured}"
 
 
 def read(path: Path) -> tuple[TrialReport, str]:
@@ -156,34 +154,6 @@ def _append(site: Path, facts: list[dict[str, Any]], report: TrialReport) -> Non
             f"{text.rstrip()}\n\n# -- measured by trial {report.id} --\n\n{told.partition('[driver]')[2] or told}".rstrip()
             + "\n",
         )
-
-
-def _ask(report: TrialReport, questions: Path, name: str, day: dt.date) -> Iterator[str]:
-    """Write what differs into the questions, each once; yield a line for each."""
-    known = list(read_questions(questions))
-    head = questions.read_text(encoding="utf-8").partition("[[")[0].rstrip()
-    entries = [{key: getattr(one, key) for key in type(one).__struct_fields__} for one in known]
-    asked = {(one.site, one.claim, one.measured) for one in known}
-    for row in report.rows:
-        if row.outcome is ClaimOutcome.DIFFERS and (report.site, row.id, row.measured) not in asked:
-            entries.append(_question(report, row, name, day))
-            yield f"question: {row.about}: predicted {row.predicted}, measured {row.measured}"
-    body = tomli_w.dumps({"question": entries}) if entries else ""
-    write_text(questions, f"{head}\n\n{body}" if body else f"{head}\n")
-
-
-def _question(report: TrialReport, row: Row, name: str, day: dt.date) -> dict[str, Any]:
-    return {
-        "site": report.site,
-        "claim": row.id,
-        "about": row.about
-        + "".join(f" ({one.content})" for one in report.images if row.id.startswith(f"image-{one.number}.")),
-        "predicted": row.predicted,
-        "measured": row.measured,
-        "source": row.source,
-        "date": day,
-        "trial": name,
-    }
 
 
 if __name__ == "__main__":

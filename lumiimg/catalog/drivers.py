@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
+import datetime as dt
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from lumiimg.catalog.needs import Need  # noqa: TC001 - the same
+from lumiimg.catalog.needs import Need
 from lumiimg.decode import Text, matching, read_toml, refuse
 
 _TABLE = Path(__file__).with_name("drivers.toml")

@@ -1,27 +1,30 @@
-"""How jobs come to run on a site: partitions, cores near GPUs, modules, options of the scheduler and the engine."""
+"""How jobs come to run on a site: partitions, cores near GPUs, and what job scripts set, load and ask for."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections import Counter
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from lumiimg.catalog.needs import Need
 from lumiimg.decode import Natural, Positive, PositiveFloat, Text, matching, refuse, text_of
 from lumiimg.wording import count
 
-_MOST_CORES = 4096
+_MOST_CORES, _MOST_GPUS = 4096, 256
+"""Of a node."""
 _RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 PARTITION = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
 """A name of a partition, queue or project: what can stand behind `#SBATCH` and stay one word."""
-
+_Partition = Annotated[str, matching(PARTITION, "a name of a partition")]
+_Variable = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "a name of a variable")]
+_MpiType = Annotated[str, matching(r"[a-z0-9_]{1,32}", "a value for `srun --mpi=`")]
 _Module = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,127}", "a name of a module")]
 _Option = Annotated[str, matching(r"-[A-Za-z0-9_.,:=/+@ -]{1,199}", "an option like `-l place=scatter`")]
 """What a comment of a script hands to a scheduler: a word or two, nothing that a shell or a scheduler would expand."""
-_Key = Annotated[str, matching(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){1,9}", "a key like com.hooks.cxi.enabled")]
-_Partition = Annotated[str, matching(PARTITION, "a name of a partition")]
 
 
 class Jobs(StrEnum):
@@ -43,43 +46,82 @@ class Jobs(StrEnum):
         return self is not (Jobs.SEVERAL if nodes == 1 else Jobs.ONE)
 
 
-class SiteModule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A module that job scripts load there."""
-
-    name: _Module
-    """For `module load`."""
+class _Reasoned(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     because: Text
-    """Why."""
+    """Why, and what follows."""
     source: Text
     """Where that is from."""
 
 
-class SiteOption(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SiteModule(_Reasoned, frozen=True, kw_only=True):
+    """A module that job scripts load there."""
+
+    name: _Module
+    """For `module load`."""
+
+
+class SiteOption(_Reasoned, frozen=True, kw_only=True):
     """An option of the scheduler that jobs want there: `-l place=scatter`."""
 
     value: _Option
     """As the scheduler takes it."""
     nodes: Jobs
     """For which jobs it is."""
-    because: Text
-    """Why."""
-    source: Text
-    """Where that is from."""
 
 
-class SiteAnnotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an engine's file says of a container to the engine's hooks: `com.hooks.cxi.enabled = "true"`."""
+class SiteVariable(_Reasoned, frozen=True, kw_only=True):
+    """A variable of the environment for jobs there, and why."""
 
-    key: _Key
-    """Of the environment definition file."""
+    name: _Variable
+    """Of the variable."""
     value: Text
-    """Of it."""
-    nodes: Jobs
+    """As a shell reads it; may name other variables."""
+    given: tuple[Need, ...] = ()
+    """Only where the image has these. As `name>=1.2`."""
+    unless: tuple[Need, ...] = ()
+    """Not where the image has these. As `name>=1.2`."""
+    nodes: Jobs = Jobs.ANY
     """For which jobs it is."""
-    because: Text
-    """Why."""
+    ranks: bool = False
+    """Whether it is only for programs whose ranks the scheduler starts, one per GPU."""
+    folder: Text | None = None
+    """To be made before the program starts, as a shell reads it."""
+
+
+class MeasuredVariable(_Reasoned, frozen=True, kw_only=True):
+    """A variable that was tried there, and did nothing, or harm."""
+
+    name: _Variable
+    """Of the variable."""
+    value: Text | None = None
+    """As it was tried; null: any."""
+    effect: Literal["inert", "harmful"]
+    """What was seen."""
+    date: dt.date
+    """When that was looked up, ISO 8601."""
+
+
+class SiteAdvice(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What somebody who builds images there, or runs them, should know."""
+
+    text: Text
+    """For a person."""
+    job: bool = False
+    """Whether job scripts say it, too."""
     source: Text
     """Where that is from."""
+
+
+class SiteMpi(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the scheduler starts MPI programs: the value of `srun --mpi=`; None where it is not known to have one."""
+
+    own: _MpiType | None = None
+    """For an MPICH of the image's own."""
+    open: _MpiType | None = None
+    """For an Open MPI of the image's own."""
+    host: _MpiType | None = None
+    """For the machine's own MPI."""
+    source: Text
 
 
 class TimeLimit(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -112,24 +154,24 @@ class SitePartition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def __post_init__(self) -> None:
         numbers = [step.nodes for step in self.steps]
-        in_order = numbers == sorted(numbers) and max(numbers, default=0) <= self.nodes
+        is_ordered = numbers == sorted(numbers) and max(numbers, default=0) <= self.nodes
         least = f"is {self.least_nodes}, above the {self.nodes} nodes that a job can have"
         refuse(
             {
                 "least_nodes": self.least_nodes > self.nodes and least,
-                "step": None if in_order else "should go from few nodes to many, up to those that a job can have",
+                "step": not is_ordered and "should go from few nodes to many, up to those that a job can have",
             }
         )
 
     @property
     def limits(self) -> str:
         """What a job may have, in words."""
-        nodes = f"up to {count(self.nodes, 'node')}"
-        if self.least_nodes > 1:
-            nodes = f"{self.least_nodes} to {count(self.nodes, 'node')}"
+        least = f"{self.least_nodes} to" if self.least_nodes > 1 else "up to"
         whole = ", nodes of its own" if self.whole_nodes else ""
         steps = "".join(f"; {step.hours:g} h up to {count(step.nodes, 'node')}" for step in self.steps)
-        return f"{nodes}, {self.hours:g} h{whole}{steps}{'; for tests' if self.debug else ''}"
+        return (
+            f"{least} {count(self.nodes, 'node')}, {self.hours:g} h{whole}{steps}{'; for tests' if self.debug else ''}"
+        )
 
     def hours_for(self, nodes: int) -> float:
         """Return the longest time, in hours, of a job of `nodes` nodes."""
@@ -163,7 +205,10 @@ class SiteBinding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Cores of one group, which lie together: a CCD of AMD's processors, a whole processor of Aurora's."""
     reserved: tuple[Natural, ...] = ()
     """Cores that the system keeps for itself."""
-    near: Annotated[tuple[Natural, ...], Meta(min_length=1, description="the group of cores nearest to each GPU")]
+    near: Annotated[
+        tuple[Natural, ...],
+        Meta(min_length=1, max_length=_MOST_GPUS, description="the group of cores nearest to each GPU"),
+    ]
     """The group that is nearest to each GPU, by its number."""
     gpus_of_group: Positive = 1
     """GPUs that share a group; each has an equal part of its cores, in their order."""
@@ -175,29 +220,24 @@ class SiteBinding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     source: Text
 
     def __post_init__(self) -> None:
-        faults = {}
-        for key, cores in (("reserved", self.reserved), ("spared", self.spared)):
-            if wrong := [core for core in cores if core >= self.cores]:
-                no_such = f"names core {wrong[0]}, that a node with {self.cores} does not have"
-                faults[key] = f"{no_such} (the second thread of a core has no number here)"
-        if self.spared and not self.spared_for.strip():
-            faults["spared_for"] = "is missing (a string)"
-        if len(self.near) > self.cores:
-            faults["near"] = f"names {len(self.near)} GPUs, more than the {self.cores} cores of a node"
-        elif any((group + 1) * self.group > self.cores for group in self.near):
-            faults["near"] = f"names a group that {self.cores} cores in groups of {self.group} do not have"
-        elif any(number > self.gpus_of_group for number in Counter(self.near).values()):
-            often = "twice" if self.gpus_of_group == 1 else f"more than {self.gpus_of_group} times"
-            faults["near"] = f"names a group {often}: `gpus_of_group` says how many GPUs share one"
-        if not faults:
-            left = [gpu for gpu in range(len(self.near)) if not self.cores_near(gpu, sparing=True)]
-            if left:
-                faults["reserved"] = f"leaves no core of group {self.near[left[0]]}, which is near GPU {left[0]}"
-        refuse(faults)
-
-    def of_all(self, *, sparing: bool = False) -> tuple[tuple[int, ...], ...]:
-        """Return the cores of each GPU, as `cores_near` does."""
-        return tuple(self.cores_near(gpu, sparing=sparing) for gpu in range(len(self.near)))
+        beyond = (
+            f"names a core that a node with {self.cores} does not have (a second thread of a core has no number here)"
+        )
+        groups = f"names a group that {self.cores} cores in groups of {self.group} do not have"
+        often = (
+            f"names a group more than {count(self.gpus_of_group, 'time')}: `gpus_of_group` is how many GPUs share one"
+        )
+        refuse(
+            {
+                "reserved": max(self.reserved, default=0) >= self.cores and beyond,
+                "spared": max(self.spared, default=0) >= self.cores and beyond,
+                "spared_for": bool(self.spared) and not self.spared_for.strip() and "is missing (a string)",
+                "near": ((max(self.near) + 1) * self.group > self.cores and groups)
+                or (max(Counter(self.near).values()) > self.gpus_of_group and often),
+            }
+        )
+        if bare := [gpu for gpu in range(len(self.near)) if not self.cores_near(gpu, sparing=True)]:
+            refuse({"reserved": f"leaves no core of group {self.near[bare[0]]}, which is near GPU {bare[0]}"})
 
     def cores_near(self, gpu: int, *, sparing: bool = False) -> tuple[int, ...]:
         """Return the cores of a GPU that jobs can use, without those of its neighbours in the group.

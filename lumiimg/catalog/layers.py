@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
+import datetime as dt
 import os
 import re
 import stat
@@ -15,9 +15,9 @@ from msgspec import Struct, field, structs
 from packaging.requirements import InvalidRequirement, Requirement
 
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.catalog.needs import Need  # noqa: TC001 - the same
+from lumiimg.catalog.needs import Need
 from lumiimg.catalog.templates import expand, unknown_placeholder
-from lumiimg.catalog.unlisted import Unlisted  # noqa: TC001 - the same
+from lumiimg.catalog.unlisted import Unlisted
 from lumiimg.decode import AnyText, DecodeError, Sha256, Text, matching, read_text, read_toml, refuse
 
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]

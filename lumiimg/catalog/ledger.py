@@ -6,7 +6,7 @@ for a layer of a user's own by the same name, it says nothing. See docs/decision
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
+import datetime as dt
 import hashlib
 import json
 from collections import defaultdict

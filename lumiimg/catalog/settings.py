@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
+import datetime as dt
 import grp
 import os
 import pwd
-import re  # noqa: TC003 - msgspec reads the types of fields
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,34 +1,39 @@
-"""Sites: what is true of a machine, `sites/<name>.toml`; a user's own are searched first."""
+"""Sites: what is true of a machine, `sites/<name>.toml`; a user's own are searched first (docs/extend/site.md)."""
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
+import datetime as dt
 import shutil
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Struct, field, structs
 
 from lumiimg.catalog.catalogue import find_file
-from lumiimg.catalog.drivers import SiteDriver  # noqa: TC001 - the same
+from lumiimg.catalog.drivers import SiteDriver
 from lumiimg.catalog.folders import file_names, site_folders
-from lumiimg.catalog.launch import Jobs, SiteAnnotation, SiteBinding, SiteModule, SiteOption, SitePartition
-from lumiimg.catalog.needs import Need  # noqa: TC001 - the same
+from lumiimg.catalog.launch import (
+    MeasuredVariable,
+    SiteAdvice,
+    SiteBinding,
+    SiteModule,
+    SiteMpi,
+    SiteOption,
+    SitePartition,
+    SiteVariable,
+)
 from lumiimg.decode import Positive, PositiveFloat, Text, matching, read_toml
 
 _USUAL_GPUS = 8
 """Of a node, where the site does not say."""
 SCHEDULERS = ("Slurm", "PBS")
 """That job scripts can be written for."""
-_Variable = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "a name of a variable")]
 _Sign = Annotated[
     str, matching(r"[A-Za-z_][A-Za-z0-9_]{0,127}=.*", "a variable with its value, SLURM_CLUSTER_NAME=lumi,")
 ]
 _Version = Annotated[str, matching(r"[0-9]{1,4}(\.[0-9]{1,5}){1,3}", "a version like 1.22.0")]
 _Absolute = Annotated[str, matching(r"/.*", "an absolute path")]
-_MpiType = Annotated[str, matching(r"[a-z0-9_]{1,32}", "a value for `srun --mpi=`")]
 _Scheduler = Annotated[str, matching("|".join(SCHEDULERS), f"one of {', '.join(SCHEDULERS)}")]
 _Domain = Annotated[str, matching(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,9}", "a domain like hsn.cm.example.org")]
 _Caches = Annotated[
@@ -58,6 +63,21 @@ class SiteBind(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """None where it is that of the site."""
 
 
+class SiteFabric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The host's side of the fast network."""
+
+    slingshot: _Version | None
+    """Release of the Slingshot host software; this and the next are None where a node was seen, and did not tell."""
+    libfabric: _Version | None
+    """Version on the nodes."""
+    glibc: _Version | None = None
+    """The newest version of the C library that the host's libfabric and libcxi ask for; None where nobody has told."""
+    source: Text
+    """Where that is from."""
+    date: dt.date
+    """When that was looked up, ISO 8601."""
+
+
 class SiteBandwidth(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a test of the network gives on a machine that is well."""
 
@@ -76,84 +96,6 @@ class SiteBandwidth(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     source: Text
 
 
-class SiteFabric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The host's side of the fast network."""
-
-    slingshot: _Version | None
-    """Release of the Slingshot host software; this and the next are None where a node was seen, and did not tell."""
-    libfabric: _Version | None
-    """Version on the nodes."""
-    glibc: _Version | None = None
-    """The newest version of the C library that the host's libfabric and libcxi ask for; None where nobody has told."""
-    source: Text
-    """Where that is from."""
-    date: dt.date
-    """When that was looked up, ISO 8601."""
-
-
-class SiteMpi(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the scheduler starts MPI programs: the value of `srun --mpi=`; None where it is not known to have one."""
-
-    own: _MpiType | None = None
-    """For an MPICH of the image's own."""
-    open: _MpiType | None = None
-    """For an Open MPI of the image's own."""
-    host: _MpiType | None = None
-    """For the machine's own MPI."""
-    source: Text
-
-
-class SiteVariable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A variable of the environment for jobs there, and why."""
-
-    name: _Variable
-    """Of the variable."""
-    value: Text
-    """As a shell reads it; may name other variables."""
-    given: tuple[Need, ...] = ()
-    """Only where the image has these. As `name>=1.2`."""
-    unless: tuple[Need, ...] = ()
-    """Not where the image has these. As `name>=1.2`."""
-    nodes: Jobs = Jobs.ANY
-    """For which jobs it is."""
-    ranks: bool = False
-    """Whether it is only for programs whose ranks the scheduler starts, one per GPU."""
-    folder: Text | None = None
-    """To be made before the program starts, as a shell reads it."""
-    because: Text
-    """Why, a sentence."""
-    source: Text
-    """Where that is from."""
-
-
-class MeasuredVariable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A variable that was tried there, and did nothing, or harm."""
-
-    name: _Variable
-    """Of the variable."""
-    value: Text | None = None
-    """As it was tried; null: any."""
-    effect: MeasuredEffect
-    """What was seen."""
-    because: Text
-    """What it did, and what follows."""
-    source: Text
-    """Where that is from."""
-    date: dt.date
-    """When that was looked up, ISO 8601."""
-
-
-class SiteAdvice(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What somebody who builds images there, or runs them, should know."""
-
-    text: Text
-    """For a person."""
-    job: bool = False
-    """Whether job scripts say it, too."""
-    source: Text
-    """Where that is from."""
-
-
 class SiteIdentity(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """By what a machine is known to whoever runs on it; one sign is enough."""
 
@@ -163,16 +105,6 @@ class SiteIdentity(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Names of its nodes, as patterns of a shell, where no other machine has such."""
     source: Text
     """Where that is from."""
-
-
-class MeasuredEffect(StrEnum):
-    """What a variable did where it was tried."""
-
-    INERT = "inert"
-    HARMFUL = "harmful"
-
-
-QUESTIONS = Path(__file__).with_name("questions.toml")
 
 
 class _SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -216,8 +148,6 @@ class _SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Modules that jobs want."""
     options: tuple[SiteOption, ...] = field(name="option", default=())
     """Options of the scheduler that jobs want."""
-    annotations: tuple[SiteAnnotation, ...] = field(name="annotation", default=())
-    """Annotations for the Container Engine."""
     domain: _Domain | None = None
     """What follows a node's short name, where ranks shall meet over the fast network; null: the name does as it is."""
     measured: tuple[MeasuredVariable, ...] = ()
@@ -240,19 +170,18 @@ class Site(_SiteFile, frozen=True, kw_only=True):
         return "site"
 
     @property
-    def questions(self) -> tuple[Question, ...]:
-        """Where a trial there measured something else than stands here."""
-        return tuple(question for question in read_questions(QUESTIONS) if question.site == self.name)
-
-    @property
     def cores(self) -> tuple[tuple[int, ...], ...] | None:
         """Cores beside each GPU, in the order of the GPUs; null where it is not known."""
-        return self.binding.of_all() if self.binding else None
+        return self._cores(sparing=False)
 
     @property
     def cores_sparing(self) -> tuple[tuple[int, ...], ...] | None:
         """The same with some left to helpers of the framework."""
-        return self.binding.of_all(sparing=True) if self.binding else None
+        return self._cores(sparing=True)
+
+    def _cores(self, *, sparing: bool) -> tuple[tuple[int, ...], ...] | None:
+        of = self.binding
+        return tuple(of.cores_near(gpu, sparing=sparing) for gpu in range(len(of.near))) if of else None
 
     @property
     def is_any(self) -> bool:
@@ -267,36 +196,6 @@ class Site(_SiteFile, frozen=True, kw_only=True):
 def read_site(path: Path) -> Site:
     """Read and validate a site. Raises DecodeError, which names the file and every wrong key."""
     return Site(name=path.stem, **structs.asdict(read_toml(path, _SiteFile)))
-
-
-class Question(Struct, frozen=True, forbid_unknown_fields=True):
-    """A claim, and what was measured."""
-
-    site: Text
-    """Its name."""
-    claim: Text
-    """`site.libfabric`, `image-1.network`, as the trial calls it."""
-    about: Text
-    """The same for a person."""
-    predicted: Text
-    """What lumiimg says."""
-    measured: Text
-    """What the trial saw."""
-    source: Text
-    """Where the claim is from."""
-    date: dt.date
-    """Of the trial, ISO 8601."""
-    trial: Text
-    """The trial, and the first 16 hexadecimal digits of the SHA-256 of its file."""
-
-
-class _Questions(Struct, frozen=True, forbid_unknown_fields=True):
-    questions: tuple[Question, ...] = field(name="question", default=())
-
-
-def read_questions(path: Path) -> tuple[Question, ...]:
-    """Read the open questions. Raises DecodeError, which names the file and every wrong key."""
-    return read_toml(path, _Questions).questions
 
 
 def site_names(environment: Mapping[str, str]) -> list[str]:
@@ -321,9 +220,7 @@ def where_to_submit(environment: Mapping[str, str]) -> str | None:
 
 def sbatch_options(site: Site | None, environment: Mapping[str, str]) -> list[str]:
     """Return what Slurm must be asked for nodes with GPUs, where no variable says it: `-p dev-g …`."""
-    near = site.binding if site is not None else None
-    options = [f"--gpus-per-node={len(near.near) if near is not None else _USUAL_GPUS}"]
-    if site is not None and not environment.get("SBATCH_PARTITION"):
-        ordered = sorted(site.partitions, key=lambda one: not one.debug)
-        options[:0] = [f"-p {partition.name}" for partition in ordered[:1]]
-    return options
+    gpus = len(site.binding.near) if site is not None and site.binding is not None else _USUAL_GPUS
+    partitions = sorted(site.partitions if site is not None else (), key=lambda one: not one.debug)
+    named = [f"-p {one.name}" for one in partitions[:1] if not environment.get("SBATCH_PARTITION")]
+    return [*named, f"--gpus-per-node={gpus}"]

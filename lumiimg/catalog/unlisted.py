@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
-import re  # noqa: TC003 - the same
+import datetime as dt
+import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
-from packaging.specifiers import SpecifierSet  # noqa: TC002 - the same
+from packaging.specifiers import SpecifierSet
 
 from lumiimg.catalog.templates import unknown_placeholder
 from lumiimg.decode import Text, matching, refuse

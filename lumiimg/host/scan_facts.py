@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - msgspec reads the types of the fields
+import datetime as dt
 from functools import cache
 
 from msgspec import Struct

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.sites import Site, SiteVariable
+from lumiimg.catalog.launch import SiteVariable
 from lumiimg.resolve.stack import Stack, is_met
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from lumiimg.catalog.sites import Site
 
 MPICH, OPEN_MPI = "12", "40"
 """Versions in the name of libmpi.so: MPICH's ABI, which Cray's shares, and Open MPI's."""

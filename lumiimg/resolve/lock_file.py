@@ -11,7 +11,7 @@ digests, from there. An image carries the same document, as JSON.
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
+import datetime as dt
 import hashlib
 import json
 import re
@@ -35,7 +35,7 @@ from lumiimg.resolve.lock import MADE_HERE, STAGED_FILE, Lock, LockedLayer, laye
 from lumiimg.resolve.own_requirements import OwnPackages
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.requirement_files import OwnRequirement, requirement_of
-from lumiimg.resolve.rules import RuleResult  # noqa: TC001 - the same
+from lumiimg.resolve.rules import RuleResult
 from lumiimg.secret import hidden
 from lumiimg.toml import TomlError, parse_toml
 

@@ -14,8 +14,9 @@ from lumiimg.resolve.stack import PLUGIN_COMPONENT, Chosen, ReleasedLayer, Stack
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
+    from lumiimg.catalog.launch import SiteVariable
     from lumiimg.catalog.layers import Layer
-    from lumiimg.catalog.sites import Site, SiteVariable
+    from lumiimg.catalog.sites import Site
     from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.request import Request

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - msgspec reads the types of fields
+import datetime as dt
 import json
-import re  # noqa: TC003 - the same
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -11,9 +11,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from lumiimg.catalog.drivers import Rank
+from lumiimg.catalog.launch import SiteVariable
 from lumiimg.catalog.layers import Argument, Layer, Release
 from lumiimg.catalog.needs import Need
-from lumiimg.catalog.sites import Site, SiteVariable, find_site
+from lumiimg.catalog.sites import Site, find_site
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
 from lumiimg.resolve.driver_rule import driver_window

@@ -150,12 +150,12 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
         ('glibc = "2.38"', 'glibc = "abc"', "key 'fabric.glibc' is 'abc'; a version like"),
         ('rocm = "rocm>=6.1,<7.1"', 'rocm = "python>=3"', "key 'driver.rocm' should be releases of ROCm"),
         ("near = [1, 0]", "near = [1, 7]", "key 'binding.near' names a group that 16 cores in groups of 8 do not have"),
-        ("near = [1, 0]", "near = [1, 1]", "key 'binding.near' names a group twice"),
+        ("near = [1, 0]", "near = [1, 1]", "key 'binding.near' names a group more than 1 time: "),
         ("near = [1, 0]", 'near = ["1"]', "key 'binding.near[0]' should be a whole number, is '1'"),
         (
             "reserved = [0, 8]",
             "reserved = [16]",
-            "key 'binding.reserved' names core 16, that a node with 16 does not have",
+            "key 'binding.reserved' names a core that a node with 16 does not have",
         ),
         (
             "near = [1, 0]",

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.catalog.ledger import LEDGER
-from lumiimg.catalog.sites import QUESTIONS, find_site, read_questions
+from lumiimg.catalog.sites import find_site
 from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.cli.main import main
 from lumiimg.cluster.nodes.node import UnresponsiveNodes
@@ -692,25 +692,24 @@ def shared(tmp_path: Path, driver_there: str | None = NODE.gpu_driver) -> Path:
 @pytest.fixture
 def data(tmp_path: Path) -> dict[str, Path]:
     (tmp_path / "sites").mkdir()
-    places = {"ledger_file": tmp_path / "ledger.toml", "questions": tmp_path / "questions.toml"}
-    for place, origin in zip(places.values(), (LEDGER, QUESTIONS), strict=True):
-        place.write_text(origin.read_text())
+    (tmp_path / "ledger.toml").write_text(LEDGER.read_text())
     (tmp_path / "sites" / "lumi.toml").write_text((taken_in.SITES / "lumi.toml").read_text())
-    return places | {"sites": tmp_path / "sites"}
+    return {"ledger_file": tmp_path / "ledger.toml", "sites": tmp_path / "sites"}
 
 
-def test_a_real_trial_becomes_entries_facts_and_questions_once(tmp_path: Path, data: dict[str, Path]) -> None:
+def test_a_real_trial_becomes_entries_and_facts_once_and_what_differs_is_printed(
+    tmp_path: Path, data: dict[str, Path]
+) -> None:
     file = shared(tmp_path)
     said = [*taken_in.take_in(file, **data)]
     assert any(line.endswith(": run") for line in said)
     assert "lumi.toml: ROCm 6.2.4 runs there" in said
-    assert "question: libfabric of the nodes: predicted 1.22.0, measured 2.1.0" in said
+    (differs,) = [line for line in said if line.startswith("to correct: libfabric of the nodes: predicted 1.22.0")]
+    assert differs.endswith("measured 2.1.0")
     site = find_site(str(data["sites"] / "lumi.toml"), {})
     assert site.driver is not None
     assert site.driver.evidence[-1].rank.value == "measured"
     assert "# LUMI: what every container" in (data["sites"] / "lumi.toml").read_text(), "comments stay"
-    (question,) = read_questions(data["questions"])
-    assert (question.claim, question.measured) == ("site.libfabric", "2.1.0")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
     [*taken_in.take_in(file, **data)]
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
@@ -774,19 +773,6 @@ def test_a_file_that_no_trial_writes_changes_nothing(tmp_path: Path, data: dict[
         with pytest.raises(BadInputError, match=why):
             [*taken_in.take_in(file, **data)]
         assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}, text
-
-
-def test_open_questions_stay_visible_until_somebody_settles_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = tmp_path / "questions.toml"
-    made.write_text(
-        '[[question]]\nsite = "lumi"\nclaim = "site.libfabric"\nabout = "libfabric of the nodes"\npredicted = "1.22.0"\n'
-        'measured = "2.1.0"\nsource = "x"\ndate = 2026-12-01\ntrial = "trial 0123abcd"\n'
-    )
-    monkeypatch.setattr("lumiimg.catalog.sites.QUESTIONS", made)
-    assert main(["show", "lumi"]) == 0
-    assert "lumiimg says 1.22.0, a trial measured 2.1.0" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_node_is_looked_at_by_its_files(tmp_path: Path) -> None:

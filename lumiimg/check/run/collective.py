@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from lumiimg.catalog.sites import Site, SiteVariable
+    from lumiimg.catalog.launch import SiteVariable
+    from lumiimg.catalog.sites import Site
     from lumiimg.check.static.process import StaticResult
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.engine.engine import Engine

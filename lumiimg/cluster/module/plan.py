@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.catalog.sites import Site, SiteVariable
+    from lumiimg.catalog.launch import SiteVariable
+    from lumiimg.catalog.sites import Site
     from lumiimg.check.static.files import HostFit
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.inventory.components import Inventory

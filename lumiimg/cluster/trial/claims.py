@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.drivers import modules_of
 from lumiimg.catalog.launch import SiteBinding
-from lumiimg.catalog.sites import MeasuredEffect
 from lumiimg.cluster.trial.look import site_paths
 from lumiimg.cluster.trial.values import Claim
 from lumiimg.findings import Answer, Code, Severity
@@ -20,8 +19,8 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.catalog.launch import SiteBinding
-    from lumiimg.catalog.sites import MeasuredVariable, Site, SiteVariable
+    from lumiimg.catalog.launch import MeasuredVariable, SiteBinding, SiteVariable
+    from lumiimg.catalog.sites import Site
     from lumiimg.check.pipeline import CheckReport
     from lumiimg.image import RootFileSystem
     from lumiimg.resolve.stack import Stack
@@ -185,7 +184,7 @@ def of_image(
         yield claim(
             f"without:{variable.name}",
             f"all-reduce without {variable.name}",
-            NO_CHANGE if tried is not None and tried.effect is MeasuredEffect.INERT else None,
+            NO_CHANGE if tried is not None and tried.effect == "inert" else None,
             f"without.{variable.name}",
             by=tried.source if tried is not None else variable.source,
             date=tried.date if tried is not None else site.date,
@@ -195,7 +194,7 @@ def of_image(
         yield claim(
             f"with:{known.name}={known.value}",
             f"all-reduce with {known.name}={known.value}",
-            NO_CHANGE if known.effect is MeasuredEffect.INERT else None,
+            NO_CHANGE if known.effect == "inert" else None,
             f"with.{known.name}",
             by=known.source,
             date=known.date,

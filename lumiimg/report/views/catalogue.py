@@ -147,9 +147,6 @@ def site_document(site: Site) -> Document:
 def _machine(site: Site) -> Iterator[_Fact]:
     if site.status == "documented":
         yield "status", _NEVER_RUN, ""
-    for question in site.questions:
-        answers = f"lumiimg says {question.predicted}, a trial measured {question.measured}"
-        yield "open", f"{question.about}: {answers}", f"{question.trial}, {question.date}"
     yield "GPUs", site.arch or (f"of {site.vendor}" if site.vendor else "not known"), str(site.source)
     if (identity := site.identity) is not None:
         signs = ", ".join((*identity.variables, *(f"a node {name}" for name in identity.nodes)))
@@ -197,8 +194,6 @@ def _for_jobs(site: Site) -> Iterator[_Fact]:
         yield "module", f"{module.name}: {module.because}", module.source
     for option in site.options:
         yield "option", f"{option.value}{option.nodes.note}: {option.because}", option.source
-    for note in site.annotations:
-        yield "container", f'{note.key} = "{note.value}"{note.nodes.note}: {note.because}', note.source
     for tried in site.measured:
         value = f"={tried.value}" if tried.value else ""
         yield tried.effect, f"{tried.name}{value}: {tried.because}", f"{tried.source}, {tried.date}"

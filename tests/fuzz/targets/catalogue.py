@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re  # noqa: TC003 - msgspec reads the types of fields
+import re
 import shutil
 from collections.abc import Mapping
 from functools import cache
