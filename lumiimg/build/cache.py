@@ -27,7 +27,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from lumiimg.engine.namespaces.unpacked import FOLDER as UNPACKED
 from lumiimg.engine.own_folder import remove_files, remove_left
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, FailedError, LumiimgError
@@ -249,8 +248,7 @@ class LayerCache:
         for gone in self.root.glob(".*"):
             if _GONE.fullmatch(gone.name):
                 remove_files(gone, _FILES)
-        for folder in ("work", UNPACKED):
-            remove_left(self.root / folder)
+        remove_left(self.root / "work")
         remove_files(self.root / "contents", _NOTES)
 
     def remove(self, key: str) -> None:

@@ -1,4 +1,4 @@
-"""What the cache has of layers and of unpacked images: listed, read again, and removed."""
+"""What the cache has of layers, built and of OCI images: listed, read again, and removed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
-from lumiimg.engine.namespaces.unpacked import UnpackedImage, remove_unpacked, unpacked_images
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.files import file_sha256
-from lumiimg.image.oci.kept import kept_layers
+from lumiimg.image.oci.kept import KeptLayer, kept_layers
 
 _LEAST_DIGITS = 6
 """Of a key."""
@@ -24,13 +23,13 @@ class CacheContent:
     """The folder."""
     entries: tuple[CacheEntry, ...]
     """Layers that are kept."""
-    unpacked: tuple[UnpackedImage, ...]
-    """Images that were unpacked once."""
+    unpacked: tuple[KeptLayer, ...]
+    """Layers of OCI images, unpacked."""
 
     @property
     def size_bytes(self) -> int:
         """Of all entries, and of all that is unpacked."""
-        return sum(entry.size_bytes for entry in self.entries) + sum(image.size_bytes for image in self.unpacked)
+        return sum(entry.size_bytes for entry in self.entries) + sum(layer.size_bytes for layer in self.unpacked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class CacheRemoved:
     removed: tuple[str, ...]
     """Keys of layers."""
     unpacked: tuple[str, ...]
-    """Keys of images that were unpacked."""
+    """Keys of layers of OCI images."""
     freed_bytes: int
     """That they took."""
 
@@ -72,7 +71,7 @@ class CacheVerified:
 
 def content_of(cache: LayerCache) -> CacheContent:
     """Return what is in a cache."""
-    return CacheContent(cache.root, tuple(cache.entries()), tuple(unpacked_images(cache.root)))
+    return CacheContent(cache.root, tuple(cache.entries()), tuple(kept_layers(cache.root)))
 
 
 def verify(cache: LayerCache) -> CacheVerified:
@@ -97,27 +96,26 @@ def _faults(cache: LayerCache) -> Iterator[CacheFault]:
 def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
     """Remove what is damaged, then the longest unused until `keep_bytes` are left.
 
-    Images that a container has now do not count. What a newer lumiimg has kept stays. Raises FailedError at the end if
-    something cannot be removed.
+    What a newer lumiimg has kept stays. Raises FailedError at the end if something cannot be removed.
     """
     whole = {entry.key: entry for entry in cache.entries()}
-    images = {image.key: image for image in unpacked_images(cache.root)}
+    unpacked = {layer.key: layer for layer in kept_layers(cache.root)}
     spared = {*cache.newer()}
     damaged = {*cache.names()} - whole.keys() - spared
-    damaged |= {key for key, image in images.items() if not image.image}
+    damaged |= {key for key, layer in unpacked.items() if not layer.is_whole}
     used = [(entry.data.with_name("entry.json").stat().st_mtime_ns, key) for key, entry in whole.items()]
-    used += [(image.used_ns, key) for key, image in images.items()] + [(0, key) for key in damaged - images.keys()]
-    sizes = dict.fromkeys(damaged, 0) | {key: one.size_bytes for key, one in (whole | images).items()}
+    used += [(layer.used_ns, key) for key, layer in unpacked.items()] + [(0, key) for key in damaged - unpacked.keys()]
+    sizes = dict.fromkeys(damaged, 0) | {key: one.size_bytes for key, one in (whole | unpacked).items()}
     left, freed, refused = sum(sizes.values()), 0, None
     gone: list[str] = []
     for _, key in sorted(used):
         if key not in damaged and (keep_bytes is None or left <= keep_bytes):
             continue
         try:
-            if key not in images:
+            if key in unpacked:
+                unpacked[key].remove()
+            else:
                 cache.remove(key)
-            elif not remove_unpacked(cache.root, images[key]):
-                continue
         except FailedError as error:  # the others can go
             refused = error
             continue
@@ -127,8 +125,8 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
     cache.sweep()
     if refused is not None:
         raise refused
-    layers = tuple(key for key in gone if key not in images)
-    return CacheRemoved(layers, tuple(key for key in gone if key in images), freed)
+    layers = tuple(key for key in gone if key not in unpacked)
+    return CacheRemoved(layers, tuple(key for key in gone if key in unpacked), freed)
 
 
 def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:

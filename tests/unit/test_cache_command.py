@@ -23,13 +23,11 @@ from lumiimg.build.steps import content_with
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.engine.namespaces.layers import SquashedLayer
-from lumiimg.engine.namespaces.unpacked import unpacked
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.text import show
 from lumiimg.report.views.cache import why_document
 from tests.shared.build_machine import stored
-from tests.shared.programs import EVERYTHING, needs, squashed
+from tests.shared.programs import EVERYTHING
 from tests.shared.world import World, serve, wheels_of_layers
 
 Capture = pytest.CaptureFixture[str]
@@ -134,33 +132,6 @@ def test_entries_of_an_older_lumiimg_are_not_found_and_go_by_prune_or_by_their_k
     assert cache.names() == [old[1].key]
     assert main(["cache", "prune"]) == ExitCode.GOOD
     assert (cache.names(), note.parent.exists()) == ([], False)
-
-
-def test_images_that_were_unpacked_are_listed_and_the_longest_unused_goes_unless_a_container_has_it(
-    cache: LayerCache, tmp_path: Path, capsys: Capture
-) -> None:
-    needs("mksquashfs", "unsquashfs")
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root/file").write_bytes(b"x" * 5000)
-    image = SquashedLayer(squashed(tmp_path / "root", tmp_path / "image.sqfs"), 0)
-    layer = keep(cache, "torch", b"1")
-    with unpacked([image], os.environ) as (folder,):
-        assert (folder / "file").stat().st_size == 5000
-        assert main(["cache", "prune", "--keep", "0"]) == ExitCode.GOOD
-        assert "removed 1 layer, 1 B" in capsys.readouterr().out
-        assert (folder / "file").exists(), "somebody has it"
-    with unpacked([image], os.environ) as (again,):
-        assert again == folder, "it is unpacked once"
-    layer = keep(cache, "torch", b"1")
-    assert main(["cache", "ls"]) == ExitCode.GOOD
-    out = " ".join(capsys.readouterr().out.split())
-    assert "1 layer and 1 unpacked image, 8 KiB" in out
-    assert f"unpacked: {image.file}" in out
-    os.utime(folder.with_name("entry.json"), (1, 1))
-    assert main(["cache", "prune", "--keep", "1"]) == ExitCode.GOOD
-    assert "removed 0 layers and 1 unpacked image, 8 KiB" in capsys.readouterr().out
-    assert not folder.exists()
-    assert [entry.key for entry in cache.entries()] == [layer.key]
 
 
 def test_an_entry_whose_documents_are_gone_is_no_crash(cache: LayerCache, capsys: Capture) -> None:

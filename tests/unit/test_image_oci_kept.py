@@ -127,7 +127,7 @@ def test_unpacked_layers_are_listed_verified_and_pruned(tmp_path: Path, cache: P
     capsys.readouterr()
     assert main(["cache", "ls"]) == ExitCode.GOOD
     out = " ".join(capsys.readouterr().out.split())
-    assert "0 layers and 1 unpacked image" in out
+    assert "0 layers and 1 unpacked layer" in out
     assert "unpacked: a layer of an OCI image, sha256:" in out
     assert _kept(cache) == [new, found]
     assert main(["cache", "verify"]) == ExitCode.GOOD

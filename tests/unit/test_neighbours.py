@@ -22,8 +22,7 @@ from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_upkeep import prune
 from lumiimg.cli.main import main
 from lumiimg.engine import own_folder
-from lumiimg.engine.namespaces.unpacked import remove_unpacked, unpacked_images
-from lumiimg.engine.own_folder import keep_folder, remove_left
+from lumiimg.engine.own_folder import remove_left
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.files import make_folder
@@ -409,37 +408,6 @@ def test_an_entry_of_a_cache_that_holds_something_else_stays_under_its_name(tmp_
     with pytest.raises(FailedError, match="by hand"):
         prune(cache, 0)
     assert (_years(entry), [*entry.parent.iterdir()]) == (2, [entry])
-
-
-@pytest.mark.threat
-def test_an_unpacked_image_is_removed_and_another_folder_of_its_name_is_not(
-    tmp_path: Path, notes: Path, mine: Path
-) -> None:
-    images = tmp_path / "shared" / "unpacked"
-    for name in ("0a", "0b", "0c"):
-        with scratch_folder(images) as scratch:
-            (scratch / "image" / "root").mkdir(parents=True)
-            keep_folder(scratch / "image", images / name)
-    shutil.rmtree(images / "0b")
-    mine.rename(images / "0b")
-    cut = images / "0c" / own_folder.MARK
-    (tmp_path / "state" / "forged.kept").write_text(
-        json.dumps({"path": "x", "uid": os.getuid(), "inode": cut.parent.stat().st_ino, "word": "../../forged"})
-    )
-    cut.write_text("../../forged")
-    found = {image.key: image for image in unpacked_images(images.parent)}
-    assert remove_unpacked(images.parent, found["0a"])
-    for name in ("0b", "0c"):
-        with pytest.raises(FailedError, match="by hand"):
-            remove_unpacked(images.parent, found[name])
-    with scratch_folder(images) as scratch:
-        (scratch / "image" / "root").mkdir(parents=True)
-        keep_folder(scratch / "image", images / "0d")
-    with pytest.raises(FailedError, match="by hand"):
-        prune(LayerCache(images.parent), 0)
-    assert sorted(path.name for path in images.iterdir()) == ["0b", "0c"], "the others are removed"
-    assert _years(images) == 2
-    assert len([*notes.iterdir()]) == 2
 
 
 @pytest.mark.usefixtures("clean_home")

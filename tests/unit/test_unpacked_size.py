@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lumiimg.engine.namespaces.layers import SquashedLayer
-from lumiimg.engine.namespaces.unpacked import unpacked
+from lumiimg.engine.namespaces.layers import SquashedLayer, unpacked
 from lumiimg.errors import ExitCode, LumiimgError, MissingHereError
 from lumiimg.image.tree import ImageError
 from lumiimg.image.unpacked_size import require_room
@@ -68,7 +67,7 @@ def test_an_image_that_unpacks_to_far_more_than_it_is_is_refused_before(
     assert raised.value.exit_code == ExitCode.BAD_INPUT
     with pytest.raises(ImageError, match="100 times"), unpacked([SquashedLayer(image, 0)], os.environ):
         pass
-    assert [*(tmp_path / "cache/unpacked").iterdir()] == [], "nothing is left half written"
+    assert [*(tmp_path / "cache").iterdir()] == [], "nothing is left half written"
 
 
 @pytest.mark.threat

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from lumiimg.engine.namespaces import variables
 from lumiimg.engine.namespaces.ids import IdsError, map_own, map_range
-from lumiimg.engine.namespaces.layers import Served, layers_of, squashfuse
+from lumiimg.engine.namespaces.layers import Served, layers_of, squashfuse, unpacked
 from lumiimg.engine.namespaces.options import PREFIXES, ContainerStart, read_words
 from lumiimg.engine.namespaces.root import MountStage, RootError, ShownPath, shown_path
 from lumiimg.engine.namespaces.syscalls import (
@@ -38,7 +38,6 @@ from lumiimg.engine.namespaces.syscalls import (
     open_in_root,
     unshare,
 )
-from lumiimg.engine.namespaces.unpacked import unpacked
 from lumiimg.engine.process import which
 from lumiimg.errors import LumiimgError, one_line
 
@@ -71,8 +70,7 @@ _LIMITS = {
 def main() -> NoReturn:
     """Carry out one command."""
     command, *rest = sys.argv[1:]
-    status = _guarded(lambda: _root(rest) if command == "root" else _exec(read_words(rest, _environment())))
-    sys.exit(status)
+    _end(_guarded(lambda: _root(rest) if command == "root" else _exec(read_words(rest, _environment()))))
 
 
 def why_not() -> str:
@@ -342,7 +340,7 @@ def _fork(act: Callable[[], int]) -> int:
             os.close(parent)
             status = _guarded(act)
     finally:
-        os._exit(status)
+        _end(status)
 
 
 _HEARD = frozenset(number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN)
@@ -350,22 +348,21 @@ _HEARD = frozenset(number for number in _ENDING if signal.getsignal(number) is n
 
 
 def _wait(child: int) -> int:
-    """Return how a process ends; end as it does where a signal ended it."""
+    """Return how a process ends: its status, or -N for signal N."""
     ended = status = 0
     while ended != child:  # the first of a namespace gets the processes that others leave
         ended, status = os.wait()
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _end(status: int) -> NoReturn:
+    """End as a process did."""
+    if status < 0:
         with suppress(OSError):  # that of SIGKILL cannot be set, and need not be
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(-status, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own, if any
-        os.kill(os.getpid(), number)
-    return _code(status)
-
-
-def _code(status: int) -> int:
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+        os.kill(os.getpid(), -status)
+    os._exit(status)
 
 
 def _start_in_image(container: ContainerStart, kept: dict[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""The file systems of an image, mounted by squashfuse_ll where there is FUSE; else unpacked.py has their files."""
+"""The file systems of an image: mounted by squashfuse_ll, or unpacked for one container where there is no FUSE."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import contextlib
 import os
 import signal
 import socket
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lumiimg.catalog.settings import read_settings
+from lumiimg.engine.failures import explain
 from lumiimg.engine.namespaces.syscalls import MountFlag, mount
-from lumiimg.engine.process import which
-from lumiimg.errors import FailedError
+from lumiimg.engine.process import run, which
+from lumiimg.engine.workspace import scratch_folder
+from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
+from lumiimg.image.unpacked_size import require_room
 
 _FUSE = "/dev/fuse"
 _QUIET = ("/dev/null", os.O_RDWR)
@@ -41,6 +46,29 @@ def layers_of(image: Path) -> tuple[SquashedLayer, ...]:
 def squashfuse(path: str | None) -> str | None:
     """Return the program that serves a squashfs, where it can."""
     return which("squashfuse_ll", path) if os.access(_FUSE, os.R_OK | os.W_OK) else None
+
+
+@contextlib.contextmanager
+def unpacked(layers: Sequence[SquashedLayer], environment: Mapping[str, str]) -> Iterator[list[Path]]:
+    """Yield folders with the files of each layer, as this user's. Raises FailedError, MissingHereError."""
+    program = which("unsquashfs", environment.get("PATH"))
+    if program is None:
+        raise MissingHereError(
+            "an image is mounted by squashfuse_ll and /dev/fuse, or unpacked by unsquashfs: neither is here",
+            hint="install squashfuse and fuse3, or squashfs-tools",
+        )
+    work = read_settings(environment).cache / "work"
+    require_room(layers[0].file, work)
+    with scratch_folder(work) as scratch:
+        folders = [scratch / f"{number}" for number in range(len(layers))]
+        for layer, folder in zip(layers, folders, strict=True):
+            options = ("-no-progress", "-quiet", "-no-xattrs", "-dest", folder, "-offset", f"{layer.offset}")
+            done = run([program, *options, layer.file], env=environment)
+            if not done.ok:
+                known = explain(done.output)
+                why = known.meaning if known else one_line(done.last_line)[:300]
+                raise FailedError(f"unsquashfs: {why}", where=str(layer.file), hint=known.remedy if known else None)
+        yield folders
 
 
 class Served:

@@ -40,9 +40,11 @@ class KeptLayer:
 
     path: Path
     digest: str
+    """Of its content, as the image names it."""
     key: str
     """The hexadecimal digits of its digest."""
     size_bytes: int
+    """Of the tar."""
     used_ns: int
     """When it was used the last time, in nanoseconds since 1970."""
     is_whole: bool

@@ -26,8 +26,8 @@ def entries_document(content: CacheContent) -> Document:
         for entry in sorted(content.entries, key=lambda entry: entry.layers)
     ]
     rows += [
-        (image.key[:_SHORT], f"{size(image.size_bytes)}, unpacked: {image.image or 'which image is not known'}")
-        for image in content.unpacked
+        (layer.key[:_SHORT], f"{size(layer.size_bytes)}, unpacked: a layer of an OCI image, {layer.digest}")
+        for layer in content.unpacked
     ]
     number = _both(len(content.entries), len(content.unpacked))
     sentence = f"{number}, {size(content.size_bytes)}, in {content.cache}"
@@ -95,5 +95,5 @@ def _age(answer: CacheLookup) -> Iterator[Item]:
         yield Item(Severity.INFO, text, remedies=(again,))
 
 
-def _both(layers: int, images: int) -> str:
-    return count(layers, "layer") + (f" and {count(images, 'unpacked image')}" if images else "")
+def _both(layers: int, unpacked: int) -> str:
+    return count(layers, "layer") + (f" and {count(unpacked, 'unpacked layer')}" if unpacked else "")

@@ -22,7 +22,6 @@ from lumiimg.cluster.nodes.node import TASK, AnswerError, read_answer, read_task
 from lumiimg.decode import DecodeError
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.elf.loader import Process
-from lumiimg.engine.namespaces.unpacked import unpacked_images
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
 from lumiimg.fetch.mirrors import apt_mirror, parse_mirrors
@@ -42,7 +41,6 @@ from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
 from lumiimg.report.views.host import snapshot_document
 from lumiimg.resolve.stack import stack_of
-from lumiimg.wording import size
 from tests.fuzz.target import target
 from tests.fuzz.targets.image import make_sif, sums
 from tests.fuzz.targets.scratch import parts, printed, root_of, scratch, text_of, written
@@ -237,21 +235,17 @@ def _answer(data: bytes) -> None:
     "own-files",
     "cluster.nodes.node.read_task",
     "cluster.module.folder._record_in",
-    "engine.namespaces.unpacked.unpacked_images",
     form="json",
     rounds=60,
 )
-def _own(data: bytes) -> str:
-    """What we wrote on another day: the record of a module, of an unpacked image, the task of a node."""
+def _own(data: bytes) -> None:
+    """What we wrote on another day: the record of a module, the task of a node."""
     written(data, f"module/{RECORD}")
     with contextlib.suppress(BadInputError):
         _record_in(scratch() / "module")
-    written(data, f"cache/unpacked/{'0' * 64}/entry.json")
-    (found,) = unpacked_images(scratch() / "cache")
     written(data, f"task/{TASK}")
     with contextlib.suppress(BadInputError):
         read_task(scratch() / "task", "nid1")
-    return f"{printable(found.image)} {size(found.size_bytes)}"
 
 
 @target("apt-sources", "fetch.mirrors.apt_mirror", "fetch.mirrors.parse_mirrors")
