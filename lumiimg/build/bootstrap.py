@@ -5,10 +5,13 @@ The script of the base runs over them as a layer's does.
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lumiimg.build.debootstrap import IN_CONTAINER, archive_command
 from lumiimg.build.metadata import write_config
+from lumiimg.build.safe_fs import folder
 from lumiimg.errors import MissingHereError
 from lumiimg.image.unpacked_size import require_room
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 _SILENT_S = 30 * 60.0
 """debootstrap prints a line per package, and its wget waits for hours."""
+_OF_THIS_MACHINE = ("resolv.conf", "hostname")
+"""Files of this machine's /etc that debootstrap copies into the base. Source: its functions, setup_etc."""
 
 
 def write_files(step: LayerBuild, root: Path, store: Store) -> None:
@@ -32,6 +37,10 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
         case "debootstrap":
             command = archive_command(header, root, step.environment.get("PATH"))
             step.own_root(command, IN_CONTAINER, silent_s=_SILENT_S)
+            with folder(root, "/etc") as etc:
+                for name in _OF_THIS_MACHINE:
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=etc)
         case "docker":
             image = step.folder / "image"
             config = store.image(header.origin, image, step.say, insecure=plain_http)

@@ -42,7 +42,7 @@ from lumiimg.engine.engine import clean_environment
 from lumiimg.engine.own_folder import remove_tree
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError
-from lumiimg.files import temporary_folder
+from lumiimg.files import file_sha256, temporary_folder
 from lumiimg.host.image_manifest import (
     MANIFEST,
     MANIFEST_LABEL,
@@ -56,6 +56,7 @@ from lumiimg.image.sif import read_sif_file
 from lumiimg.image.squashfs.weave import can_weave, weave
 from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.base_digest import stamp
+from lumiimg.resolve.lock import LockedSource
 from lumiimg.secret import known_secrets
 
 if TYPE_CHECKING:
@@ -322,6 +323,7 @@ class _Work:
         with self.cache.building() as folder:
             self.log.write(f"== {definition.name}\n".encode())
             write_definitions([definition], step.folder, self.plan.downloads, self.plan.progress.line)
+            require_same_files(step, key)
             target = folder / f"data{'.sqfs' if below else '.sif'}"
             with step.naming_errors():
                 if below:
@@ -385,6 +387,14 @@ class _Work:
                 step.run_helper("hide", root, Path(FOLDER), *layers)
         squash(plan.machine, root, target, within=step.as_root)
         return target, sif_writer.Front(chain[-1].text, documents)
+
+
+def require_same_files(step: LayerBuild, key: CacheKey) -> None:
+    """Raise FailedError where a file of a layer was changed since its digest went into the key."""
+    for file in step.definition.files:
+        is_ours = not isinstance(file.origin, LockedSource)  # those were read when they were fetched
+        if is_ours and file_sha256(step.folder / file.path) != key.parts["files"][file.path]:
+            raise FailedError("was changed while the image was built", where=str(file.origin), hint="build again")
 
 
 def new_strategy(way: Way, scratch: Path) -> Strategy:

@@ -307,18 +307,22 @@ def _take(root: Path, delta: Path, path: str) -> None:
     os.chown(there, seen.st_uid, seen.st_gid)
 
 
-def clear(root: Path, delta: Path) -> None:
-    """Remove from a folder what a layer replaces or has whiteouts for: before it is unpacked there, and after."""
+def clear(root: Path, delta: Path, *, whiteouts_alone: bool = False) -> None:
+    """Remove from a folder all that a layer replaces or has whiteouts for, before it is unpacked there.
+
+    No file or link stays of which the layer has the name: unsquashfs 4.4 writes into what a link leads to.
+    `whiteouts_alone`: once it is unpacked, its whiteouts go.
+    """
     with open_image(delta) as image:
         for entry in image.root.walk():
             there = root / entry.path.lstrip("/")
             try:
-                seen = there.lstat()
+                is_folder = stat.S_ISDIR(there.lstat().st_mode)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            is_folder = stat.S_ISDIR(seen.st_mode)
             # of devices a layer has only whiteouts: a build cannot make others
-            if entry.kind is FileKind.DEVICE or is_folder != (entry.kind is FileKind.DIRECTORY):
+            is_replaced = not (whiteouts_alone or (is_folder and entry.kind is FileKind.DIRECTORY))
+            if entry.kind is FileKind.DEVICE or is_replaced:
                 with _same_time(there.parent):
                     shutil.rmtree(there) if is_folder else there.unlink()
 
@@ -362,8 +366,8 @@ def main(command: str, target: str, *others: str) -> None:
                 unpack(Path(target), paths[0])
             case "pack" | "pack-as-root":
                 pack_folder(Path(target), paths[0], int(others[1]), owned_by_root=command == "pack-as-root")
-            case "clear":
-                clear(Path(target), paths[0])
+            case "clear" | "clear-whiteouts":
+                clear(Path(target), paths[0], whiteouts_alone=command == "clear-whiteouts")
     except (LumiimgError, OSError) as error:
         sys.exit(str(error))
 

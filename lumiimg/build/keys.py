@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.build_host import BuildHost
 
-_LAYER_FORMAT = "lumiimg-layer-11"
+_LAYER_FORMAT = "lumiimg-layer-12"
 _KEPT_FORMAT = "lumiimg-kept-2"
 
 

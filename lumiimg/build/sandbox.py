@@ -71,7 +71,7 @@ class Sandbox(Strategy):
             require_room(layer, self._root)
             _unpack(step, layer, self._root)
             if self._held:
-                step.run_helper("clear", self._root, layer)
+                step.run_helper("clear-whiteouts", self._root, layer)
             self._held += 1
 
     def _run(self, step: LayerBuild, place: str) -> None:

@@ -153,7 +153,16 @@ def test_a_base_by_debootstrap_has_the_files_that_it_has_by_the_engine(
         assert "I: Extracting dpkg..." in told
         assert "I: Base system installed successfully." in told
     found, wanted = shown(image), shown(tmp_path / "slim.sif")
-    dated = ("/dev/", "/var/log/", "/var/cache/ldconfig/aux-cache", "/.singularity.d/", "/.lumiimg", "/opt/lumiimg")
+    assert "/etc/hostname" not in found, "that of the machine that built it"
+    dated = (
+        "/dev/",
+        "/etc/hostname",
+        "/var/log/",
+        "/var/cache/ldconfig/aux-cache",
+        "/.singularity.d/",
+        "/.lumiimg",
+        "/opt/lumiimg",
+    )
     paths = {path for path in found.keys() | wanted.keys() if not path.startswith(dated)}
     assert len(paths) > 5000
     assert {path: (found.get(path), wanted.get(path)) for path in paths if found.get(path) != wanted.get(path)} == {}
