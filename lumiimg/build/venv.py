@@ -123,7 +123,7 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
     own = replace(own, brought=brought_by_layers(PlanContext(catalogue).layers()))
     asked = count(len(own.requirements), "requirement")
     sources.on_line(f"resolving {asked} beside what {image.name} has, for {target}")
-    there = LayerRequirements("image", "", has=has, label="the image")
+    there = LayerRequirements("image", "", has=has)
     try:
         beside = () if "pip" in has else ("pip",)
         wheels = resolve_own([there], own, target, sources, until=until, beside=beside)
@@ -210,7 +210,7 @@ def make_venv(
 
 
 def _python_of(plan: VenvPlan) -> str:
-    return ".".join(map(str, plan.target.version))
+    return ".".join(map(str, plan.target.python))
 
 
 def _write_record(path: Path, text: str) -> None:

@@ -6,24 +6,40 @@ Sources: PEP 518 and PEP 621. Nothing is unpacked, and nothing of the archive ru
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import NormalizedName, canonicalize_name
 
-from lumiimg.errors import BadInputError, FailedError, one_line
+from lumiimg.decode import decode_toml
+from lumiimg.errors import BadInputError, FailedError
 from lumiimg.files import open_regular
 from lumiimg.resolve.requirement_files import RequirementReader
 from lumiimg.resolve.source_archive import read_texts
-from lumiimg.toml import TomlError, parse_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _ARCHIVE_LIMIT_BYTES = 4 << 30
 _PROJECT = re.compile(r"([^\[\]]+\.toml)(?:\[([^\[\]]*)\])?")
 _IS_ONE = re.compile(r"(?:.*requirement.*\.(?:txt|in)|(?:.*/)?pyproject[^/]*\.toml)")
+
+
+class _Build(Struct, frozen=True):
+    requires: tuple[str, ...] = ()
+
+
+class _Project(Struct, frozen=True, rename="kebab"):
+    name: str = ""
+    dependencies: tuple[str, ...] = ()
+    optional_dependencies: Mapping[str, tuple[str, ...]] = {}
+
+
+class _PyProject(Struct, frozen=True, rename="kebab"):
+    build_system: _Build = _Build()
+    project: _Project = _Project()
 
 
 def read_requirements(archive: Path, files: Sequence[str], without: Collection[str], where: str) -> tuple[str, ...]:
@@ -76,45 +92,30 @@ def lines_of_project(text: str, extras: str) -> Iterator[str]:
 
     Raises BadInputError.
     """
-    try:
-        table = parse_toml(text)
-    except TomlError as error:
-        raise BadInputError(one_line(str(error))[:200]) from error
-    project = _table_in(table, "project")
-    optional = {
-        str(canonicalize_name(name)): found for name, found in _table_in(project, "optional-dependencies").items()
-    }
-    own = canonicalize_name(str(project.get("name", "")))
-    lines = _strings(_table_in(table, "build-system").get("requires")) + _strings(project.get("dependencies"))
-    waiting, seen = [canonicalize_name(extra.strip()) for extra in extras.split(",") if extra.strip()], set[str]()
-    while waiting or lines:
+    document = decode_toml(text, _PyProject)
+    project = document.project
+    optional = {canonicalize_name(name): lines for name, lines in project.optional_dependencies.items()}
+    waiting = [canonicalize_name(extra.strip()) for extra in extras.split(",") if extra.strip()]
+    lines, seen = (*document.build_system.requires, *project.dependencies), set[str]()
+    while lines or waiting:
         for line in lines:
-            if (requirement := _requirement(line)) and canonicalize_name(requirement.name) == own:
-                waiting += [canonicalize_name(extra) for extra in requirement.extras]
-            else:
+            if (own := _extras_of(line, project.name)) is None:
                 yield line
-        lines = []
-        extra = waiting.pop() if waiting else ""
-        if extra and extra not in seen:
+            else:
+                waiting += own
+        lines = ()
+        if waiting and (extra := waiting.pop()) not in seen:
             seen.add(extra)
             if extra not in optional:
                 raise BadInputError(f"there is no extra {extra[:100]}")
-            lines = _strings(optional[extra])
+            lines = optional[extra]
 
 
-def _requirement(text: str) -> Requirement | None:
-    """Return a requirement; None for what is not one, which the reader of all lines refuses."""
+def _extras_of(line: str, project: str) -> list[NormalizedName] | None:
+    """Return the extras of a project that a line of its own names; None for another project's line, or a wrong one."""
     try:
-        return Requirement(text)
+        requirement = Requirement(line)
     except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
         return None
-
-
-def _table_in(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return a table of a table; an empty one where there is none."""
-    found = table.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def _strings(found: object) -> list[str]:
-    return [str(one) for one in found] if isinstance(found, list) else []
+    is_own = canonicalize_name(requirement.name) == canonicalize_name(project)
+    return [*map(canonicalize_name, requirement.extras)] if is_own else None

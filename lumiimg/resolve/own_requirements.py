@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lumiimg.decode import DecodeError, read_text
+from lumiimg.decode import read_text
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.requirement_files import LONGEST, OwnRequirement, RequirementReader
 from lumiimg.resolve.stack import PACKAGE
@@ -20,8 +19,6 @@ OF_TORCH = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch-t
 _FILE_LIMIT_BYTES = 8 << 20
 """A file of 300 packages with all their digests has 1 MB."""
 _SHOWN = 200
-_PROJECT = re.compile(r".*\.(?:toml(?:\[.*\])?|lock)", re.DOTALL)
-_EXPORT = "uv writes one: uv export --no-emit-project --prune torch -o requirements.txt (--extra NAME, --group NAME)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +60,11 @@ def read_own(files: Sequence[str], words: Sequence[str], where: str = OF_OPTION)
 
     Raises BadInputError for what cannot be read, is larger than anybody writes, or could not be settled by a lock.
     """
-    reader = RequirementReader(_text)
+    reader = RequirementReader(lambda path: read_text(Path(path), _FILE_LIMIT_BYTES))
     for file in files:
-        if _PROJECT.fullmatch(file):
-            raise BadInputError("is not a requirements file", where=file, hint=_EXPORT)
         reader.read(file)
     for word in words:
         reader.add(word.removeprefix(PACKAGE), where)
     if files and not reader.found:
         raise BadInputError("requires nothing", where=", ".join(files)[:LONGEST], hint="leave it out")
     return OwnPackages(reader.found, tuple(files))
-
-
-def _text(path: str) -> str:
-    try:
-        return read_text(Path(path), _FILE_LIMIT_BYTES)
-    except ValueError as error:  # a NUL byte
-        raise BadInputError("is not the name of a file", where=path) from error
-    except DecodeError as error:
-        hint = "save it as UTF-8" if "UTF-8" in error.what else "-r names a file of requirements"
-        raise BadInputError(error.what, where=error.where, hint=hint) from error

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.tags import Tag, compatible_tags, cpython_tags
@@ -47,17 +48,22 @@ class PythonTarget:
     def __str__(self) -> str:
         """Return it for messages: `Python 3.12 with glibc 2.39`."""
         machine = "" if self.machine == "x86_64" else f" on {self.machine}"
-        return f"Python {_dotted(self.version)} with glibc {_dotted(self.glibc)}{machine}"
+        return f"Python {self.python} with glibc {self.glibc[0]}.{self.glibc[1]}{machine}"
+
+    @property
+    def python(self) -> str:
+        """Its version: `3.12`."""
+        return f"{self.version[0]}.{self.version[1]}"
 
     @property
     def full_version(self) -> str:
         """With a patch release: see `_PATCH`."""
-        return f"{_dotted(self.version)}.{_PATCH}"
+        return f"{self.python}.{_PATCH}"
 
     def meets(self, marker: Marker | None) -> bool:
         """Whether a marker (PEP 508) holds there; one that cannot be evaluated does not."""
         environment = {
-            "python_version": _dotted(self.version),
+            "python_version": self.python,
             "python_full_version": self.full_version,
             "implementation_name": "cpython",
             "platform_python_implementation": "CPython",
@@ -97,14 +103,15 @@ class PythonTarget:
             *compatible_tags(self.version, interpreter, platforms),
         )
 
-    def rank(self, filename: str, ranks: dict[Tag, int]) -> int | None:
+    def rank(self, filename: str) -> int | None:
         """Return how far down its tags a wheel's best one is; None for one that it cannot install.
 
-        `ranks` are the places of `tags()`. Raises ValueError for a file name that is not a wheel's.
+        Raises ValueError for a file name that is not a wheel's.
         """
         # Reading a compressed tag set multiplies it out (PEP 425): 255 characters can hold 40,000 tags.
         if math.prod(part.count(".") + 1 for part in filename.split("-")[-3:]) > _TAGS_LIMIT:
             raise ValueError(f"{filename[:200]} has more than {_TAGS_LIMIT} tags")
+        ranks = _ranks(self)
         return min((ranks[tag] for tag in parse_wheel_filename(filename)[3] if tag in ranks), default=None)
 
     def _platforms(self) -> Iterator[str]:
@@ -116,5 +123,7 @@ class PythonTarget:
         yield f"linux_{self.machine}"
 
 
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
+@lru_cache(8)
+def _ranks(target: PythonTarget) -> Mapping[Tag, int]:
+    """Return the place of each tag of a target."""
+    return {tag: rank for rank, tag in enumerate(target.tags())}

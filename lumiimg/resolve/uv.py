@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from packaging.utils import canonicalize_name
+
+from lumiimg.decode import decode_toml, read_text
 from lumiimg.engine.process import NO_NETRC, Completed, run, which
 from lumiimg.errors import FailedError, MissingHereError, one_line, shortened
-from lumiimg.files import read_beginning
 from lumiimg.secret import hidden
-from lumiimg.toml import parse_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from lumiimg.resolve.python_target import PythonTarget
 
 _LIMIT_S = 900.0
@@ -36,17 +36,49 @@ _NO_SOLUTION = "No solution found when resolving dependencies"
 _FETCHING = "Failed to fetch: "
 _CERTIFICATE = "invalid peer certificate"
 _OFFLINE = "the network was disabled"
-_KILLED = frozenset({128 + signal.SIGKILL, 128 + signal.SIGSEGV})
-"""By the kernel, where a machine or a job has no memory left, and of itself, where it cannot even begin."""
-_NO_MEMORY = re.compile(r"memory allocation of \d+ bytes failed|spawn (?:worker )?thread|Cannot allocate memory")
-_ADDRESS = re.compile(r'\burl = "([^"]+)"')
+_FAILED = 2
+"""The highest status that uv gives itself; a higher one is of a crash, most often for want of memory."""
 _NO_TIMES = "missing an upload date"
 _BY_DATE = "exclude-newer"
 _FRAME = re.compile(r"^\s*(?:error:|cause:|\u00d7|╰─▶|├─▶|│)\s*")
-_WITHDRAWN = re.compile(r"^warning: `([^`]{1,200})` is yanked \(reason: \"?(.{0,300}?)\"?\)$", re.MULTILINE)
-_NO_EXTRA = re.compile(
-    r"^warning: The package `([^`]{1,400})` does not have an extra named `([^`]{1,100})`$", re.MULTILINE
+_WARNING = re.compile(
+    r"^warning: (`.{1,200}` is yanked .{0,400}|.{1,400} does not have an extra .{1,200})$", re.MULTILINE
 )
+_PLACE = re.compile(r" @ file://[^` ]*")
+
+
+class LockedWheel(Struct, frozen=True):
+    """A wheel in a lock of PEP 751."""
+
+    url: str = ""
+    name: str = ""
+    """Of the file; empty where it is the last part of the address."""
+    hashes: Mapping[str, str] = {}
+
+
+class LockedPackage(Struct, frozen=True):
+    """A package in a lock of PEP 751."""
+
+    name: str
+    version: str = ""
+    wheels: tuple[LockedWheel, ...] = ()
+    """Of an index; none where it is a file of this machine."""
+
+
+class _PackageLock(Struct, frozen=True):
+    packages: tuple[LockedPackage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedVersions:
+    """What goes together."""
+
+    versions: Mapping[str, str]
+    """By project."""
+    requirers: Mapping[str, frozenset[str]]
+    """By whom each project is required."""
+    warnings: tuple[str, ...]
+    """What a person should know of it: withdrawn releases, and extras that there are not."""
 
 
 class NoSolutionError(FailedError):
@@ -64,13 +96,10 @@ class NoTimesError(FailedError):
 
 def find_uv(environ: Mapping[str, str] = os.environ) -> str:
     """Return the program: that beside lumiimg, or that on PATH. Raises MissingHereError."""
-    try:
-        for file in distribution("uv").files or ():
-            path = Path(str(file.locate()))
-            if file.name == "uv" and path.is_file() and os.access(path, os.X_OK):
-                return str(path.resolve())
-    except PackageNotFoundError:
-        pass
+    with suppress(ImportError, FileNotFoundError):
+        from uv import find_uv_bin
+
+        return find_uv_bin()
     if found := which("uv", environ.get("PATH")):
         return found
     raise MissingHereError(
@@ -79,94 +108,79 @@ def find_uv(environ: Mapping[str, str] = os.environ) -> str:
     )
 
 
-def compile_versions(
-    folder: Path, target: PythonTarget, cache: Path, environ: Mapping[str, str] = os.environ
-) -> tuple[dict[str, str], str, tuple[str, ...]]:
+def compile_versions(folder: Path, target: PythonTarget, cache: Path) -> ResolvedVersions:
     """Resolve `pyproject.toml` of a folder under its `uv.toml`; `held.txt` has versions that stay where they fit.
 
-    Returns the versions by project, `held.txt` as uv then writes it (who requires what), and what a person should know
-    of them, each a sentence. Raises NoSolutionError for what does not go together, NoTimesError where a date is to
-    bound what has none, FailedError for what cannot be had, MissingHereError for what only a network would have.
+    Raises NoSolutionError for what does not go together, NoTimesError where a date is to bound what has none,
+    FailedError for what cannot be had, MissingHereError for what only a network would have.
     """
-    done = _run(["--annotation-style", "line", "--output-file", "held.txt"], folder, target, cache, environ)
-    _check(done, folder)
-    try:
-        requirers = read_beginning(folder / "held.txt", _MOST_BYTES).decode()
-    except (OSError, ValueError) as error:
-        raise FailedError(f"uv wrote nothing that can be read: {one_line(str(error))[:200]}") from error
-    pinned = (line.partition("#")[0].strip().partition("==") for line in requirers.splitlines() if "==" in line)
-    return {name: version for name, _, version in pinned}, requirers, tuple(_warnings(done.output))
+    output = _run(folder, target, cache, "--annotation-style", "line", "--output-file", "held.txt")
+    noted = read_text(folder / "held.txt", _MOST_BYTES)
+    pinned = (line.partition("#")[0].strip().partition("==") for line in noted.splitlines() if "==" in line)
+    warnings = (_PLACE.sub("", hidden(one_line(found[1]))) for found in _WARNING.finditer(output))
+    return ResolvedVersions({name: version for name, _, version in pinned}, requirers_in(noted), tuple(warnings))
 
 
-def _warnings(output: str) -> Iterator[str]:
-    """Yield what uv warns of: releases that were withdrawn, extras that there are not."""
-    for found in _WITHDRAWN.finditer(output):
-        yield hidden(one_line(f"{found[1]} was withdrawn (yanked): {found[2]}"))[:_SHOWN]
-    for found in _NO_EXTRA.finditer(output):
-        name = found[1].partition(" @ ")[0]
-        yield hidden(one_line(f"{name} has no extra {found[2]} here, so nothing is put in for it"))
+def compile_wheels(
+    folder: Path, target: PythonTarget, cache: Path, versions: Mapping[str, str]
+) -> tuple[LockedPackage, ...]:
+    """Return the packages of a folder in the versions that `compile_versions` found, with their wheels."""
+    (folder / "found.txt").write_text("".join(f"{name}=={one}\n" for name, one in versions.items()), encoding="utf-8")
+    _run(folder, target, cache, "--constraints", "found.txt", "--output-file", "pylock.toml")
+    return decode_toml(read_text(folder / "pylock.toml", _MOST_BYTES), _PackageLock, where="uv's lock").packages
 
 
-def compile_lock(
-    folder: Path, target: PythonTarget, cache: Path, environ: Mapping[str, str] = os.environ
-) -> tuple[list[dict[str, Any]], str, tuple[str, ...]]:
-    """Return the packages as PEP 751 has them, and the rest as `compile_versions`, which raises the same."""
-    versions, requirers, warned = compile_versions(folder, target, cache, environ)
-    try:
-        found = "".join(f"{name}=={version}\n" for name, version in versions.items())
-        (folder / "found.txt").write_text(found, encoding="utf-8")
-        words = ["--constraints", "found.txt", "--output-file", "pylock.toml"]
-        _check(_run(words, folder, target, cache, environ), folder)
-        return parse_toml(read_beginning(folder / "pylock.toml", _MOST_BYTES).decode())["packages"], requirers, warned
-    except (OSError, ValueError, KeyError) as error:
-        raise FailedError(f"uv wrote no lock that can be read: {one_line(str(error))[:200]}") from error
+def requirers_in(noted: str) -> dict[str, frozenset[str]]:
+    """Return by whom each project is required, from what uv annotated: `numpy==2.2.6  # via numba, scipy`."""
+    found: dict[str, frozenset[str]] = {}
+    for line in noted.splitlines():
+        what, _, via = line.partition("# via ")
+        what = what.strip().rpartition("/")[2]
+        name = what.split("-")[0] if what.endswith(".whl") else re.split(r"[=\[ ;]", what)[0]
+        if name:
+            by = (canonicalize_name(one.split()[0]) for one in via.split(", ") if one)
+            found[canonicalize_name(name)] = frozenset(by)
+    return found
 
 
-def _run(
-    words: Sequence[str], folder: Path, target: PythonTarget, cache: Path, environ: Mapping[str, str]
-) -> Completed:
+def _run(folder: Path, target: PythonTarget, cache: Path, *words: str) -> str:
+    """Return what `uv pip compile` prints in a folder; raises as `compile_versions`."""
     asked = ["--python-version", target.full_version, "--python-platform", target.platform]
     # Any Python will do, as nothing is built; to look for that of the image would take seconds.
     asked += ["--python", sys.executable, "--config-file", "uv.toml", "--cache-dir", str(cache), "--no-header"]
-    env = {name: value for name, value in environ.items() if name in _OF_NETWORK or not name.startswith(_FOREIGN)}
+    env = {name: value for name, value in os.environ.items() if name in _OF_NETWORK or not name.startswith(_FOREIGN)}
     env |= {"NO_COLOR": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_SYSTEM_CERTS": "1"} | NO_NETRC
     # The names that requests, and so everything else here, has for a site's own certificates come first.
     if bundle := env.get("REQUESTS_CA_BUNDLE") or env.get("CURL_CA_BUNDLE"):
         env["SSL_CERT_DIR" if Path(bundle).is_dir() else "SSL_CERT_FILE"] = bundle
-    limited = ["/bin/sh", "-c", f'ulimit -v {_MEMORY_KIB}; exec "$@"', "uv", find_uv(environ)]
-    return run([*limited, "pip", "compile", "pyproject.toml", *asked, *words], env=env, cwd=folder, timeout_s=_LIMIT_S)
+    limited = ["/bin/sh", "-c", f'ulimit -v {_MEMORY_KIB}; exec "$@"', "uv", find_uv()]
+    done = run([*limited, "pip", "compile", "pyproject.toml", *asked, *words], env=env, cwd=folder, timeout_s=_LIMIT_S)
+    if not done.ok:
+        raise _failure(done)
+    return done.output
 
 
-def _check(completed: Completed, folder: Path) -> None:
-    output = completed.output
-    if completed.ok:
-        return
-    if completed.exit_code in _KILLED or _NO_MEMORY.search(output):
-        settings = "".join(
-            read_beginning(folder / name, _MOST_BYTES).decode() for name in ("uv.toml", "pyproject.toml")
-        )
-        hosts = dict.fromkeys(str(urlsplit(url).hostname) for url in _ADDRESS.findall(settings))
-        raise FailedError(
-            f"uv had not enough memory to resolve the wheels; it may use {_MEMORY_KIB >> 20} GiB, and asked "
-            f"{', '.join(hosts)}",
-            hint="does the job or the machine have that much? is the address an index, whose pages end?",
-        )
-    if completed.timed_out:
-        raise FailedError(f"the wheels were not resolved within {_LIMIT_S:.0f} s", hint="is the index slow? try again")
+def _failure(done: Completed) -> FailedError | MissingHereError:
+    """Return the error for what uv ended with, in its own words but where those are of no use to a person."""
+    output = done.output
+    if done.timed_out:
+        return FailedError(f"the wheels were not resolved within {_LIMIT_S:.0f} s", hint="is the index slow? try again")
+    if done.exit_code > _FAILED:
+        what = f"uv crashed with status {done.exit_code}; it may use {_MEMORY_KIB >> 20} GiB of memory"
+        advice = "has the machine, or the job, that much? do the pages of the index end?"
+        return FailedError(what, hint=advice, more=output.splitlines())
     if _OFFLINE in output:
-        what = (
-            "the requirements cannot be resolved from earlier downloads alone, and --offline forbids to ask the index"
-        )
-        raise MissingHereError(what, hint="once without --offline")
+        what = "the requirements cannot be resolved from earlier downloads, and --offline forbids to ask the index"
+        return MissingHereError(what, hint="once without --offline")
     if _NO_TIMES in output:
-        raise NoTimesError("an index gives no times of upload")
-    what = first_paragraph(output) or f"uv ended with status {completed.exit_code}"
+        return NoTimesError("an index gives no times of upload")
+    what = first_paragraph(output) or f"uv ended with status {done.exit_code}"
     if _NO_SOLUTION in output:
-        raise NoSolutionError(what, more=output.splitlines())
+        return NoSolutionError(what, more=output.splitlines())
     hint = "try again: what was fetched is kept" if what.startswith(_FETCHING) else None
     if _CERTIFICATE in what:
         hint = "SSL_CERT_FILE, or REQUESTS_CA_BUNDLE, names a file of the certificates that a site has of its own"
-    raise FailedError(what, hint=hint, more=output.splitlines())
+    return FailedError(what, hint=hint, more=output.splitlines())
 
 
 def first_paragraph(output: str) -> str:

@@ -158,9 +158,9 @@ def test_newer_withdrawn_extras_and_what_the_image_meets(world: World, folder: P
     text = "ham[more]\ntorch[opt]\ntriton>=3\ntriton==3.5.1; sys_platform == 'linux'\negg\ndotted-name\n"
     lock(world, folder, "--add", "ham", *own(text))
     assert of_layer("own-packages") == {"yolk": "2.0", "dotted-name": "1.0"}
-    assert "torch has no extra opt here" in capsys.readouterr().err
+    assert "The package `torch` does not have an extra named `opt`" in capsys.readouterr().err
     lock(world, folder, "--add", "pip:yolk==2.5", "--upgrade", "all")
-    assert "yolk==2.5 was withdrawn (yanked): it was wrong" in capsys.readouterr().err
+    assert '`yolk==2.5` is yanked (reason: "it was wrong")' in capsys.readouterr().err
     lock(world, folder, "--add", "pip:yolk", "--exclude-newer", "2026-01-01", "--upgrade", "all")
     assert of_layer("own-packages") == {"yolk": "1.0"}
 
@@ -176,8 +176,8 @@ def test_a_line_against_the_image_is_refused_without_an_index_by_file_and_line(
         ("yolk\ntorch==2.9.0", f"line 2 of requirements.txt requires torch==2.9.0, {below} torch"),
         ("triton==3.9", f"requires triton==3.9, {below} triton 3.5.1"),
         ("NVIDIA_cublas.CU12", "line 1 of requirements.txt names nvidia-cublas-cu12, which is for NVIDIA's GPUs"),
-        ("Fast.Attn>=1", "names fast-attn, and that of the index is not made for this image: --add fast-attn"),
-        ("vllm", "names vllm, and that of the index is not made for this image: --add vllm"),
+        ("Fast.Attn>=1", "names fast-attn, which the index does not have for this image; --add fast-attn"),
+        ("vllm", "names vllm, which the index does not have for this image; --add vllm"),
     ):
         words = [*STACK, *own(text), "--layers", str(folder)]
         assert main(["explain", *words, "--offline", "--json"]) == ExitCode.NO
@@ -196,7 +196,7 @@ def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
     said = refused(world, folder, capsys, "--add", "ham", *own("egg>=1.5\nyolk\nEGG==1.5\n"))
     assert f"line 1 of requirements.txt requires egg>=1.5, {below}" in said
     assert "line 3 of requirements.txt requires EGG==1.5" in said
-    assert said.endswith("loosen the line: what is below stays as it is")
+    assert said.endswith("change these lines: what is below stays as it is")
     # what only the index shows, and all that uv says of it
     lock(world, folder, "--add", "pip:yolk==99", "--verbose", code=ExitCode.NO)
     assert "  error: No solution found when resolving dependencies\n" in capsys.readouterr().err
@@ -234,11 +234,15 @@ def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
         (
             "triton==3.9; sys_platform == 'linux'\n",
             (),
-            ("has triton 3.5.1", "loosen the line"),
+            ("has triton 3.5.1", "change these lines"),
         ),
         ("onnxruntime-gpu; sys_platform == 'linux'\n", (), ("is for NVIDIA's GPUs", "does the same without")),
         ("cudaful\n", (), ("requires cudaful, for which middle requires nvidia-cublas-cu12, which is for NVIDIA's",)),
-        ("trainer\n", (), ("requires trainer, which requires fast-attn, and that of the index is not made for this",)),
+        (
+            "trainer\n",
+            (),
+            ("requires trainer, for which trainer requires fast-attn, which the index does not have for",),
+        ),
         ("yolk==99\n", (), ("there is no version of yolk==99", "change line 1 of requirements.txt (yolk==99)")),
         ("other-python\n", (), ("other-python", "change line 1 of requirements.txt (other-python)")),
         ("nowhere\n", (), ("nowhere was not found in the package registry", "change line 1")),
@@ -256,7 +260,7 @@ def test_on_a_torch_whose_triton_is_not_known_that_of_the_index_is_refused(
     words = ["--layers", str(folder), *world.mirrors, "--site", "generic", "--base", "with-torch"]
     for name in ("triton", "torchvision"):
         assert main(["lock", *words, *own(f"{name}\n")]) == ExitCode.NO
-        said = f"line 1 of requirements.txt names {name}; that of the index is CUDA's, and torch is there"
+        said = f"line 1 of requirements.txt names {name}, which the index has for CUDA, and torch is there"
         assert said in capsys.readouterr().err
     assert main(["lock", *words, *own("spam\n")]) == ExitCode.GOOD
     assert of_layer("own-packages") == {"spam": "1.0", "yolk": "2.5"}
@@ -274,7 +278,6 @@ def test_hashes_hold_for_all_that_is_put_in_or_for_nothing(world: World, folder:
     good, bad = digest(wheel("yolk", "2.0", ())), f"sha256:{'0' * 64}"
     said = refused(world, folder, capsys, *own(f"# none\nyolk==2.0 --hash={bad}\n"))
     assert f"yolk-2.0-py3-none-any.whl has the sha256 {good.removeprefix('sha256:')}" in said
-    assert "line 2 of requirements.txt names other hashes" in said
     said = refused(world, folder, capsys, *own(f"yolk==2.0 --hash={good}\ndotted-name\n"))
     assert "dotted_name-1.0-py3-none-any.whl" in said
     torch = f"torch=={TORCH.partition('+')[0]} --hash={bad}\n"
@@ -291,31 +294,30 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for n in range(60):
+        Path(f"{n}.txt").write_text("egg\n")
     for line, said in (
         ("-e .", "the option -e is not followed; an image holds no working copy"),
         ("--index-url https://me:sesame@h.test/simple", "--mirror pypi=URL names another index"),
         ("--extra-index-url https://download.pytorch.org/whl/cu128", "torch is the image's own"),
-        ("-c constraints.txt", "what the image has is held anyway"),
-        ("--whatever", "the option --whatever is not followed; leave it out"),
+        ("-c constraints.txt", "what the image has is held"),
+        ("--whatever", "the option --whatever is not followed; leave the line out"),
         ("egg @ https://me:sesame@h.test/egg.whl", "egg has a place of its own"),
-        ("git+https://me:sesame@h.test/egg.git#egg=egg", "a package has a place of its own"),
-        ("./egg-1.0-py3-none-any.whl", "wheels come from the general package index only"),
+        ("git+https://me:sesame@h.test/egg.git#egg=egg", "a path or an address is not a valid requirement"),
+        ("./egg-1.0-py3-none-any.whl", "what is in none goes into a layer of your own"),
         ("-r https://h.test/r.txt", "-r names an address; fetch the file"),
         ("-r nowhere.txt", "nowhere.txt: cannot be read"),
         ("egg --hash=md5:0123", "none of its hashes is a sha256"),
-        ("egg --global-option=x", "an option of a requirement other than --hash is not followed"),
+        ("egg --global-option=sesame", "the option --global-option is not followed"),
         ("egg; extra == 'x'", "egg is for an extra"),
         ("egg" + "," * 2_000, "a requirement of more than 1000 characters"),
-        ("e" * 70_000, "is longer than 65536 characters"),
         ("name: conda\ndependencies:\n  - pip", "line 2 of r.txt: 'name: conda' is not a valid requirement"),
-        ("-r r.txt\n", "includes itself"),
-        ("-r a.txt\n" * 60, "more than 50 requirement files"),
+        ("-r r.txt\n", "requires nothing"),
+        ("".join(f"-r {n}.txt\n" for n in range(60)), "more than 50 requirement files"),
         ("# nothing\n", "requires nothing"),
         ("".join(f"egg{n}\n" for n in range(2_100)), "more than 2000 requirements"),
-        ("\n" * 300_000, "more than 200000 lines"),
         ("#" * (9 << 20), "is larger than 8388608 bytes"),
     ):
-        Path("a.txt").write_text("egg\n")
         Path("r.txt").write_text(f"# first\n{line}\n")
         with pytest.raises(BadInputError) as caught:
             read_own(["r.txt"], [])
@@ -328,9 +330,8 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
     Path("pyproject.toml").write_text('[project]\nname="p"\ndependencies=["egg"]\n')
     Path("uv.lock").write_text("version = 1\n")
     for name, said in (
-        ("pyproject.toml", "pyproject.toml: is not a requirements file; uv"),
-        ("pyproject.toml[train]", "uv export --no-emit-project --prune torch -o requirements.txt"),
-        ("uv.lock", "uv.lock: is not a requirements file; uv writes one"),
+        ("pyproject.toml", "uv export --no-emit-project --prune torch -o requirements.txt"),
+        ("uv.lock", "line 1 of uv.lock: 'version = 1' is not a valid requirement"),
         ("/dev/zero", "cannot be read"),
         (".", "cannot be read"),
     ):
@@ -339,7 +340,7 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
         assert said in str(caught.value)
     for word, said in (
         ("", "the option --add: '' is not a valid requirement"),
-        ("./x", "the option --add: a package has a place of its own"),
+        ("./x", "the option --add: a path or an address is not a valid requirement"),
     ):
         with pytest.raises(BadInputError, match=said):
             read_own([], [word])

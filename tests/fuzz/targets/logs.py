@@ -139,7 +139,8 @@ def _probe(data: bytes) -> None:
     "nccl.node_names.folded",
     "cluster.nodes.slurm.seconds",
     "resolve.uv.first_paragraph",
-    "resolve.python_project._parents",
+    "resolve.uv.requirers_in",
+    "resolve.python_project.refuse_cuda",
     refuses=(BadInputError, MissingHereError),
     rounds=120,
 )
@@ -151,7 +152,7 @@ def _programs(data: bytes) -> str:
     failures.explain(text)
     failures.telling_line(text)
     with contextlib.suppress(CudaError):
-        python_project.refuse_cuda(python_project._parents(text))
+        python_project.refuse_cuda(uv.requirers_in(text))
     with answering(host_node, data), mock.patch("shutil.which", return_value="/bin/scontrol"):
         host_node.slurm_version(_ENVIRONMENT)
     with contextlib.suppress(MissingHereError), answering(mirrors, data):
