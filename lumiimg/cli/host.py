@@ -12,8 +12,8 @@ from lumiimg.cli.output import Output
 from lumiimg.errors import ExitCode
 from lumiimg.files import refuse_places
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import to_text, write_snapshot
+from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.report.views.host import snapshot_document
 
 
@@ -28,4 +28,4 @@ def execute(arguments: argparse.Namespace) -> int:
     if to_stdout:
         sys.stdout.write(to_text(snapshot))
     replace(Output.of(arguments), json=to_stdout).show(snapshot_document(snapshot, written))
-    return ExitCode.GOOD if fabric_entry(snapshot) is not None else ExitCode.UNDECIDED
+    return ExitCode.GOOD if HostFiles(snapshot).fabric is not None else ExitCode.UNDECIDED

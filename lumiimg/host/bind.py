@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.c_library import of_c_library
 from lumiimg.elf.objects import MissingVersion, second_copies
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, PROVIDER_FILE, net_symbol
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, net_symbol
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.host import refusals
@@ -125,20 +125,8 @@ class _Solver:
         return find
 
     def _fabrics(self) -> Iterator[tuple[FoundLibrary, FoundLibrary | None]]:
-        """Yield each libfabric of the host that has the cxi provider, with the provider's file if that is one."""
-        seen: set[str] = set()
-        has_cxi = self._offer()(LIBCXI) is not None
-        providers = {self._host.resolve(e.path): e for e in self._snapshot.entries if e.role == "libfabric-provider"}
-        for entry in self._snapshot.entries:
-            path = self._host.resolve(entry.path)
-            if entry.role != "libfabric" or path in seen or not has_cxi:
-                continue
-            seen.add(path)
-            provider = providers.get(f"{path.rpartition('/')[0]}/libfabric/{PROVIDER_FILE}")
-            if LIBCXI in entry.closure:
-                yield entry, None
-            elif provider is not None:
-                yield entry, provider
+        """Yield each libfabric of the host that leads to Slingshot, with the provider's file if that is one."""
+        return self._files.fabrics() if self._offer()(LIBCXI) else iter(())
 
     def _with_plugin(self, plan: BindPlan) -> BindPlan:
         if self._plugin is not None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine.binds import parse_binds
 from lumiimg.errors import BadInputError
-from lumiimg.host.node_facts import HOST_FILE_SYSTEMS
 from lumiimg.host.scan_facts import known
 from lumiimg.image.mounts import Cover
 from lumiimg.image.tree import ImageError
@@ -75,12 +74,9 @@ def covers_of(environment: Mapping[str, str], snapshot: Snapshot | None = None) 
                 Cover(path, f"the engine mounts another {path} over it (`mount {name}` in its configuration)")
                 for path in folders
             )
-    if settings.get(HOST_FILE_SYSTEMS) == "yes" and "hostfs" not in left_out:
-        mounts = snapshot.engine.host_mounts if snapshot and snapshot.engine else None
-        by = f"the engine mounts file systems of the host over the image (`{HOST_FILE_SYSTEMS}` in its configuration)"
-        yield from (Cover(path, by) for path in mounts or ())
-        if mounts is None:
-            yield Cover("/", f"{by}, and which is not recorded", is_sure=False)
+    if settings.get("mount hostfs") == "yes" and "hostfs" not in left_out:
+        by = "the engine mounts file systems of the host over the image (`mount hostfs` in its configuration)"
+        yield Cover("/", f"{by}, and which is not recorded", is_sure=False)
     if settings.get("mount home", "yes") != "no" and "home" not in left_out and not any(map(environment.get, _NO_HOME)):
         yield from _homes(environment, settings, snapshot)
     if "bind-paths" not in left_out:

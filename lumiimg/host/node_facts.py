@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.hwcaps import levels_of_cpu
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 
     from lumiimg.image import RootFileSystem
 
-HOST_FILE_SYSTEMS = "mount hostfs"
-_NOT_MOUNTED = ("/proc", "/sys", "/dev", "/run", "/boot", "/var")
-_OCTAL = re.compile(r"\\([0-7]{3})")
 _SLURM_VERSION = re.compile(r"^slurm (\S+)", re.MULTILINE)
 _SLURM_TIMEOUT_S = 10.0
 _GPU_NODES = "/sys/class/kfd/kfd/topology/nodes/*/properties"
@@ -127,28 +123,12 @@ def container_engine(
     name = "apptainer" if engine.kind is EngineKind.APPTAINER else "singularity"
     prefix = str(engine.path.resolve().parent.parent)
     places = [pattern.format(name=name, prefix=prefix) for pattern in known().node.engine_files]
-    found = ContainerEngine(engine.family, engine.version)
     # the installation's own file counts: one under /etc may be left over from another
     for path in reversed(places) if prefix != "/usr" else places:
         text = read_text(root, path)
         if text is not None and not is_private(path):
-            settings = engine_settings(text)
-            if settings.get(HOST_FILE_SYSTEMS) == "yes":
-                points = mount_points(read_text(root, "/proc/self/mountinfo") or "")
-                found = replace(found, host_mounts=tuple(point for point in points if not is_private(point)))
-            return replace(found, configuration=path, settings=settings)
-    return found
-
-
-def mount_points(text: str) -> tuple[str, ...]:
-    """Return where file systems are mounted right below a machine's root, but for those that engines leave out.
-
-    proc_pid_mountinfo(5); apptainer `internal/pkg/runtime/engine/apptainer/container_linux.go`, addHostMount.
-    """
-    lines = [fields for line in text.splitlines() if len(fields := line.split()) > 4]
-    root = next((fields[0] for fields in reversed(lines) if fields[4] == "/"), None)
-    points = (_OCTAL.sub(lambda code: chr(int(code[1], 8)), each[4]) for each in lines if each[1] == root)
-    return tuple(dict.fromkeys(point for point in points if point != "/" and not point.startswith(_NOT_MOUNTED)))
+            return ContainerEngine(engine.family, engine.version, path, engine_settings(text))
+    return ContainerEngine(engine.family, engine.version)
 
 
 def engine_settings(text: str) -> dict[str, str]:

@@ -29,9 +29,9 @@ from lumiimg.host import node_facts
 from lumiimg.host.library_search import Candidate, LibrarySearch
 from lumiimg.host.root_queries import read_word
 from lumiimg.host.scan_facts import known
-from lumiimg.host.snapshot import ContainerEngine, FoundLibrary, HostLibrary, Snapshot, fabric_entry
+from lumiimg.host.snapshot import ContainerEngine, FoundLibrary, HostLibrary, Snapshot
 from lumiimg.host.snapshot_file import SCHEMA
-from lumiimg.host.snapshot_tree import MACHINES
+from lumiimg.host.snapshot_tree import MACHINES, HostFiles
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.tree import FileKind
@@ -64,23 +64,19 @@ def scan_host(
     is_private = private_paths(environment)
     library_path = _shareable(environment.get("LD_LIBRARY_PATH", ""), is_private, gaps)
     settings = LoaderSettings(library_path=":".join(library_path) or None, hwcaps=levels, intel=intel)
-    cached = cache_lookup(system, native, settings)
     search = LibrarySearch(
-        files=files,
         root=root,
+        files=files,
         native=native,
         system=system,
-        cached=cached,
+        cached=cache_lookup(system, native, settings),
         library_path=library_path,
-        package_path=tuple(filter(None, environment.get("PKG_CONFIG_PATH", "").split(":"))),
         variables=environment,
         is_private=is_private,
         include=tuple(dict.fromkeys(os.path.abspath(path) for path in include)),  # noqa: PTH100 - links stay
     )
     recorder = Recorder(root)
-    recorder.add(system.loader)
     entries = _entries(search.run(), files, settings, recorder)
-    cache = _record_cache(recorder, entries, cached, root)
     engine = _engine(root, environment, is_private, gaps) if is_here else None
     snapshot = Snapshot(
         schema=SCHEMA,
@@ -94,15 +90,11 @@ def scan_host(
         intel=intel,
         hwcaps=levels,
         glibc=glibc_version(root),
-        loader=system.loader,
-        system_directories=system.directories,
-        lib_token=system.lib,
         library_path=settings.library_path,
         entries=entries,
         libraries=tuple(recorder.libraries[path] for path in sorted(recorder.libraries)),
         links=recorder.links,
         directories=tuple(sorted(recorder.directories - _implied(recorder))),
-        cache=cache,
         devices=node_facts.devices(root),
         nics=node_facts.nics(root),
         gpu_driver=read_word(root, "/sys/module/amdgpu/version"),
@@ -181,22 +173,6 @@ def _entries(
     return tuple(entries)
 
 
-def _record_cache(
-    recorder: Recorder, entries: Iterable[FoundLibrary], cached: Callable[[str], str | None], root: RootFileSystem
-) -> dict[str, str]:
-    """Return what the cache says for every name under which a recorded library may be asked for."""
-    names = {name for entry in entries for name in entry.closure}
-    names |= {library.facts.soname or "" for library in recorder.libraries.values()}
-    names |= {path.rpartition("/")[2] for path in (*recorder.libraries, *recorder.links)}
-    found: dict[str, str] = {}
-    for name in sorted(names):
-        cached_path = cached(name)
-        if cached_path is not None and root.is_file(cached_path) and root.resolve(cached_path) in recorder.libraries:
-            recorder.add(cached_path)
-            found[name] = cached_path
-    return found
-
-
 def _implied(recorder: Recorder) -> set[str]:
     """Return the directories that the recorded files are in."""
     recorded = (*recorder.libraries, *recorder.links)
@@ -221,7 +197,7 @@ def _gaps(snapshot: Snapshot) -> list[str]:
     libfabrics = [entry for entry in snapshot.entries if entry.role == "libfabric"]
     if not libfabrics:
         gaps.append("no libfabric was found: load the module of the site, or name it with --include PATH")
-    elif fabric_entry(snapshot) is None:
+    elif HostFiles(snapshot).fabric is None:
         if any(LIBCXI in entry.closure for entry in snapshot.entries):
             gaps.append(f"libfabric wants {LIBCXI} and cannot be loaded here: scan on a compute node")
         else:

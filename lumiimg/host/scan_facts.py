@@ -19,12 +19,8 @@ class Role(Struct, frozen=True, forbid_unknown_fields=True):
     """File names; a `*` stands for anything."""
     source: str
     date: dt.date
-    packages: tuple[str, ...] = ()
-    """Names for pkg-config."""
     prefixes: tuple[str, ...] = ()
     """Folders; a `*` stands for one name."""
-    modules: str | None = None
-    """The folder of its modules, where one may say which version is the default."""
     wanted_by: str | None = None
     """The role without which this one is of no use."""
     beside: str | None = None
@@ -36,8 +32,6 @@ class Role(Struct, frozen=True, forbid_unknown_fields=True):
 class Places(Struct, frozen=True, forbid_unknown_fields=True):
     """Where sites put things."""
 
-    package_folders: tuple[str, ...]
-    module_folders: tuple[str, ...]
     own_folders: tuple[str, ...]
     """What lies below belongs to a person."""
     source: str

@@ -10,12 +10,15 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from lumiimg.decode import Sha256  # noqa: TC001 - `decode` reads the types of the fields
+from lumiimg.decode import Sha256, matching
 from lumiimg.elf.facts import ElfFacts  # noqa: TC001 - as above
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC
-from lumiimg.findings import Severity
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
+_NO_BYTES = r"\ud800-\udc7f\udd00-\udfff"
+"""Characters that no path has; `surrogateescape` makes others of bytes that are not UTF-8."""
+_ABSOLUTE = rf"\A(?:/(?!\.{{1,2}}(?:/|\Z))[^/\0{_NO_BYTES}]{{1,255}})+\Z"
+PathText = Annotated[str, matching(f"[^{_NO_BYTES}]*", "a text that a path can hold")]
+AbsolutePath = Annotated[str, Meta(pattern=_ABSOLUTE, max_length=4095, description="an absolute path without dots")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class OperatingSystem:
 class HostLibrary:
     """One shared library of the host."""
 
-    path: str
+    path: AbsolutePath
     """Real path on the host, without symlinks."""
     size_bytes: int
     """Of the file."""
@@ -55,8 +58,8 @@ class FoundLibrary:
     path: str
     """As found: a link, often."""
     how: str
-    """What led to it: `LD_LIBRARY_PATH`, `pkg-config libfabric`, `ldconfig`, `known prefix …`, `asked for`."""
-    closure: dict[str, str | None] = field(default_factory=dict)
+    """What led to it: `LD_LIBRARY_PATH`, `ldconfig`, `known prefix …`, `asked for`."""
+    closure: dict[PathText, PathText | None] = field(default_factory=dict)
     """Each name that it and its libraries need to the path that the host's loader serves; None where it has none."""
     missing_versions: tuple[str, ...] = ()
     """Versions that its needs ask for and nothing on the host defines."""
@@ -67,18 +70,6 @@ class FoundLibrary:
     def version(self) -> str | None:
         """That one of its folders names: `1.22.0` of /opt/cray/libfabric/1.22.0/lib64; the nearest counts."""
         return next((found[0] for part in self.path.split("/")[-2::-1] if (found := _VERSION.search(part))), None)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is a libfabric that does not lead to Slingshot's NICs."""
-        return self.role == "libfabric" and not self.closure.get(LIBCXI)
-
-    @property
-    def severity(self) -> Severity:
-        """What use it is."""
-        if self.errors:
-            return Severity.PROBLEM
-        return Severity.INFO if self.is_plain else Severity.OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +113,6 @@ class ContainerEngine:
     """The file that the settings are from."""
     settings: dict[str, str] | None = None
     """By their names in that file (`mount tmp`, `enable overlay`); None where it cannot be read."""
-    host_mounts: tuple[str, ...] | None = None
-    """Where `mount hostfs` puts file systems of the node over an image; None where that is off, or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,24 +141,16 @@ class Snapshot:
     """glibc-hwcaps levels of the CPU, best first."""
     glibc: Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\.[0-9]{1,3}\Z", description="a version like 2.38")] | None
     """`2.38`."""
-    loader: str
-    """Path of the host's ld.so."""
-    system_directories: tuple[Annotated[str, Meta(pattern=r"\A/", description="an absolute path")], ...]
-    """Default directories of the loader, each with a slash at the end."""
-    lib_token: str
-    """`$LIB`."""
-    library_path: str | None
+    library_path: PathText | None
     """LD_LIBRARY_PATH of the scan without what leads into somebody's own folders."""
-    entries: tuple[FoundLibrary, ...]
+    entries: Annotated[tuple[FoundLibrary, ...], Meta(max_length=4096, description="at most 4096 of them")]
     """In the order in which they count: of two with the same name the first one is what the loader would take."""
     libraries: tuple[HostLibrary, ...]
     """Every library of every closure once, sorted by path."""
-    links: dict[str, str]
+    links: dict[AbsolutePath, PathText]
     """Each symlink on the way to a recorded library: where it is (no symlink in that) to its text."""
-    directories: tuple[str, ...] = ()
+    directories: tuple[AbsolutePath, ...] = ()
     """Directories that a path leads through and back out of (`/a/b/../c`), if nothing recorded lies in them."""
-    cache: dict[str, str] = field(default_factory=dict)
-    """Names for which the host's /etc/ld.so.cache leads to a recorded library, and the path that it gives."""
     devices: tuple[str, ...] = ()
     """Device files of the NICs and GPUs."""
     nics: tuple[Nic, ...] = ()
@@ -207,21 +188,3 @@ class Snapshot:
         """The node with its system, for a person: `nid005001: SLES 15 SP6, glibc 2.38`."""
         system = ", ".join(filter(None, (self.os.name, self.glibc and f"glibc {self.glibc}")))
         return f"{self.host}: {system}" if system else self.host
-
-
-def fabric_entry(snapshot: Snapshot) -> FoundLibrary | None:
-    """Return the libfabric that the host would use with Slingshot: one that loads here, and libcxi with it.
-
-    The provider cxi is a part of libfabric as a rule; where it is a file of its own, that one needs libcxi.
-    """
-    loads = [entry for entry in snapshot.entries if not entry.errors]
-    # libfabric opens its providers: alone, one need not find the libfabric that it belongs to
-    providers = any(
-        entry.role == "libfabric-provider"
-        and entry.closure.get(LIBCXI)
-        and all(error.startswith(f"{LIBFABRIC}: ") for error in entry.errors)
-        for entry in snapshot.entries
-    )
-    libfabrics = [entry for entry in loads if entry.role == "libfabric"]
-    own = next((entry for entry in libfabrics if entry.closure.get(LIBCXI)), None)
-    return own or (libfabrics[0] if libfabrics and providers else None)

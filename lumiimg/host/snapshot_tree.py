@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.reader import Native
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
+from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.image import RootFileSystem
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.host.snapshot import HostLibrary, Snapshot
+    from lumiimg.host.snapshot import FoundLibrary, HostLibrary, Snapshot
 
 MACHINES = {62: "x86_64", 183: "aarch64"}
 """e_machine to what `uname -m` says."""
@@ -92,10 +94,37 @@ class HostFiles:
     def __init__(self, snapshot: Snapshot) -> None:
         self.root = RootFileSystem(SnapshotTree(snapshot))
         self._libraries = {library.path: library for library in snapshot.libraries}
+        self._entries = snapshot.entries
 
     def library(self, path: str | None) -> HostLibrary | None:
         """Return the library at a path, perhaps of a link; None where none is recorded."""
         return self._libraries.get(self.root.resolve(path)) if path and self.root.is_file(path) else None
+
+    def fabrics(self) -> Iterator[tuple[FoundLibrary, FoundLibrary | None]]:
+        """Yield each libfabric that leads to Slingshot, with its cxi provider where that is a file of its own.
+
+        As a rule the provider is a part of libfabric, which needs libcxi then. A file is in a folder that
+        FI_PROVIDER_PATH names, or in the one beside libfabric.
+        """
+        files = [each for each in self._entries if each.path.endswith(f"/{PROVIDER_FILE}")]
+        for entry in (each for each in self._entries if each.role == "libfabric"):
+            beside = f"{self.root.resolve(entry.path).rpartition('/')[0]}/libfabric/{PROVIDER_FILE}"
+            here = [file for file in files if PROVIDER_PATH in file.how or self.root.resolve(file.path) == beside]
+            if LIBCXI in entry.closure:
+                yield entry, None
+            elif here:
+                yield entry, here[0]
+
+    @property
+    def fabric(self) -> FoundLibrary | None:
+        """The libfabric that the host itself would use with Slingshot: one that loads here, and libcxi with it."""
+        for libfabric, provider in self.fabrics():
+            user = provider or libfabric
+            # libfabric opens its providers: alone, one need not find the libfabric that it belongs to
+            errors = [error for error in user.errors if provider is None or not error.startswith(f"{LIBFABRIC}: ")]
+            if user.closure.get(LIBCXI) and not errors and not libfabric.errors:
+                return libfabric
+        return None
 
 
 def host_native(snapshot: Snapshot) -> Native:

@@ -12,7 +12,6 @@ from lumiimg.elf.versions import numbers_of
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI
 from lumiimg.host.margins import newest_needs
-from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.resolve.driver_rule import driver_of_node
@@ -61,8 +60,8 @@ def site_as_observed(site: Site, snapshot: Snapshot, where: str) -> Site:
 
 def _fabric_of(snapshot: Snapshot, where: str) -> tuple[HostLibrary, HostLibrary | None]:
     """Return the libfabric that the node uses with Slingshot, and its libcxi."""
-    entry = fabric_entry(snapshot)
     files = HostFiles(snapshot)
+    entry = files.fabric
     library = files.library(entry.path) if entry else None
     if entry is None or library is None:
         raise BadInputError(

@@ -18,7 +18,6 @@ ENVIRONMENT = {
     "HOME": "/users/lovelace",
     "USER": "lovelace",
     "LD_LIBRARY_PATH": "/opt/cray/libfabric/1.22.0/lib64:/users/lovelace/lib:/scratch/p/lovelace/lib",
-    "PKG_CONFIG_PATH": "/opt/cray/libfabric/1.22.0/lib64/pkgconfig",
 }
 _ANY = "int f;"
 _LIBC = "int f225; int f238;"
@@ -59,7 +58,6 @@ def make_host(root: Path) -> Path:
         soname = "-Wl,-soname,libfabric.so.1"
         fabric = library(folder / f"libfabric.so.{file}", soname, cxi, curl, json_c, libc, source=source)
         (folder / "libfabric.so.1").symlink_to(fabric.name)
-        put_files(root, {f"/opt/cray/libfabric/{version}/lib64/pkgconfig/libfabric.pc": f"{PC}Version: {version}\n"})
     library(root / "opt/cray/libfabric/1.22.0/lib64/libfabric/libtcp-fi.so", libc, source=_ANY)
     plugin = "int ncclNetPlugin_v8; int ncclNetPlugin_v9; int ncclNetwork;"
     library(root / "opt/aws-ofi-rccl/lib/librccl-net.so", fabric, libc, source=plugin)
@@ -78,7 +76,6 @@ def make_host(root: Path) -> Path:
     return root
 
 
-PC = "prefix=${pcfiledir}/../..\nexec_prefix=${prefix}\nlibdir=${exec_prefix}/lib64\n\nName: libfabric\n"
 NODES: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parents[1] / "fixtures/nodes.toml").read_text())
 KERNEL = "6.4.0-150600.23.73_15.0.14-cray_shasta_c"
 

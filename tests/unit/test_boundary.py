@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot_file import write_snapshot
+from lumiimg.host.snapshot_tree import HostFiles
+from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library, rpath
 from tests.shared.fabric_builder import PLUGIN, RCCL, snapshot, versioned
@@ -168,6 +172,15 @@ def test_a_provider_of_the_host_in_a_file_is_bound_with_its_libfabric(asked: Ask
     data = asked.bind(0, "libcxi libcxi-fi libfabric")
     assert f"{PRIVATE}/libfabric/libcxi-fi.so" in {entry["target"] for entry in data["binds"]}
     assert data["environment"]["FI_PROVIDER_PATH"]["value"] == f"{PRIVATE}/libfabric"
+    (folder / "libfabric").rename(asked.host / "opt/providers")
+    for value, code in ((None, 3), ("/opt/providers", 0)):
+        with open_image(asked.host) as node:
+            found = scan_host({"FI_PROVIDER_PATH": value} if value else {}, root=node.root)
+        write_snapshot(found, asked.node)
+        assert (HostFiles(found).fabric is not None) is (value is not None)
+        data = asked.bind(code)
+    sources = {Path(entry["target"]).name: entry["source"] for entry in data["binds"]}
+    assert sources["libcxi-fi.so"] == "/opt/providers/libcxi-fi.so"
 
 
 def test_without_a_node_the_account_has_what_libfabric_opens_and_no_broken_plugin_is_missing(asked: Asked) -> None:

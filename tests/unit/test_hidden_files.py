@@ -12,7 +12,6 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.fabric.names import PRIVATE
-from lumiimg.host.node_facts import mount_points
 from lumiimg.host.snapshot import ContainerEngine
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from tests.shared.elf_builder import library, runpath
@@ -234,29 +233,15 @@ def test_ldd_names_the_file_that_is_hidden_and_the_one_that_may_be(
 def test_file_systems_of_the_host_lie_over_those_folders_of_the_image(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With `mount hostfs = yes`; a snapshot without the mounts leaves it open which folders these are."""
+    """With `mount hostfs = yes`: which folders these are stays open."""
     root = bundled(tmp_path / "image")
     by_link(root, "scratch/plugin")
     node = read_snapshot(snapshot(host(tmp_path / "node")))
     answers = {}
-    for mounts, setting in (((), "no"), (("/scratch",), "yes"), (("/other",), "yes"), (None, "yes")):
-        engine = ContainerEngine("Apptainer", "1.4.5", None, {"mount hostfs": setting}, mounts)
+    for setting in ("no", "yes"):
+        engine = ContainerEngine("Apptainer", "1.4.5", None, {"mount hostfs": setting})
         file = tmp_path / "host.json"
         write_snapshot(replace(node, engine=engine), file)
         assert read_snapshot(file).engine == engine
-        answers[mounts, setting] = answer(root, capsys, "--host", str(file))["answer"]
-    assert answers == {
-        ((), "no"): "no-obstacle",
-        (("/scratch",), "yes"): "no",
-        (("/other",), "yes"): "no-obstacle",
-        (None, "yes"): "undecided",
-    }
-
-
-def test_file_systems_below_the_root_are_those_that_the_engine_would_take() -> None:
-    text = (
-        "22 1 0:20 / / rw - overlay overlay rw\n30 22 0:5 / /proc rw - proc proc rw\n31 22 8:1 / /scratch rw - lustre x rw\n"
-        "32 31 8:2 / /scratch/below rw - lustre x rw\n33 22 8:3 / /my\\040data rw - ext4 x rw\n34 22 8:4 / /var/lib rw - xfs x rw\n"
-    )
-    assert mount_points(text) == ("/scratch", "/my data")
-    assert mount_points("nonsense\n") == ()
+        answers[setting] = answer(root, capsys, "--host", str(file))["answer"]
+    assert answers == {"no": "no-obstacle", "yes": "undecided"}

@@ -107,7 +107,6 @@ WRONG: list[tuple[Any, str]] = [
     (lambda d: d.update(directories=[f"{'/x' * 2000}/{n}" for n in range(99)]), r"directories\[\d+\]"),
     (lambda d: d.update(taken="some day"), "taken"),
     (lambda d: d.update(glibc="2." + "9" * 5000), "glibc"),
-    (lambda d: d.update(system_directories=["lib/"]), "system_directories"),
     (lambda d: d.update(kernel="x" * 200_000), "kernel' has 200000 characters"),
     (lambda d: d.update(intel=1), "intel"),
     (lambda d: d["entries"][0].update(path="/nowhere"), r"entries\[0\].path"),
@@ -124,7 +123,9 @@ WRONG: list[tuple[Any, str]] = [
     (lambda d: d["links"].update({d["libraries"][0]["path"] + "/x": "x"}), "links./"),
     (lambda d: d.update(directories=[next(iter(d["links"]))]), r"directories\[0\]"),
     *((lambda d, p=p: d["libraries"][0].update(path=p), r"libraries\[0\].path") for p in _PATHS),
-    *((lambda d, p=p: d.update(loader=p), "loader") for p in _PATHS),
+    *((lambda d, p=p: d["links"].update({p: "x"}), "links") for p in _PATHS),
+    (lambda d: d["links"].update({"/x": "/\ud800"}), "links./x"),
+    (lambda d: d["entries"][0]["closure"].update({"x": "/\ud800"}), r"entries\[0\].closure.x"),
 ]
 
 

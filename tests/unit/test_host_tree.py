@@ -1,4 +1,4 @@
-"""A snapshot answers like the machine that it is of: the loader model says the same over the one and over the other."""
+"""A snapshot is a root file system with the libraries, links and folders of the machine that it is of."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.elf.files import Files
-from lumiimg.elf.loader import Process
-from lumiimg.elf.objects import FoundBy
-from lumiimg.elf.reader import ElfError, Native
+from lumiimg.elf.reader import ElfError
+from lumiimg.elf.system import facts_at
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.host.snapshot_tree import HostFiles, SnapshotTree
@@ -18,7 +16,6 @@ from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.tree import FileKind, ImageError
 from tests.shared.elf_builder import library, rpath
-from tests.shared.host_model import host_files, host_settings
 from tests.shared.lumi_node import ENVIRONMENT, LIBFABRIC, make_host
 
 if TYPE_CHECKING:
@@ -44,38 +41,17 @@ def snapshot(node: Path, tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return read_snapshot(file)
 
 
-def assert_answers_are_the_same(snapshot: Snapshot, real: RootFileSystem) -> None:
-    recorded, settings = host_files(snapshot), host_settings(snapshot)
-    for entry in snapshot.entries:
-        there = Process(real, settings, files=Files(real)).start(entry.path)
-        here = Process(recorded.fs, settings, files=recorded).start(entry.path)
-        assert here.closure == there.closure == entry.closure
-        assert here.errors == there.errors == entry.errors
-        assert here.missing_versions == there.missing_versions
-        assert [(o.path, o.found_by, o.facts) for o in here.objects] == [
-            (o.path, o.found_by, o.facts) for o in there.objects
-        ]
-
-
-def test_the_loader_says_the_same_over_the_snapshot(snapshot: Snapshot, node: Path) -> None:
+def test_every_closure_leads_to_libraries_with_the_facts_of_the_real_ones(snapshot: Snapshot, node: Path) -> None:
     assert {entry.role for entry in snapshot.entries} >= {"libfabric", "libcxi", "net-plugin", "other"}
     # a path that leads through a directory and out again is kept
     assert snapshot.directories == ("/opt/site/share",)
     assert snapshot.entries[-1].closure["libdep.so"] == "/opt/site/bin/../share/../lib/libdep.so"
-    assert_answers_are_the_same(snapshot, RootFileSystem(FolderTree(node)))
-
-
-def test_a_library_is_found_by_the_rule_that_found_it_on_the_host(snapshot: Snapshot) -> None:
-    files = host_files(snapshot)
-    process = Process(files.fs, host_settings(snapshot), files=files)
-    process.start(snapshot.loader)
-    libfabric = process.dlopen("libfabric.so.1").root
-    assert libfabric is not None
-    assert libfabric.found_by is FoundBy.LD_LIBRARY_PATH
-    libcxi = process.dlopen("libcxi.so.1")
-    assert (libcxi.ok, libcxi.objects) == (True, ())
-    assert process.dlopen("libxpmem.so.0").root is None
-    assert files.system(Native(3, 32), None).cache is None
+    host, real = HostFiles(snapshot), RootFileSystem(FolderTree(node))
+    for path in (path for entry in snapshot.entries for path in (entry.path, *entry.closure.values())):
+        recorded = host.library(path)
+        assert recorded is not None
+        assert path is not None
+        assert recorded.facts == facts_at(real, path)
 
 
 def test_links_and_directories_are_as_on_the_host(snapshot: Snapshot) -> None:

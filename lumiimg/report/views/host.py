@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumiimg.findings import Severity
-from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.report.document import Document, Item, Section, facts_section
 from lumiimg.wording import count, size
@@ -22,7 +21,8 @@ _ERRORS_SHOWN = 3
 
 def snapshot_document(snapshot: Snapshot, written: Path | None) -> Document:
     """Return a snapshot for a person; `written` is the file that it went to."""
-    fabric = fabric_entry(snapshot)
+    files = HostFiles(snapshot)
+    fabric = files.fabric
     total = size(sum(library.size_bytes for library in snapshot.libraries))
     described = f"described: {count(len(snapshot.libraries), 'library')} ({total})"
     return Document(
@@ -32,7 +32,7 @@ def snapshot_document(snapshot: Snapshot, written: Path | None) -> Document:
         Severity.OK if fabric else Severity.UNKNOWN,
         sections=(
             facts_section("The machine", _facts(snapshot)),
-            Section("Its libraries", _entries(snapshot)),
+            Section("Its libraries", _entries(snapshot, files)),
             Section("Gaps", (Item(Severity.UNKNOWN, gap) for gap in snapshot.gaps)),
         ),
         closing=(f"{described}, in {written}" if written else f"{described}; -o FILE writes them",),
@@ -57,17 +57,18 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     yield "LD_LIBRARY_PATH", (snapshot.library_path or "").replace(":", " : ")
 
 
-def _entries(snapshot: Snapshot) -> Iterator[Item]:
-    files = HostFiles(snapshot)
+def _entries(snapshot: Snapshot, files: HostFiles) -> Iterator[Item]:
+    of_slingshot = [libfabric for libfabric, _ in files.fabrics()]
     for entry in snapshot.entries:
         library = files.library(entry.path)
         symbols = f": {' '.join(library.net_symbols)}" if library is not None and library.net_symbols else ""
         version = f" {entry.version}" if entry.version else ""
         loaded = f"{len(entry.closure)} more to load with it" if entry.closure else "needs no other"
-        lacks = "; libcxi is not among them" if entry.is_plain else ""
+        is_plain = entry.role == "libfabric" and entry not in of_slingshot
+        lacks = "; libcxi is not among them" if is_plain else ""
         more = len(entry.errors) - _ERRORS_SHOWN
         yield Item(
-            entry.severity,
+            Severity.PROBLEM if entry.errors else Severity.INFO if is_plain else Severity.OK,
             f"{entry.role}{version} ({files.root.resolve(entry.path).rpartition('/')[2]}){symbols}",
             evidence=entry.errors[:_ERRORS_SHOWN],
             notes=(

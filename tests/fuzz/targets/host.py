@@ -22,6 +22,7 @@ from lumiimg.cluster.nodes.node import TASK, AnswerError, read_answer, read_task
 from lumiimg.decode import DecodeError
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.elf.loader import Process
+from lumiimg.elf.rules import LoaderSettings
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
 from lumiimg.fetch.mirrors import apt_mirror, parse_mirrors
@@ -29,9 +30,8 @@ from lumiimg.host import node_facts as host_node
 from lumiimg.host.image_manifest import differences as other_binds
 from lumiimg.host.image_manifest import from_bytes
 from lumiimg.host.image_manifest import to_text as manifest_text
-from lumiimg.host.library_search import package_variable
-from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.squashfs.weave import weave
 from lumiimg.inventory.components import Inventory
@@ -44,7 +44,6 @@ from lumiimg.resolve.stack import stack_of
 from tests.fuzz.target import target
 from tests.fuzz.targets.image import make_sif, sums
 from tests.fuzz.targets.scratch import parts, printed, root_of, scratch, text_of, written
-from tests.shared.host_model import host_files, host_settings
 
 DEFINITION = Definition("01-x", ("x",), None, Sections(Header("docker", "x"), environment=(("A", "1"),)), ())
 
@@ -52,10 +51,10 @@ DEFINITION = Definition("01-x", ("x",), None, Sections(Header("docker", "x"), en
 @target("snapshot", "host.snapshot_file.read_snapshot", refuses=(DecodeError,), form="json", rounds=5)
 def _snapshot(data: bytes) -> str:
     snapshot = read_snapshot(written(data, "host.json"))
-    files, own = host_files(snapshot), host_settings(snapshot)
+    files = HostFiles(snapshot)
     for entry in snapshot.entries[:20]:
-        Process(files.fs, own, files=files).start(entry.path)
-    fabric_entry(snapshot)
+        Process(files.root, LoaderSettings(library_path=snapshot.library_path)).start(entry.path)
+    list(files.fabrics())
     return printed(show, snapshot_document(snapshot, None))
 
 
@@ -89,11 +88,9 @@ def _node(data: bytes) -> None:
     host_node.devices(root)
 
 
-@target("host-texts", "host.library_search.package_variable", "host.node_facts.engine_settings", refuses=())
+@target("host-texts", "host.node_facts.engine_settings", refuses=())
 def _texts(data: bytes) -> None:
-    package, engine = parts(data, 2)
-    package_variable(text_of(package), "libdir", "/usr/lib64/pkgconfig")
-    host_node.engine_settings(text_of(engine))
+    host_node.engine_settings(text_of(data))
 
 
 @target(
