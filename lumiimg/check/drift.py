@@ -22,7 +22,7 @@ from lumiimg.findings import Answer, Finding, Remedy, Severity
 from lumiimg.host.bind import try_saved
 from lumiimg.host.container_view import without_ours
 from lumiimg.host.image_manifest import differences
-from lumiimg.resolve.driver_rule import unknown_driver, window_on_node
+from lumiimg.resolve.driver_rule import unknown_driver, window_of, window_on_node
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import stack_of
 from lumiimg.wording import count, operand, typed, word
@@ -203,10 +203,9 @@ def _driver(context: ImageInContext, drift: Drift) -> Iterator[RuleResult]:
     """Yield what is known of the new driver and the image's ROCm; the window of another driver says nothing."""
     stack = stack_of(context.contents)
     before = f"the driver was {drift.before.gpu_driver or '(none)'} before"
-    if drift.now.gpu_driver is None:
-        yield from unknown_driver(stack, "the driver (none)", before, "lumiimg drift")
-        return
-    for rule in window_on_node(stack, context.site, drift.now):
+    none = unknown_driver("the driver (none)", "lumiimg drift")
+    is_known = drift.now.gpu_driver is not None
+    for rule in window_on_node(stack, context.site, drift.now) if is_known else window_of(none, stack):
         is_open = rule.outcome is RuleOutcome.UNKNOWN
         yield replace(rule, because=f"{rule.because}; {before}") if is_open else rule
 

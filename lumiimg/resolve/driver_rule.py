@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import structs
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from lumiimg.catalog.age import age_of
-from lumiimg.catalog.drivers import DriverEvidence, Rank, SiteDriver, modules_of, release_of
+from lumiimg.catalog.drivers import Rank, SiteDriver, modules_of, release_of
 from lumiimg.catalog.needs import Need, version_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
 _WHOSE_ROCM = (("rocm", "of the image"), ("torch-rocm", "in torch's wheel"), ("wheel-rocm", "in a wheel"))
 _ID = "driver-window"
-_BY_SCAN = "a snapshot of a node decides"
-_SCAN_SHOWS = "a snapshot of a node shows whether it still holds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,9 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
         because = f"{site.name} has GPUs of {site.vendor}, where ROCm finds none"
         have = f"ROCm {stack.version(any_rocm) or '?'}"
         yield RuleResult(_ID, RuleOutcome.REFUSED, "GPUs of AMD", have, because, site.source)
-        return
-    if site.driver is not None:
-        yield from _window(stack, site.driver, site.date)
-        return
-    for component, whose in _WHOSE_ROCM if site.arch is not None else ():
-        if component in stack.offers:
-            because = f"the project does not know which ROCm the driver of {site.name} supports"
-            need, have = "a ROCm that the driver supports", f"ROCm {stack.version(component) or '?'} {whose}"
-            yield RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, site.source)
+    elif site.driver is not None or site.arch is not None:
+        driver = site.driver or unknown_driver(f"the driver of {site.name}", site.source)
+        yield from window_of(driver, stack, site.date)
 
 
 def window_on_node(stack: Stack, site: Site | None, snapshot: Snapshot | None) -> Iterator[RuleResult]:
@@ -76,28 +70,23 @@ def window_on_node(stack: Stack, site: Site | None, snapshot: Snapshot | None) -
     if site is not None:
         yield from driver_window(stack, structs.replace(site, driver=driver))
     elif driver is not None:
-        yield from _window(stack, driver, dt.date.min)
+        yield from window_of(driver, stack)
 
 
-def _window(stack: Stack, driver: SiteDriver, known: dt.date) -> Iterator[RuleResult]:
+def window_of(driver: SiteDriver, stack: Stack, known: dt.date = dt.date.min) -> Iterator[RuleResult]:
+    """Rule 2 by a driver alone; `known`: the day of what is known beside it."""
     results: dict[tuple[RuleOutcome, str], RuleResult] = {}
     for component, whose in _WHOSE_ROCM:
         if component in stack.offers:
-            version = stack.version(component)
-            have = f"ROCm {version or '?'} {whose}"
-            result = _judge(driver, version, have, whose, known)
+            result = _judge(driver, stack.version(component), whose, known)
             key = (result.outcome, result.because)
-            results[key] = replace(result, have=f"{results[key].have}, {have}") if key in results else result
+            results[key] = replace(result, have=f"{results[key].have}, {result.have}") if key in results else result
     yield from results.values()
 
 
-def unknown_driver(stack: Stack, driver: str, because: str, source: str) -> Iterator[RuleResult]:
-    """Rule 2 where no site is named: open, where the image has a ROCm that the driver would have to serve."""
-    for component, whose in _WHOSE_ROCM:
-        if component in stack.offers:
-            need, have = f"a ROCm that {driver} supports", f"ROCm {stack.version(component) or '?'} {whose}"
-            yield RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
-            return
+def unknown_driver(name: str, source: str, day: dt.date = dt.date.min) -> SiteDriver:
+    """Return a driver of which it is not known what it serves."""
+    return SiteDriver(name=name, rocm=None, rank=Rank.MEASURED, source=source, date=day)
 
 
 def driver_of_node(driver: SiteDriver | None, snapshot: Snapshot) -> SiteDriver | None:
@@ -118,7 +107,7 @@ def driver_of_node(driver: SiteDriver | None, snapshot: Snapshot) -> SiteDriver 
         name, source = f"{seen} (AMD's {release.release})", f"{release.source}; the snapshot"
         return SiteDriver(name=name, rocm=release.rocm, rank=Rank.MEASURED, evidence=evidence, source=source, date=day)
     of_site = f"; the site's is {driver.name} of {driver.date} ({driver.source})" if driver else ""
-    return SiteDriver(name=seen, rocm=None, rank=Rank.MEASURED, source=f"the snapshot{of_site}", date=day)
+    return unknown_driver(seen, f"the snapshot{of_site}", day)
 
 
 def _is_named(driver: SiteDriver, snapshot: Snapshot) -> bool:
@@ -129,76 +118,54 @@ def _is_named(driver: SiteDriver, snapshot: Snapshot) -> bool:
     return driver.kernel is not None and driver.kernel == snapshot.kernel and not is_another
 
 
-def _judge(driver: SiteDriver, version: str | None, have: str, whose: str, known: dt.date) -> RuleResult:
-    need = str(driver.rocm) if driver.rocm else f"a ROCm that {driver.name} supports"
+def _judge(driver: SiteDriver, version: str | None, whose: str, known: dt.date) -> RuleResult:
+    result = partial(RuleResult, _ID, have=f"ROCm {version or '?'} {whose}")
+    unknown = partial(result, RuleOutcome.UNKNOWN)
     if driver.rocm is None:
-        because = f"which ROCm {driver.name} supports is not known"
-        return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, driver.source)
-    claims = list(_claims(driver, version))
-    if not claims or version is None:
+        need, because = f"a ROCm that {driver.name} supports", f"which ROCm {driver.name} supports is not known"
+        return unknown(need=need, because=because, source=driver.source)
+    need, release = str(driver.rocm), version_of(version)
+    if release is None:
         because = f"the version of the ROCm {whose} is not known"
-        return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, f"{driver.source} ({driver.date})")
-    deciding = max(claims, key=lambda claim: claim.weight)
-    against = [claim for claim in claims if claim.serves is not deciding.serves]
+        return unknown(need=need, because=because, source=f"{driver.source} ({driver.date})")
+    claims = sorted(_claims(driver, driver.rocm, release), key=lambda claim: claim.weight, reverse=True)
+    deciding, is_below = claims[0], _is_below(driver.rocm, release)
     source = f"{deciding.source} ({deciding.date})"
-    decides = _BY_SCAN if driver.rank is not Rank.MEASURED else "a job with it decides"
-    if against:
-        other = max(against, key=lambda claim: claim.weight)
+    decides = "a job with it decides" if driver.rank is Rank.MEASURED else "a snapshot of a node decides"
+    if against := [claim for claim in claims if claim.serves is not deciding.serves]:
+        other = against[0]
         because = f"{deciding.with_date}, but {other.with_date}: {decides}"
-        source += f"; {other.source} ({other.date})"
-        return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
-    if not deciding.serves and _is_below(driver.rocm, version):
-        because = f"{driver.name} does not support it: expect crashes, or wrong results"
-        return RuleResult(_ID, RuleOutcome.REFUSED, need, have, because, source)
+        return unknown(need=need, because=because, source=f"{source}; {other.source} ({other.date})")
     if driver.doubtful is not None and driver.doubtful.holds_for(version):
         need += f", better not {driver.doubtful}"
-        return RuleResult(_ID, RuleOutcome.WARNING, need, have, driver.trouble, source)
-    newest = max(claims, key=lambda claim: claim.date)
-    old = age_of(newest.date, known)
-    note = f"; that is {old}: {_SCAN_SHOWS}" if old else ""
-    if not deciding.serves and driver.rank.strength < Rank.PUBLISHED.strength:
-        because = f"{deciding.with_date}, and updates move a driver's window up: {_BY_SCAN}"
-        return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
+        return result(RuleOutcome.WARNING, need=need, because=driver.trouble, source=source)
+    if not deciding.serves and not is_below and driver.rank.strength < Rank.PUBLISHED.strength:
+        because = f"{deciding.with_date}, and updates move a driver's window up: {decides}"
+        return unknown(need=need, because=because, source=source)
+    old = age_of(max(claim.date for claim in claims), known)
+    note = f"; that is {old}: a snapshot of a node shows whether it still holds" if old and not is_below else ""
     if not deciding.serves:
         because = f"{driver.name} does not support it: expect crashes, or wrong results{note}"
-        return RuleResult(_ID, RuleOutcome.REFUSED, need, have, because, source)
-    since = f"; since then {newest.text} ({newest.date})" if newest.date > deciding.date else ""
-    return RuleResult(_ID, RuleOutcome.OK, need, have, f"{deciding.text} ({deciding.date}){since}{note}", source)
+        return result(RuleOutcome.REFUSED, need=need, because=because, source=source)
+    return result(RuleOutcome.OK, need=need, because=f"{deciding.text} ({deciding.date}){note}", source=source)
 
 
-def _claims(driver: SiteDriver, version: str | None) -> Iterator[_Claim]:
-    """Yield what each fact says of a release of ROCm, the window of the driver first."""
-    wanted = _release(version)
-    holds = driver.rocm.holds_for(version) if driver.rocm else None
-    if holds is not None:
-        text = f"{driver.name} serves {'it' if holds else f'{driver.rocm} alone'}"
-        yield _Claim(holds, driver.rank, driver.date, text, driver.source)
-    if wanted is None:
-        return
-    below: list[DriverEvidence] = []
-    above: list[DriverEvidence] = []
+def _claims(driver: SiteDriver, window: Need, release: Version) -> Iterator[_Claim]:
+    """Yield what each fact says of one release of ROCm, the window of the driver first."""
+    serves, is_below = window.versions.contains(release, prereleases=True), _is_below(window, release)
+    text = f"{driver.name} serves {'it' if serves else f'{window} alone'}"
+    yield _Claim(serves, driver.rank, driver.date, text, driver.source)
     for seen in driver.evidence:
-        release = _release(seen.rocm) or ()
-        if wanted[: len(release)] == release:
-            yield _Claim(True, seen.rank, seen.date, f"{seen.text} runs there with ROCm {seen.rocm}", seen.source)
-        else:
-            (below if release < wanted else above).append(seen)
-    if below and above:
-        nearest = (max(below, key=lambda one: one.date), max(above, key=lambda one: one.date))
-        text = " and ".join(f"{one.text} (ROCm {one.rocm})" for one in nearest)
-        date = min(one.date for one in nearest)
-        source = "; ".join(dict.fromkeys(one.source for one in nearest))
-        yield _Claim(True, Rank.INFERRED, date, f"{text} run there, and a driver supports the releases between", source)
+        text = f"{seen.text} runs there with ROCm {seen.rocm}"
+        if SpecifierSet(f"=={seen.rocm}.*").contains(release, prereleases=True):
+            yield _Claim(True, seen.rank, seen.date, text, seen.source)
+        elif not serves and not is_below and release < Version(seen.rocm):
+            yield _Claim(True, Rank.INFERRED, seen.date, text, seen.source)  # what serves a newer one may serve this
 
 
-def _is_below(window: Need, version: str) -> bool:
+def _is_below(window: Need, release: Version) -> bool:
     """Whether a release is too old for a window, not too new."""
     return any(
-        spec.operator in {">=", ">", "~=", "=="} and Version(version) < Version(spec.version.removesuffix(".*"))
+        spec.operator in {">=", ">", "~=", "=="} and release < Version(spec.version.removesuffix(".*"))
         for spec in window.versions
     )
-
-
-def _release(version: str | None) -> tuple[int, ...] | None:
-    found = version_of(version)
-    return found.release if found is not None else None

@@ -45,7 +45,7 @@ def test_the_newest_of_the_highest_rank_decides_what_is_old_is_a_note_and_what_i
     for rocm, outcome, words in (
         ("5.7", "refused", "does not support it"),  # updates move a window up
         ("6.2.4", "ok", "serves it (2026-02-11); that is of 2026-02-11, "),
-        ("6.4.4", "ok", "a driver supports the releases between (2026-09-08)"),
+        ("6.4.4", "ok", "serves it (2026-02-11); that is of 2026-02-11, "),
         ("7.0", "ok", "lumi-multitorch-u24r70"),
         ("7.1", "unknown", "announced, 2026-02-11"),
         ("7.2.4", "unknown", "(published, 2026-09-29), but amdgpu 6.3.60300"),
@@ -61,6 +61,7 @@ def test_what_was_seen_on_a_node_counts_more_than_what_was_said_of_the_site() ->
         ("6.2.4", "6.10.5", KERNEL, "ok", "seen on nid001"),
         ("6.2.4", "6.10.5", "another", "ok", "seen on nid001"),  # the module is of the driver that the site names
         ("7.2.4", "6.10.5", KERNEL, "unknown", "measured, 2026-11-20"),  # the site ships an image that runs
+        ("7.1", "6.10.5", KERNEL, "unknown", "u24r72"),  # what serves 7.2 may serve 7.1
         ("7.2.4", "6.16.13", "newer", "ok", "AMD's 30.30"),
         ("6.2.4", "6.16.13", "newer", "refused", "does not support it"),
         ("6.2.4", "6.16.13", KERNEL, "refused", "does not support it"),  # a driver was exchanged under the same kernel
