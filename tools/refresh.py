@@ -119,7 +119,7 @@ def refresh(layer: Layer, mirrors: Mirrors, web: Http) -> Refreshed:
     if rule is None:
         raise ValueError(layer.name)
     pages = read_pages(rule, mirrors.rewrite(rule.index) if rule.index else general_index(mirrors), web)
-    known = [version for version in rule.range.filter(pages.good_versions) if version.post is None]
+    known = [version for version in rule.range.filter(pages.versions(good=True)) if version.post is None]
     if not known:
         raise FailedError(f"the package index has no release of {' or '.join(rule.projects)} that can be read")
     listed = {Version(row.version) for row in layer.releases}

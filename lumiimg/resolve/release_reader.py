@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -21,7 +23,7 @@ from lumiimg.errors import FailedError
 from lumiimg.fetch.deadline import Bounds
 from lumiimg.fetch.http import require_tls_or_digest
 from lumiimg.fetch.package_index import IndexFile, metadata_of, project_page
-from lumiimg.resolve.source_archive import ChunkReader, read_texts
+from lumiimg.resolve.source_archive import read_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,6 +41,7 @@ _MOST_TRIED = 4
 _SDIST_BOUNDS = (192 << 20, 120.0)
 """Bytes and seconds: vLLM's have 47 MB."""
 _UNPACKED_LIMIT_BYTES = 1 << 30
+_IN_MEMORY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +52,20 @@ class ProjectPages:
     files: Mapping[str, tuple[IndexFile, ...]]
     """By project, its companions among them."""
 
-    @property
-    def versions(self) -> list[Version]:
-        """All versions that the index has, the newest first, without local parts."""
-        return self._sorted(with_yanked=True)
+    def versions(self, *, good: bool = False) -> list[Version]:
+        """Return the versions that the index has, the newest first, without local parts.
 
-    @property
-    def good_versions(self) -> list[Version]:
-        """Those of them that are final, and not withdrawn (PEP 592)."""
-        return [version for version in self._sorted(with_yanked=False) if not version.is_prerelease]
-
-    def _sorted(self, *, with_yanked: bool) -> list[Version]:
-        files = (file for name in self.rule.projects for file in self.files[name])
-        found = {Version(file.version.public) for file in files if with_yanked or file.yanked is None}
-        return sorted(found, reverse=True)
+        `good`: those of them that are final, and not withdrawn (PEP 592).
+        """
+        files = [file for name in self.rule.projects for file in self.files[name]]
+        if good:
+            files = [file for file in files if file.yanked is None and not file.version.is_prerelease]
+        return sorted({Version(file.version.public) for file in files}, reverse=True)
 
     def newest(self, wanted: SpecifierSet) -> Version | None:
         """Return the newest version that fits: a good one, where there is one."""
-        good = wanted.filter(self.good_versions)
-        return next(good, None) or next(wanted.filter(self.versions, prereleases=True), None)
+        good = wanted.filter(self.versions(good=True))
+        return next(good, None) or next(wanted.filter(self.versions(), prereleases=True), None)
 
 
 def read_pages(rule: Unlisted, index: str, web: Http) -> ProjectPages:
@@ -84,32 +82,29 @@ def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Http
     rule = pages.rule
     if not rule.range.contains(version, prereleases=True):
         raise FailedError(f"how {version} is read is not known (only {rule.range})")
-    builds = [(project, files) for project in rule.projects for files in _builds(pages.files[project], version, rule)]
-    if not builds:
+    rows = []
+    for project in rule.projects:
+        files = [file for file in pages.files[project] if _is_of(file, version, rule)]
+        builds = sorted({file.version for file in files}, reverse=True)  # a later one may be `.postN`
+        for build in builds if rule.read == "local-version" else builds[:1]:
+            of_build = [file for file in files if file.version == build]
+            rows.append(_release(layer, version, project, of_build, pages, web))
+    if not rows:
         kind = "source archive" if rule.read == "sdist" else "wheel for Linux"
         raise FailedError(f"the index has {version}, and no {kind} of it")
-    return tuple(_release(layer, version, project, files, pages, web) for project, files in builds)
+    return tuple(rows)
 
 
-def _builds(files: Sequence[IndexFile], wanted: Version, rule: Unlisted) -> Iterator[tuple[IndexFile, ...]]:
-    """Yield the files of each build of a version: the newest, which may be a later one (`.postN`); of wheels for ROCm
-    in local versions, each ROCm.
-    """
-    fits = [file for file in files if _is_build_of(file, wanted, rule) and bool(file.tags) == (rule.read != "sdist")]
-    for kind in sorted({file.version for file in fits}, reverse=True):
-        yield tuple(file for file in fits if file.version == kind)
-        if rule.read != "local-version":
-            return
-
-
-def _is_build_of(file: IndexFile, wanted: Version, rule: Unlisted) -> bool:
-    if file.tags and _OF_LINUX.fullmatch(file.tags) is None:
+def _is_of(file: IndexFile, wanted: Version, rule: Unlisted) -> bool:
+    """Whether a file is one of a version that a rule reads."""
+    if rule.read == "sdist":
+        return not file.tags and file.version == wanted
+    if _OF_LINUX.fullmatch(file.tags) is None:
         return False
     if rule.read == "local-version":
         return Version(file.version.public) == wanted and _ROCM.fullmatch(file.version.local or "") is not None
-    same = file.version.release == wanted.release and file.version.epoch == wanted.epoch
-    is_later = rule.read == "metadata" and wanted.post is None and file.version.pre == wanted.pre is None
-    return file.version == wanted or (same and is_later and file.version.dev is None)
+    base = Version(file.version.base_version)
+    return file.version == wanted or (base == wanted and file.version.is_postrelease and not file.version.is_prerelease)
 
 
 def _release(
@@ -118,41 +113,66 @@ def _release(
     rule = pages.rule
     chosen = next((file for file in files if file.yanked is None), files[0])
     texts = _texts(chosen, project, rule, web)
-    facts = {fact.name: value for fact in rule.facts if (value := value_of(fact, texts)) is not None}
     companions, doubts = _companions(chosen, project, pages, web)
+    facts = {fact.name: value for fact in rule.facts if (value := value_of(fact, texts)) is not None}
     facts |= {"VERSION": str(version), "FOUND": str(chosen.version)} | companions
-    has, arguments = filled(rule.has, facts), filled(rule.arguments, facts)
-    uploaded = max((file.uploaded for file in files if file.uploaded), default=None)
     if texts.get(METADATA) == "":
         doubts.append("its index has no METADATA beside its wheel")
-    doubts += [f"it does not say which {_component(text)} it is made for" for text in _unsaid(rule.expects, facts)]
-    for name in rule.arguments.keys() - arguments.keys():
+    unsaid = (text for text in rule.expects if not facts.keys() >= {*placeholders(text)})
+    doubts += [f"it does not say which {re.split('[=<>!~{]', text, maxsplit=1)[0]} it is made for" for text in unsaid]
+    host = urlsplit(rule.index).hostname if rule.index else None
+    uploaded = max((file.uploaded for file in files if file.uploaded), default=None)
+    row = replace(
+        row_of(rule, facts, f"{chosen.name}, as {host or 'the package index'} has it"),
+        date=uploaded,
+        read=today(uploaded or dt.date.min),  # a clock that is behind would make it older than the file
+    )
+    for name in rule.arguments.keys() - row.arguments.keys():
         doubts.append(f"it does not say which {name} it takes: that of the layer is {layer.arguments[name].default}")
     if chosen.yanked is not None:
         reason = f": {chosen.yanked[:200]}" if chosen.yanked else ""
         doubts.insert(0, f"its project has withdrawn it (yanked){reason}")
-    said = [name for name in texts if name not in {METADATA, PROJECT, FILE}]
-    where = f" ({', '.join(said)})" if said else " (METADATA)" if METADATA in texts else ""
-    host = urlsplit(rule.index).hostname or rule.index if rule.index else "the package index"
-    gpus = next(expanded([rule.gpus], facts), "") if rule.gpus else ""
-    release = Release(
-        version=str(version),
-        requires=(*needs_of(rule.requires, facts), *_of_tags(files)),
-        expects=tuple(needs_of(rule.expects, facts)),
+    # what a row has beside that agrees in the facts that the rule reads (a torch's ROCm)
+    read = [name for name, text in rule.has.items() if {*placeholders(text)} & {fact.name for fact in rule.facts}]
+    same = (one.has for one in layer.releases if all(one.has.get(name) == row.has.get(name) for name in read))
+    if read and (beside := next(same, None)) is None:
+        of = " and ".join(f"{name} {row.has.get(name, '(not known)')}" for name in read)
+        doubts.append(f"what else its wheel brings is not known, as no row has {of}")
+    elif read and beside:
+        row = replace(row, has={**beside, **row.has})
+    return replace(row, requires=(*row.requires, *_of_tags(files)), doubts=tuple(doubts))
+
+
+def row_of(rule: Unlisted, facts: Mapping[str, str], source: str) -> Release:
+    """Return the row of a release by its rule and what is known of it; what needs another fact is left out."""
+    has, arguments = (
+        {name: text for name, template in table.items() for text in filled([template], facts)}
+        for table in (rule.has, rule.arguments)
+    )
+    gpus = next(filled([rule.gpus or ""], facts), "")
+    return Release(
+        version=facts["VERSION"],
+        requires=tuple(needs_of(filled(rule.requires, facts))),
+        expects=tuple(needs_of(filled(rule.expects, facts))),
         has=has,
         arguments=arguments,
-        wheels=tuple(pin for pin in expanded(rule.wheels, facts) if PIN.fullmatch(pin)),
-        indexes=tuple(expanded(rule.indexes, facts)),
-        source=f"{chosen.name}{where}, as {host} has it",
-        date=uploaded,
+        wheels=tuple(pin for pin in filled(rule.wheels, facts) if PIN.fullmatch(pin)),
+        indexes=tuple(filled(rule.indexes, facts)),
         without=rule.without,
         unused=rule.unused,
         gpus=tuple(gpu for gpu in gpus.split(";") if re.fullmatch(r"gfx[0-9a-z-]{2,20}", gpu)),
-        # a clock that is behind would make it older than the file
-        read=max(filter(None, (today(), uploaded))),
-        doubts=tuple(doubts),
+        source=source,
     )
-    return _like_rows(release, layer, rule)
+
+
+def filled(templates: Iterable[str], facts: Mapping[str, str]) -> Iterator[str]:
+    """Yield templates with their facts; one whose fact is not known is left out."""
+    yield from (expand(text, facts) for text in templates if facts.keys() >= {*placeholders(text)})
+
+
+def needs_of(texts: Iterable[str]) -> Iterator[Need]:
+    """Yield needs; what is not one is left out."""
+    yield from (Need(one.name, one.specifier) for text in texts if (one := _requirement(text)) is not None)
 
 
 def _texts(file: IndexFile, project: str, rule: Unlisted, web: Http) -> dict[str, str]:
@@ -161,8 +181,13 @@ def _texts(file: IndexFile, project: str, rule: Unlisted, web: Http) -> dict[str
     texts = {PROJECT: project, FILE: file.name}
     if rule.read == "sdist" and names:
         require_tls_or_digest(file.url)
-        with web.open(file.url, Bounds(*_SDIST_BOUNDS), {}) as stream:
-            return texts | read_texts(ChunkReader(stream.chunks), names.__contains__, _UNPACKED_LIMIT_BYTES, file.name)
+        with (
+            web.open(file.url, Bounds(*_SDIST_BOUNDS), {}) as stream,
+            SpooledTemporaryFile(_IN_MEMORY_BYTES) as archive,
+        ):
+            archive.writelines(stream.chunks)
+            archive.seek(0)
+            return texts | read_texts(archive, names.__contains__, _UNPACKED_LIMIT_BYTES, file.name)
     if METADATA in names:
         texts[METADATA] = metadata_of(file, web).partition("\n\n")[0]
     return texts
@@ -182,68 +207,23 @@ def _companions(file: IndexFile, project: str, pages: ProjectPages, web: Http) -
     for name in pages.rule.companions:
         builds = {one.version: one for one in pages.files[name] if one.version.local == file.version.local and one.tags}
         newest = sorted(builds, reverse=True)
-        belonging = (
-            one
-            for one in newest[:_MOST_TRIED]
-            if _requires_exactly(metadata_of(builds[one], web), project, file.version)
-        )
-        if (version := next(belonging, None)) is not None:
-            found[name] = str(version)
-        elif newest:
-            found[name] = str(newest[0])
-            doubts.append(f"no {name} names this {project}, so its newest is taken")
-        else:
+        metadata = ((version, metadata_of(builds[version], web)) for version in newest[:_MOST_TRIED])
+        belonging = (version for version, text in metadata if _requires_exactly(text, project, file.version))
+        if not newest:
             doubts.append(f"its index has no {name} that goes with it")
+        elif (version := next(belonging, None)) is None:
+            doubts.append(f"no {name} names this {project}, so its newest is taken")
+        if newest:
+            found[name] = str(version or newest[0])
     return found, doubts
 
 
 def _requires_exactly(metadata: str, project: str, version: Version) -> bool:
-    for line in metadata.partition("\n\n")[0].splitlines():
-        key, _, text = line.partition(": ")
-        requirement = _requirement(text) if key == "Requires-Dist" else None
-        if requirement and requirement.name == project and str(requirement.specifier).startswith("=="):
-            return requirement.specifier.contains(version, prereleases=True)
-    return False
-
-
-def _like_rows(release: Release, layer: Layer, rule: Unlisted) -> Release:
-    """Return a release with what a row has beside that agrees in the facts that the rule reads (a torch's ROCm)."""
-    facts = {fact.name for fact in rule.facts}
-    read = [name for name, template in rule.has.items() if facts & {*placeholders(template)}]
-    if not read:
-        return release
-    same = (row for row in layer.releases if all(row.has.get(name) == release.has.get(name) for name in read))
-    if (row := next(same, None)) is not None:
-        return replace(release, has={**row.has, **release.has})
-    of = " and ".join(f"{name} {release.has.get(name, '(not known)')}" for name in read)
-    return replace(release, doubts=(*release.doubts, f"what else its wheel brings is not known, as no row has {of}"))
-
-
-def expanded(templates: Iterable[str], facts: Mapping[str, str]) -> Iterator[str]:
-    """Yield templates with their facts; one whose fact is not known is left out."""
-    for text in templates:
-        if all(name in facts for name in placeholders(text)):
-            yield expand(text, facts)
-
-
-def _unsaid(templates: Iterable[str], facts: Mapping[str, str]) -> Iterator[str]:
-    yield from (text for text in templates if not all(name in facts for name in placeholders(text)))
-
-
-def _component(template: str) -> str:
-    return re.split(r"[=<>!~{]", template, maxsplit=1)[0]
-
-
-def filled(templates: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, str]:
-    """Return values, as `expanded` yields them."""
-    return {name: text for name, template in templates.items() for text in expanded([template], facts)}
-
-
-def needs_of(templates: Iterable[str], facts: Mapping[str, str]) -> Iterator[Need]:
-    """Yield needs, with facts in their places; one whose fact is not known is left out."""
-    for text in expanded(templates, facts):
-        if (requirement := _requirement(text)) is not None:
-            yield Need(requirement.name, requirement.specifier)
+    lines = metadata.partition("\n\n")[0].splitlines()
+    required = (_requirement(line.partition(": ")[2]) for line in lines if line.startswith("Requires-Dist: "))
+    exact = (one for one in required if one and one.name == project and str(one.specifier).startswith("=="))
+    first = next(exact, None)
+    return first is not None and first.specifier.contains(version, prereleases=True)
 
 
 def _requirement(text: str) -> Requirement | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import posixpath
 import zlib
 from itertools import islice
@@ -14,8 +13,8 @@ from lumiimg.image.oci.tar import read_members
 from lumiimg.image.tree import FileKind, ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import BinaryIO
+    from collections.abc import Callable
+    from typing import IO
 
 _TEXT_LIMIT_BYTES = 512 * 1024
 _MOST_TEXTS = 200
@@ -23,17 +22,14 @@ _MOST_MEMBERS = 500_000
 _BLOCK_BYTES = 128 * 1024
 
 
-def read_texts(
-    archive: BinaryIO | io.RawIOBase, is_wanted: Callable[[str], bool], limit_bytes: int, where: str
-) -> dict[str, str]:
+def read_texts(archive: IO[bytes], is_wanted: Callable[[str], bool], limit_bytes: int, where: str) -> dict[str, str]:
     """Return text files by their paths below the top folder of an archive that unpacks to `limit_bytes` at most.
 
     Raises FailedError.
     """
     found: dict[str, str] = {}
     try:
-        packed = io.BufferedReader(archive) if isinstance(archive, io.RawIOBase) else archive
-        with gzip.open(packed) as unpacked:
+        with gzip.open(archive) as unpacked:
             reader = _UnpackedStream(unpacked, limit_bytes)
             for member in islice(read_members(reader, where), _MOST_MEMBERS):
                 path = posixpath.normpath(member.name).partition("/")[2]
@@ -43,23 +39,6 @@ def read_texts(
     except (OSError, EOFError, zlib.error, ImageError) as error:
         raise FailedError(f"is not an archive that can be read: {one_line(str(error))[:200]}", where=where) from error
     return found
-
-
-class ChunkReader(io.RawIOBase):
-    """Pieces of bytes, one behind the other."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = b""
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        self._rest = self._rest or next(self._chunks, b"")
-        piece, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
-        buffer[: len(piece)] = piece
-        return len(piece)
-
-    def readable(self) -> bool:
-        return True
 
 
 class _UnpackedStream:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lumiimg.catalog.layers import PIN, Layer, Release
+from lumiimg.catalog.layers import Layer, Release
 from lumiimg.catalog.needs import NO_VERSION, exact_version, version_of
 from lumiimg.catalog.templates import placeholders
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.fetch.mirrors import general_index
 from lumiimg.resolve.context import FoundReleases
-from lumiimg.resolve.release_reader import expanded, filled, needs_of, read_pages, read_releases
+from lumiimg.resolve.release_reader import read_pages, read_releases, row_of
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -50,13 +50,14 @@ def _read(layer: Layer, rule: Unlisted, wanted: SpecifierSet, context: PlanConte
         raise MissingHereError("--offline forbids a request to the package index")
     index = context.mirrors.rewrite(rule.index) if rule.index else general_index(context.mirrors)
     pages = read_pages(rule, index, context.web)
-    if not pages.versions:
+    versions = pages.versions()
+    if not versions:
         raise FailedError(f"the package index has no {' or '.join(rule.projects)}")
     if (version := pages.newest(wanted)) is not None:
         context.on_line(f"reading {layer.name} {version} in the package index")
         return FoundReleases(read_releases(layer, version, pages, context.web))
     exact = exact_version(wanted)
-    near = sorted(pages.versions, key=lambda one: _distance(one, exact)) if exact else pages.versions
+    near = sorted(versions, key=lambda one: _distance(one, exact)) if exact else versions
     of_nearest: tuple[Release, ...] = ()
     with suppress(FailedError, MissingHereError):
         of_nearest = read_releases(layer, near[0], pages, context.web)
@@ -65,47 +66,27 @@ def _read(layer: Layer, rule: Unlisted, wanted: SpecifierSet, context: PlanConte
 
 def derived(layer: Layer, version: Version, why: str) -> Release:
     """Return a release of which nothing could be read: as the nearest row is, and each need of that is a doubt."""
-    rule = layer.unlisted
-    release = Release(
-        version=f"{version}",
-        requires=(),
-        has={},
-        arguments={},
-        wheels=(),
-        indexes=rule.indexes if rule else (),
-        source=layer.source,
-        without=rule.without if rule else (),
-        unused=rule.unused if rule else (),
-        derived=layer.arguments["VERSION"].default,
-        doubts=(why,),
-    )
+    default = layer.arguments["VERSION"].default
+    release = Release(version=f"{version}", source=layer.source, derived=default, doubts=(why,))
     if not layer.releases:
         return release
     near = min(layer.releases, key=lambda row: _distance(version_of(row.version) or NO_VERSION, version))
+    if (rule := layer.unlisted) is not None:
+        arguments = {name: near.arguments[name] for name in near.arguments if name in rule.arguments}
+        # what names a fact is known of no release but of that which says it
+        facts = {fact: value for name, value in arguments.items() for fact in placeholders(rule.arguments[name])[:1]}
+        release = row_of(rule, facts | {"VERSION": f"{version}", "FOUND": f"{version}"}, near.source)
     # what is newer asks for no older Python or glibc; what is older may take one that the row does not
     rising = {"python", "glibc"} if version > (version_of(near.version) or NO_VERSION) else set[str]()
     hard = [need for need in near.requires if need.component in rising or not need.versions]
-    release = replace(
+    return replace(
         release,
-        requires=tuple(hard),
+        requires=(*release.requires, *hard),
         expects=(*(need for need in near.requires if need not in hard), *near.expects),
         source=near.source,
         date=near.date,
         derived=near.version,
         doubts=(f"{why}; it is planned like {near.version}",),
-    )
-    if rule is None:
-        return release
-    arguments = {name: near.arguments[name] for name in near.arguments if name in rule.arguments}
-    # what names a fact is known of no release but of that which says it
-    facts = {fact: value for name, value in arguments.items() for fact in placeholders(rule.arguments[name])[:1]}
-    values = facts | {"VERSION": f"{version}", "FOUND": f"{version}"}
-    return replace(
-        release,
-        requires=(*needs_of(rule.requires, values), *hard),
-        has=filled(rule.has, values),
-        arguments=arguments,
-        wheels=tuple(pin for pin in expanded(rule.wheels, values) if PIN.fullmatch(pin)),
     )
 
 

@@ -29,7 +29,7 @@ from lumiimg.resolve.archive_requirements import requirements_in
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import read_document, request_of
 from lumiimg.resolve.own_requirements import read_own
-from lumiimg.resolve.release_reader import needs_of, value_of
+from lumiimg.resolve.release_reader import filled, needs_of, value_of
 from lumiimg.resolve.source_archive import read_texts
 from lumiimg.resolve.venv import RECORD, faults_of, open_venv
 from tests.fuzz.target import target
@@ -225,7 +225,7 @@ def _release_facts(data: bytes) -> str | None:
     value = value_of(_FACT, {"file": data.decode("utf-8", "replace")})
     if value is None:
         return None
-    return " ".join(map(str, needs_of(("torch=={fact}", "python{fact}"), {"fact": value}))) or None
+    return " ".join(map(str, needs_of(filled(("torch=={fact}", "python{fact}"), {"fact": value})))) or None
 
 
 @target("project-file", "resolve.archive_requirements.requirements_in", refuses=(FailedError,))
