@@ -77,11 +77,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _notes_are_not_the_users(tmp_path_factory: pytest.TempPathFactory) -> None:
-    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-
-
-@pytest.fixture(scope="session", autouse=True)
 def _outputs_are_of_their_schemas() -> Generator[None]:
     with outputs_validated():
         yield

@@ -39,8 +39,7 @@ from lumiimg.build.steps import (
 )
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.engine import clean_environment
-from lumiimg.engine.own_folder import remove_tree
-from lumiimg.engine.workspace import scratch_folder, written_by_rename
+from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.files import file_sha256, temporary_folder
 from lumiimg.host.image_manifest import (

@@ -27,8 +27,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from lumiimg.engine.own_folder import remove_files, remove_left
-from lumiimg.engine.workspace import scratch_folder
+from lumiimg.engine.workspace import remove_files, remove_left, scratch_folder
 from lumiimg.errors import BadInputError, FailedError, LumiimgError
 from lumiimg.files import file_sha256, read_beginning, write_text
 

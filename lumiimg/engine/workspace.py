@@ -1,18 +1,36 @@
-"""Places where a build writes before its result is good: removed by their process, or by the next one."""
+"""Folders where lumiimg writes before the result is good: removed by their process, or by the next one.
+
+In a shared folder without sticky bit a neighbour can give any name to a private folder of the user's: no name proves
+that a folder is ours. What is in it does:
+
+    PREFIX….lumiimg/<owner>/    one that only this user may open, and in it the one that is written into (owner.py)
+
+A process removes what it has made through the descriptor that it holds since then. Of what a killed one has left, the
+next removes what has the name of an owner, and the folder around it where nothing else is there.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lumiimg.engine.own_folder import own_folder
+from lumiimg.engine import namespaces
+from lumiimg.engine.owner import is_left, owner_mark
+from lumiimg.engine.process import run
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.files import SET_TMPDIR
 
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterator
+
+_ENDING = ".lumiimg"
+_REMOVE_TIMEOUT_S = 600.0
 _NAME_BYTES = 100
 _SUFFIX_CHARS = 16
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -22,10 +40,10 @@ _LITTLE_BYTES = 1 << 20
 
 @contextmanager
 def scratch_folder(parent: Path, prefix: str = "work-") -> Iterator[Path]:
-    """Yield a new folder under `parent`, and remove it afterwards, whatever happened.
+    """Yield a new folder somewhere below `parent`, and remove it afterwards, whatever happened.
 
-    Folders that builds on this machine left behind when they were killed are removed first. Raises FailedError where
-    none can be made, and for a file system that is full; MissingHereError where TMPDIR is the full one.
+    Raises FailedError where none can be made, and for a file system that is full; MissingHereError where TMPDIR is the
+    full one.
     """
     with _said_if_full(parent), ExitStack() as stack:
         try:
@@ -38,7 +56,7 @@ def scratch_folder(parent: Path, prefix: str = "work-") -> Iterator[Path]:
 
 @contextmanager
 def written_by_rename(target: Path) -> Iterator[Path]:
-    """Yield a name beside `target` to write to; on success it becomes `target`, else it is gone.
+    """Yield a name on the file system of `target` to write to; on success it becomes `target`, else it is gone.
 
     It is in a new folder of this user alone: who may write beside `target` can put nothing under it before, through
     which another file would be written.
@@ -55,6 +73,81 @@ def written_by_rename(target: Path) -> Iterator[Path]:
             partial.replace(target)
     except OSError as error:
         raise _not_writable(target, error) from error
+
+
+@contextmanager
+def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """Yield a new folder of this user alone, and remove it afterwards; before, what killed processes left there.
+
+    Raises OSError if it cannot be made.
+    """
+    remove_left(parent)
+    path = Path(tempfile.mkdtemp(_ENDING, prefix, parent))
+    with _opened(path) as around:
+        if _names(around) or os.fstat(around).st_uid != os.getuid():
+            raise PermissionError(f"somebody has put another folder in the place of {path}")
+        owner = owner_mark()
+        try:
+            os.mkdir(owner, 0o700, dir_fd=around)
+            yield path / owner
+        finally:
+            _remove(owner, around, path)
+
+
+def remove_left(parent: Path) -> None:
+    """Remove the folders in `parent` that processes have left which no longer live."""
+    for path in parent.glob(f"*{_ENDING}"):
+        with suppress(OSError), _opened(path) as around:
+            seen = os.fstat(around)
+            if seen.st_uid == os.getuid() and not seen.st_mode & 0o077:
+                for name in _names(around):
+                    if is_left(name, os.stat(name, dir_fd=around, follow_symlinks=False)):
+                        _remove(name, around, path)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder in one of ours, also one that holds files of mapped user ids, as a fakeroot build leaves."""
+    with suppress(OSError), _opened(path.parent) as around:
+        _remove(path.name, around)
+
+
+def remove_files(path: Path, names: re.Pattern[str]) -> bool:
+    """Remove a folder if there are only files in it that have such names; whether it is gone."""
+    with suppress(OSError), _opened(path) as folder:
+        if all(map(names.fullmatch, found := _names(folder))):
+            for name in found:
+                os.unlink(name, dir_fd=folder)
+            path.rmdir()
+            return True
+    return False
+
+
+def _remove(name: str, around: int, path: Path | None = None) -> None:
+    """Remove what has a name in an open folder; and that, by its path, if it is empty then."""
+    with suppress(OSError):
+        os.unlink(name, dir_fd=around)
+    with suppress(RecursionError):
+        shutil.rmtree(name, ignore_errors=True, dir_fd=around)
+    if name in _names(around):
+        # In a user namespace with all of the user's ids, the files are one's own.
+        words = [*namespaces.PROGRAM, "root", "rm", "-rf", "--one-file-system", "--", f"./{name}"]
+        run(words, env=dict(os.environ), cwd=Path(f"/proc/self/fd/{around}"), timeout_s=_REMOVE_TIMEOUT_S)
+    if path is not None:
+        with suppress(OSError):
+            path.rmdir()  # what has the name by now goes only if it is empty
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _names(folder: int) -> list[str]:
+    return os.listdir(folder)
 
 
 @contextmanager

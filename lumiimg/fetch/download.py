@@ -90,7 +90,7 @@ def _claimed(store: Path, sha256: str | None) -> Iterator[Path]:
             is_ours = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid()
             if match is None or not is_ours or (match["sha256"] != sha256 and still_s < OLD_S):
                 continue
-            if match["owner"] is not None and not is_left(entry) and still_s <= _STILL_S:
+            if match["owner"] is not None and not is_left(entry.name, seen) and still_s <= _STILL_S:
                 continue
             if still_s >= OLD_S:
                 entry.unlink()

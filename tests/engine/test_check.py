@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.engine.own_folder import remove_tree
+from lumiimg.engine.workspace import remove_tree
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import Result, check, findings
 from tests.shared.elf_builder import library

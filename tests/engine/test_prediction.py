@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.check.probe.container import read_events
-from lumiimg.engine.own_folder import remove_tree
+from lumiimg.engine.workspace import remove_tree
 from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import Result, lumiimg

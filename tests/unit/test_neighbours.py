@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 import re
 import shutil
@@ -21,9 +20,7 @@ import lumiimg
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_upkeep import prune
 from lumiimg.cli.main import main
-from lumiimg.engine import own_folder
-from lumiimg.engine.own_folder import remove_left
-from lumiimg.engine.workspace import scratch_folder, written_by_rename
+from lumiimg.engine.workspace import own_folder, remove_left, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.files import make_folder
 from tests.shared import fabric_builder
@@ -158,8 +155,8 @@ def test_a_module_is_written_whole_or_not_at_all_wherever_the_disk_is_full(
 
 # ---- folders that are removed
 
-Lay = Callable[[Path, Path, Path], None]
-"""What somebody does to a folder that a killed process has left, with a folder of the user's, and the notes."""
+Lay = Callable[[Path, Path], object]
+"""What somebody does to a folder that a killed process has left, with a folder of the user's."""
 
 
 def killed(parent: Path, name: str = "work-") -> Path:
@@ -175,12 +172,6 @@ def killed(parent: Path, name: str = "work-") -> Path:
     os.close(writing)
     with open(reading, "rb") as pipe:  # noqa: PTH123 - a descriptor has no path
         return Path(os.fsdecode(pipe.read()))
-
-
-@pytest.fixture
-def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path / "state" / "lumiimg" / "made"
 
 
 @pytest.fixture
@@ -200,40 +191,23 @@ def _years(shared: Path) -> int:
     return sum(path.read_text() == "years of work" for path in shared.rglob("*") if path.is_file())
 
 
-def test_notes_are_never_in_the_folder_where_a_command_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A relative XDG_STATE_HOME counts as none (XDG Base Directory Specification)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for named in ("state", "./state", ""):
-        monkeypatch.setenv("XDG_STATE_HOME", named)
-        with scratch_folder(tmp_path / "a"):
-            assert list((tmp_path / "home/.local/state/lumiimg/made").iterdir())
-    assert {path.name for path in tmp_path.iterdir()} == {"a", "home"}
-
-
 @pytest.mark.threat
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path, notes: Path) -> None:
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
     left, elsewhere, beside = killed(tmp_path / "a"), killed(tmp_path / "a"), killed(tmp_path / "b")
-    for note in notes.iterdir():
-        if json.loads(note.read_text())["path"] == str(elsewhere):
-            note = note.rename(note.with_name(note.name.replace("@", "@other-")))  # noqa: PLW2901
-            of_another_node = note
+    elsewhere = elsewhere.rename(elsewhere.with_name(elsewhere.name.replace("@", "@other-")))
     with scratch_folder(tmp_path / "a") as living:
-        assert not left.exists()
+        assert not left.parent.exists()
         assert elsewhere.exists(), "another node's: only it can see whether its process lives"
         assert beside.exists(), "in another folder"
-        os.utime(of_another_node, (time.time() - 8 * 86400,) * 2)
+        os.utime(elsewhere, (time.time() - 8 * 86400,) * 2)
         with scratch_folder(tmp_path / "a") as second:
             assert not elsewhere.exists(), "nobody builds for a week"
-            assert {*(tmp_path / "a").iterdir()} == {living, second}
+            assert {*(tmp_path / "a").iterdir()} == {living.parent, second.parent}
     assert [*(tmp_path / "a").iterdir()] == []
-    assert [json.loads(note.read_text())["path"] for note in notes.iterdir()] == [str(beside)]
 
 
 @pytest.mark.threat
-def test_many_at_once_remove_what_a_killed_one_left(tmp_path: Path, notes: Path) -> None:
+def test_many_at_once_remove_what_a_killed_one_left(tmp_path: Path) -> None:
     for _ in range(3):
         killed(tmp_path / "a")
     children = []
@@ -247,128 +221,81 @@ def test_many_at_once_remove_what_a_killed_one_left(tmp_path: Path, notes: Path)
             os._exit(0)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
-    assert ([*(tmp_path / "a").iterdir()], [*notes.iterdir()]) == ([], [])
+    assert [*(tmp_path / "a").iterdir()] == []
 
 
-def _swap(left: Path, mine: Path, _notes: Path) -> None:
-    left.rename(left.with_name("away"))
-    mine.rename(left)
+def _swap(left: Path, mine: Path) -> None:
+    left.parent.rename(left.parent.with_name("away"))
+    mine.rename(left.parent)
 
 
-def _computed(left: Path, mine: Path, _notes: Path) -> None:
-    mine.rename(left.with_name(left.name.replace("work-", "work-0")))
-
-
-def _link(left: Path, mine: Path, _notes: Path) -> None:
+def _swap_within(left: Path, mine: Path) -> None:
     left.rename(left.with_name("away"))
     left.symlink_to(mine)
 
 
-def _with_mark(put: Callable[[Path, Path], object]) -> Lay:
-    def lay(left: Path, mine: Path, notes: Path) -> None:
-        put(left / own_folder.MARK, mine / own_folder.MARK)
-        _swap(left, mine, notes)
-
-    return lay
+def _link(left: Path, mine: Path) -> None:
+    left.parent.rename(left.parent.with_name("away"))
+    left.parent.symlink_to(mine)
 
 
-def _mark(put: Callable[[Path], object]) -> Lay:
-    def lay(left: Path, mine: Path, _notes: Path) -> None:
+def _with_years(change: Callable[[Path], object]) -> Lay:
+    def lay(left: Path, mine: Path) -> None:
         (left / "years").write_text((mine / "data.sif").read_text())
-        (left / own_folder.MARK).unlink()
-        put(left / own_folder.MARK)
+        change(left)
 
     return lay
-
-
-def _note(change: Callable[[Path], object]) -> Lay:
-    def lay(left: Path, mine: Path, notes: Path) -> None:
-        (left / "years").write_text((mine / "data.sif").read_text())
-        change(next(notes.iterdir()))
-
-    return lay
-
-
-def _state(change: Callable[[Path], object]) -> Lay:
-    def lay(left: Path, mine: Path, notes: Path) -> None:
-        (left / "years").write_text((mine / "data.sif").read_text())
-        change(notes)
-
-    return lay
-
-
-def _as_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _as_file(path: Path) -> None:
-    shutil.rmtree(path)
-    path.touch()
-
-
-def _linked(path: Path) -> None:
-    path.rename(path.with_name("real"))
-    path.symlink_to("real")
 
 
 LAID: dict[str, tuple[Lay, int]] = {
     "another folder has its name": (_swap, 2),
-    "another folder has a name such as ours": (_computed, 2),
+    "another folder has a name such as ours": (lambda _, mine: mine.rename(mine.with_name("work-0.lumiimg")), 2),
+    "another folder has the name of an owner": (
+        lambda left, mine: mine.rename(mine.with_name(f"{left.name}.lumiimg")),
+        2,
+    ),
     "a link has its name": (_link, 2),
-    "another folder with the same word": (_with_mark(shutil.copyfile), 2),
-    "another folder with its file": (_with_mark(os.link), 2),
-    "the word is a pipe": (_mark(os.mkfifo), 3),
-    "the word is a link": (_mark(lambda mark: mark.symlink_to("/dev/zero")), 3),
-    "the word is another": (_mark(lambda mark: mark.write_text("0" * 32)), 3),
-    "the word is long": (_mark(lambda mark: mark.write_text("0" * 100_000)), 3),
-    "the word is a path": (_mark(lambda mark: mark.write_text("../../../x")), 3),
-    "there is no word": (_mark(lambda _: None), 3),
-    "the note is cut": (_note(lambda note: os.truncate(note, 30)), 3),
-    "the note is something else": (_note(lambda note: note.write_text('["x"]')), 3),
-    "there is no note": (_note(Path.unlink), 3),
-    "the note is a pipe": (_note(_as_pipe), 3),
-    "the notes can be written by others": (_state(lambda notes: notes.chmod(0o770)), 3),
-    "the notes are a link": (_state(_linked), 3),
-    "the folder above the notes is a link": (_state(lambda notes: _linked(notes.parent)), 3),
-    "the notes are a file": (_state(_as_file), 3),
+    "a link has the name within": (_swap_within, 2),
+    "the name within is not of an owner": (_with_years(lambda left: left.rename(left.with_name("x"))), 3),
+    "others may open it": (_with_years(lambda left: left.parent.chmod(0o750)), 3),
+    "beside the name within is another": (
+        lambda left, mine: shutil.copytree(mine, left.parent / "thesis"),
+        4,
+    ),
 }
 
 
 @pytest.mark.parametrize("case", LAID)
 @pytest.mark.threat
-def test_what_is_not_noted_as_ours_is_left_alone(tmp_path: Path, notes: Path, mine: Path, case: str) -> None:
+def test_what_nothing_in_it_shows_as_ours_is_left_alone(tmp_path: Path, mine: Path, case: str) -> None:
     lay, years = LAID[case]
-    lay(killed(mine.parent), mine, notes)
+    lay(killed(mine.parent), mine)
     for _ in range(2):
         with scratch_folder(mine.parent) as folder:
             (folder / "file").touch()
-        assert not folder.exists(), "what a process has made itself it removes all the same"
+        assert not folder.parent.exists(), "what a process has made itself it removes all the same"
     assert _years(tmp_path / "shared") == years
 
 
 @pytest.mark.threat
-def test_a_folder_of_another_user_is_left_alone(notes: Path, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_left_alone(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left, me = killed(mine.parent), os.getuid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: me + 1)
         remove_left(mine.parent)
     assert left.exists()
     remove_left(mine.parent)
-    assert (left.exists(), [*notes.iterdir()]) == (False, [])
+    assert not left.parent.exists()
 
 
 @pytest.mark.parametrize("taken", ["mine", "copy"])
 @pytest.mark.threat
-def test_who_has_taken_the_name_of_a_folder_meanwhile_loses_nothing(
-    tmp_path: Path, notes: Path, mine: Path, taken: str
-) -> None:
-    del notes
+def test_who_has_taken_the_name_of_a_folder_meanwhile_loses_nothing(tmp_path: Path, mine: Path, taken: str) -> None:
     with scratch_folder(mine.parent) as folder, written_by_rename(mine.parent / "x.sif") as partial:
         (folder / "file").write_text("ours")
         partial.write_text("whole")
-        folder.rename(tmp_path / "elsewhere")
-        (mine if taken == "mine" else shutil.copytree(mine, mine.with_name("copy"))).rename(folder)
+        folder.parent.rename(tmp_path / "elsewhere")
+        (mine if taken == "mine" else shutil.copytree(mine, mine.with_name("copy"))).rename(folder.parent)
     assert _years(tmp_path) == (2 if taken == "mine" else 4)
     assert [*(tmp_path / "elsewhere").iterdir()] == [], "what was ours is gone, wherever it is"
     assert (mine.parent / "x.sif").read_text() == "whole"
@@ -376,8 +303,7 @@ def test_who_has_taken_the_name_of_a_folder_meanwhile_loses_nothing(
 
 @pytest.mark.parametrize("kind", ["tree", "files"])
 @pytest.mark.threat
-def test_a_cache_sweeps_only_what_an_entry_has(tmp_path: Path, notes: Path, mine: Path, kind: str) -> None:
-    del notes
+def test_a_cache_sweeps_only_what_an_entry_has(tmp_path: Path, mine: Path, kind: str) -> None:
     cache = LayerCache(mine.parent)
     gone = mine.parent / f".{'0' * 64}.1"
     mine.rename(gone)
@@ -435,7 +361,7 @@ def test_a_folder_that_takes_the_place_of_a_module_meanwhile_is_put_back(
 
     @contextmanager
     def swapped(parent: Path, prefix: str) -> Iterator[Path]:
-        with own_folder.own_folder(parent, prefix) as folder:
+        with own_folder(parent, prefix) as folder:
             home.rename(tmp_path / "elsewhere")
             mine.rename(home)
             yield folder
@@ -459,4 +385,4 @@ def test_only_one_module_makes_and_removes_folders_where_others_may_write() -> N
     package = Path(lumiimg.__file__).parent
     removing = re.compile(r"\b(rmtree|mkdtemp|TemporaryDirectory|remove_tree)\(")
     found = {str(path.relative_to(package)) for path in package.rglob("*.py") if removing.search(path.read_text())}
-    assert found == {"engine/own_folder.py", *INSIDE}
+    assert found == {"engine/workspace.py", *INSIDE}

@@ -138,7 +138,6 @@ READ_DIRECTLY = {
     "build/changes.py": "its own notes, in a folder that nobody else can enter, and what `open_file` opened",
     "build/venv_inside.py:_copy_scripts": "in a container, by the image's Python, which has no lumiimg",
     "cluster/trial/folder.py:alone": "a lock, of which nothing is read",
-    "engine/own_folder.py": "the same in a folder that is open",
     "engine/namespaces": "devices and tables of the kernel, and /etc/subuid",
     "image/sif_writer.py:write_front": "the image that it has just written",
     "nccl/sources.py:blocks": "a pipe that the user named, as a log",

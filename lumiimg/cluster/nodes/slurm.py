@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO
 
 import lumiimg
-from lumiimg.engine.own_folder import own_folder
 from lumiimg.engine.process import Completed, run, which
+from lumiimg.engine.workspace import own_folder
 from lumiimg.errors import BadInputError, MissingHereError, UndecidedError, one_line
 
 _ASK_TIMEOUT_S = 30.0

@@ -20,7 +20,7 @@ from lumiimg.definition.docker.recognition import Recognised, recognise
 from lumiimg.definition.docker.script import FOLDERS, SHELL_NAME, LeftOut, comment, layer_arguments, script_of
 from lumiimg.definition.docker.steps import BuildPath, Declared, follow
 from lumiimg.definition.text import DefinitionError, checked_body
-from lumiimg.engine.own_folder import own_folder
+from lumiimg.engine.workspace import own_folder
 from lumiimg.errors import BadInputError, FailedError, one_line
 from lumiimg.findings import NO_ADVICE, Advice
 from lumiimg.resolve.request import words_of
