@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.age import OLD_AFTER_DAYS
 from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.drivers import OLD_AFTER_DAYS
 from lumiimg.catalog.ledger import status_of
 from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations

@@ -31,7 +31,8 @@ from tools.compatibility import HOME
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from lumiimg.catalog.layers import Layer, Release
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.releases import Release
     from lumiimg.resolve.lock_file import LockedEntry, LockFile
 
 HEAD = "# How far each base and release was tried. Written by `make rehearse` and `python -m tools.ledger`, never by hand.\n"

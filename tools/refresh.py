@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.catalog.layers import Layer, Release
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.releases import Release
     from lumiimg.fetch.mirrors import Mirrors
 
 MOST = 8

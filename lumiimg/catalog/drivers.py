@@ -1,8 +1,12 @@
-"""What is known of a GPU driver: the releases of ROCm that it serves, each fact with its date and its rank."""
+"""What is known of a GPU driver: the releases of ROCm that it serves, each fact with its rank and its date.
+
+A fact that is old is a note (docs/decisions/0029).
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import os
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -12,8 +16,10 @@ from msgspec import Struct, field
 
 from lumiimg.catalog.needs import Need
 from lumiimg.decode import Text, matching, read_toml, refuse
+from lumiimg.errors import BadInputError
 
-_TABLE = Path(__file__).with_name("drivers.toml")
+OLD_AFTER_DAYS = 90
+"""A site updates driver and network two or three times a year; packages come faster."""
 _Release = Annotated[str, matching(r"[0-9]{1,3}(\.[0-9]{1,3}){1,2}", "a release of ROCm like 7.2")]
 _Version = Annotated[str, matching(r"[0-9]{1,3}(\.[0-9]{1,9}){1,3}", "a version of the driver like 6.3.60300")]
 _Kernel = Annotated[str, matching(r"[A-Za-z0-9_.+~-]{1,100}", "a release of a kernel, as `uname -r` prints it,")]
@@ -78,11 +84,13 @@ class SiteDriver(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         needs = {"rocm": self.rocm, "doubtful": self.doubtful}
-        what = "should be releases of ROCm: 'rocm>=6.1,<7.1'"
-        faults = {key: what for key, need in needs.items() if need and not (need.component == "rocm" and need.versions)}
-        if bool(self.doubtful) != bool(self.trouble):
-            faults["trouble"] = "says what is known of `doubtful`: one needs the other"
-        refuse(faults)
+        wrong = {key for key, need in needs.items() if need and not (need.component == "rocm" and need.versions)}
+        refuse(
+            {
+                **dict.fromkeys(wrong, "should be releases of ROCm: 'rocm>=6.1,<7.1'"),
+                "trouble": bool(self.doubtful) != bool(self.trouble) and "is of `doubtful`: one needs the other",
+            }
+        )
 
     @property
     def serves(self) -> str:
@@ -107,17 +115,34 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def driver_releases() -> tuple[DriverRelease, ...]:
-    """Return the releases of AMD's driver of which it is known what they serve."""
-    return read_toml(_TABLE, _Table).drivers
+def _releases() -> tuple[DriverRelease, ...]:
+    return read_toml(Path(__file__).with_suffix(".toml"), _Table).drivers
 
 
 def release_of(module: str) -> DriverRelease | None:
     """Return the release of the driver by the version of its kernel module."""
-    return next((one for one in driver_releases() if module in one.modules), None)
+    return next((one for one in _releases() if module in one.modules), None)
 
 
 def modules_of(version: str) -> tuple[str, ...]:
     """Return what `/sys/module/amdgpu/version` may say of a driver: the version itself, or that of AMD's release."""
-    of_release = (one.modules for one in driver_releases() if f"{version}.".startswith(f"{one.release}."))
+    of_release = (one.modules for one in _releases() if f"{version}.".startswith(f"{one.release}."))
     return (version, *(module for modules in of_release for module in modules))
+
+
+def today(not_before: dt.date = dt.date.min) -> dt.date:
+    """Return the day by which facts are old; LUMIIMG_TODAY answers as on another.
+
+    `not_before` is a day that has been: a clock that is behind it would make old facts new. Raises BadInputError.
+    """
+    text = os.environ.get("LUMIIMG_TODAY")
+    try:
+        return dt.date.fromisoformat(text) if text else max(not_before, dt.datetime.now(dt.UTC).date())
+    except ValueError as error:
+        raise BadInputError(f"not a valid date: {text!r:.40}", where="LUMIIMG_TODAY", hint="2026-11-24") from error
+
+
+def age_of(date: dt.date, not_before: dt.date = dt.date.min) -> str | None:
+    """Return the age of what counts as old, in words; None for what does not. Raises BadInputError as `today`."""
+    days = (today(not_before) - date).days
+    return f"of {date}, {days} days old" if days > OLD_AFTER_DAYS else None

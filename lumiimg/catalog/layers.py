@@ -6,18 +6,15 @@ import datetime as dt
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Struct, field, structs
-from packaging.requirements import InvalidRequirement, Requirement
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.needs import Need
-from lumiimg.catalog.templates import expand, unknown_placeholder
-from lumiimg.catalog.unlisted import Unlisted
+from lumiimg.catalog.releases import Release, Unlisted, unknown_placeholder
 from lumiimg.decode import AnyText, DecodeError, Sha256, Text, matching, read_text, read_toml, refuse
 
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
@@ -27,7 +24,6 @@ NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 OWN_FILES = ("layer.toml", "post.sh", "test.sh")
 """What the folder of a layer has under these names is never a file for its script, or shared."""
-PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[a-z0-9,._-]{1,99}\])?==[0-9][A-Za-z0-9.+!_-]{0,63}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{0,99}")
 """Of Debian; debootstrap takes no option for one."""
@@ -41,14 +37,11 @@ AGENTS = ("debootstrap", "docker", "localimage")
 RESERVED = frozenset(
     {"PATH", "HOME", "IFS", "MAKEFLAGS", "LAYER_FILES", "KEPT", "LD_LIBRARY_PATH", "LD_PRELOAD", "BASH_ENV"}
 )
-_NET_APIS = frozenset({"net-api", "net-api-oldest"})
-_NET_API = re.compile(r"[0-9]{1,2}")
 _Name = Annotated[str, matching(NAME.pattern, "a name of lower-case letters, digits, dots and dashes")]
 _File = Annotated[
     str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", "a plain file name of letters, digits, dots and dashes")
 ]
 _Variable = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "a name of a variable")]
-_Pin = Annotated[str, matching(PIN.pattern, "a distribution in one version, such as 'torch==2.9.1+rocm6.4',")]
 _Package = Annotated[str, matching(PACKAGE.pattern, "a name of a package")]
 _Agent = Annotated[str, matching("|".join(AGENTS), f"one of {', '.join(AGENTS)}")]
 _Rule = Annotated[str, matching("|".join(RULES), f"one of {', '.join(RULES)}")]
@@ -156,46 +149,6 @@ class ImageNames(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         refuse({key: unknown_placeholder(text, groups, "a group of the pattern") for key, text in texts.items()})
 
 
-class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One version of what a layer puts in, with what only this version needs and has."""
-
-    version: Text
-    """Of it."""
-    date: dt.date | None = None
-    """When it was uploaded, ISO 8601; null where the index does not say."""
-    requires: tuple[Need, ...] = ()
-    """What must be below it. As `name>=1.2`."""
-    expects: tuple[Need, ...] = ()
-    """What its own project builds it with: another is refused, and one that is not known is a doubt."""
-    has: Mapping[str, Text] = {}
-    """Versions of components that it brings, by component."""
-    arguments: Mapping[str, AnyText] = {}
-    """Values of the layer's arguments that belong to it."""
-    gpus: tuple[str, ...] = ()
-    """What its source has code for, where that is known."""
-    wheels: tuple[_Pin, ...] = ()
-    """Python distributions, each pinned: `torch==2.9.1+rocm6.4`."""
-    indexes: tuple[str, ...] = ()
-    """Where they are looked for, each project in the first that has it; none: where their requirements are."""
-    without: tuple[str, ...] = ()
-    """Python distributions that are left out, whoever requires them."""
-    unused: tuple[str, ...] = ()
-    """Sources of the layer that it is not built from."""
-    doubts: tuple[str, ...] = ()
-    """What was seen against it when it was read, each a clause."""
-    source: Text
-    """What was read."""
-    read: dt.date | None = None
-    """The day on which it was read, ISO 8601."""
-    derived: str | None = None
-    """The release whose facts were taken for it, as its own could not be read."""
-
-    @property
-    def is_unlisted(self) -> bool:
-        """Whether nobody wrote it down: it was read, or derived."""
-        return self.read is not None or self.derived is not None
-
-
 class KnownTrouble(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A combination that is known to give trouble."""
 
@@ -265,58 +218,42 @@ class _LayerFile(LayerFacts, frozen=True, kw_only=True):
     environment: _Environment = _Environment()
 
     def __post_init__(self) -> None:
-        versions = dict(self._versions())
-        refuse(dict(chain(self._kind_faults(), self._template_faults(versions), self._row_faults(versions))))
-
-    def _kind_faults(self) -> Iterator[tuple[str, str]]:
+        of_bases = {
+            "bootstrap": self.bootstraps,
+            "variant": self.variants,
+            "include": self.include,
+            "named": self.named,
+        }
+        faults: dict[str, str | None] = {}
         if self.kind == "layer":
-            of_bases = {"bootstrap": self.bootstraps, "variant": self.variants, "include": self.include}
-            found = [*(key for key, there in of_bases.items() if there), *(["named"] if self.named else [])]
-            yield from ((key, "is not known in a layer: it is for bases") for key in found)
+            faults = {key: "is not known in a layer: it is for bases" for key, there in of_bases.items() if there}
         elif bool(self.bootstraps) == bool(self.variants):
-            yield "kind", "is 'base': a base needs [[bootstrap]], or, as a family of bases, [[variant]]"
-        names = [variant.name for variant in self.variants]
-        for at, name in enumerate(names):
-            if name in names[:at]:
-                yield f"variant[{at}].name", f"is {name!r}: the base {name!r} is there twice"
-        for name in {*self.files} & {*self.lib}:
-            yield "lib", f"names {name!r}, which is in `files`, too"
-        for key, own in (("files", self.files), ("lib", self.lib)):
-            yield from ((key, f"names {name!r}, which each layer has of its own") for name in own if name in OWN_FILES)
+            faults["kind"] = "is 'base': a base needs [[bootstrap]], or, as a family of bases, [[variant]]"
+        if twice := next((name for name in self.lib if name in {*self.files, *OWN_FILES}), None):
+            faults["lib"] = f"names {twice!r}, which is a file of the layer's own"
+        if own := next((name for name in self.files if name in OWN_FILES), None):
+            faults["files"] = f"names {own!r}, which each layer has of its own"
+        refuse(faults | self._faults_of_texts() | self._faults_of_releases())
 
-    def _template_faults(self, versions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong with texts in which {NAME} stands for an argument."""
-        packages = {f"packages[{at}]": text for at, text in enumerate(self.packages)}
-        texts = {**packages, **versions}
-        texts |= {f"environment.set.{name}": value for name, value in self.environment.set.items()}
-        texts |= {f"environment.prepend.{name}": value for name, value in self.environment.prepend.items()}
+    def _faults_of_texts(self) -> dict[str, str | None]:
+        """Return what is wrong with texts in which {NAME} stands for an argument, by key; None where nothing is."""
+        rows = {"": self.has, **{f"variant[{at}].": variant.has for at, variant in enumerate(self.variants)}}
+        texts = {f"{row}has.{name}": text for row, has in rows.items() for name, text in has.items()}
+        texts |= {f"packages[{at}]": text for at, text in enumerate(self.packages)}
+        texts |= {f"environment.set.{name}": text for name, text in self.environment.set.items()}
+        texts |= {f"environment.prepend.{name}": text for name, text in self.environment.prepend.items()}
         for name, source in self.sources.items():
             texts |= {f"sources.{name}.{key}": getattr(source, key) for key in ("url", "file", "key")}
-        unknown = {key: fault for key, text in texts.items() if (fault := unknown_placeholder(text, self.arguments))}
-        yield from unknown.items()
-        for key in packages.keys() - unknown.keys():
-            try:
-                Requirement(expand(packages[key], dict.fromkeys(self.arguments, "1")))
-            except InvalidRequirement:
-                yield key, f"is {packages[key]!r}, which is not a valid requirement"
+        return {key: unknown_placeholder(text, self.arguments) for key, text in texts.items()}
 
-    def _versions(self) -> Iterator[tuple[str, str]]:
-        """Yield key and text of each version that this, a release or a member has."""
-        yield from ((f"has.{name}", text) for name, text in self.has.items())
-        rows = [(f"release[{at}]", row.has) for at, row in enumerate(self.releases)]
-        rows += [(f"variant[{at}]", row.has) for at, row in enumerate(self.variants)]
-        yield from ((f"{row}.has.{name}", text) for row, has in rows for name, text in has.items())
-
-    def _row_faults(self, versions: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
-        for key, text in versions.items():
-            if key.rpartition(".")[2] in _NET_APIS and not _NET_API.fullmatch(text):
-                yield key, f"is {text!r}; the number of an API of RCCL's net plugins is needed: '12'"
+    def _faults_of_releases(self) -> dict[str, str | None]:
+        faults: dict[str, str | None] = {}
         for at, row in enumerate(self.releases):
-            yield from ((f"release[{at}].{key}", what) for key, what in row_faults(row, self.arguments).items())
-            for name in {*row.unused} - self.sources.keys():
-                yield f"release[{at}].unused", f"names {name!r}, which is not a source of this layer"
-        if self.unlisted is not None:
-            yield from ((f"unlisted.{key}", what) for key, what in self.unlisted.faults(self.arguments).items())
+            faults |= {f"release[{at}].{key}": what for key, what in row.faults(self.arguments).items()}
+            if unknown := {*row.unused} - self.sources.keys():
+                faults[f"release[{at}].unused"] = f"names {min(unknown)!r}, which is not a source of this layer"
+        of_rule = self.unlisted.faults(self.arguments) if self.unlisted else {}
+        return faults | {f"unlisted.{key}": what for key, what in of_rule.items()}
 
 
 class Layer(LayerFacts, frozen=True, kw_only=True):
@@ -399,13 +336,6 @@ def read_layer(folder: Path) -> Layer:
         post=post,
         test=tests[0] if tests else None,
     )
-
-
-def row_faults(release: Release, arguments: Collection[str]) -> Mapping[str, str]:
-    """Return what is wrong with a row of a layer that has these arguments, by key."""
-    known = ", ".join(arguments) or "none"
-    found = dict.fromkeys(release.arguments, f"is not an argument of this layer; known: {known}")
-    return {f"arguments.{name}": what for name, what in found.items() if name not in arguments}
 
 
 def own_values(layer: Layer, release: Release | None) -> dict[str, str]:

@@ -10,15 +10,15 @@ import datetime as dt
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from msgspec import Struct, field
 
-from lumiimg.catalog.layers import Layer, Reach, Release, Status, own_values
-from lumiimg.catalog.templates import expand
+from lumiimg.catalog.layers import Layer, Reach, Status, own_values
+from lumiimg.catalog.releases import Release, expand
 from lumiimg.decode import Text, matching, read_toml, read_whole, refuse
 
 LEDGER = Path(__file__).with_suffix(".toml")
@@ -117,12 +117,15 @@ def status_of(layer: Layer, release: Release | None = None) -> Status:
     """
     if release is not None and release.is_unlisted:
         return "derived" if release.derived else "read"
-    return max((trial.reach for trial in trials_of(layer, release)), key=REACHES.index, default=REACHES[0])
+    return _furthest(trials_of(layer, release))
 
 
 def furthest(layer: Layer) -> Reach:
     """Return the status of a layer; of several releases, or members, that of the one that got furthest."""
-    trials = (trial for row in rows_of(layer) for trial in trials_of(*row))
+    return _furthest(trial for row in rows_of(layer) for trial in trials_of(*row))
+
+
+def _furthest(trials: Iterable[Trial]) -> Reach:
     return max((trial.reach for trial in trials), key=REACHES.index, default=REACHES[0])
 
 

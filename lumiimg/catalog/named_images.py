@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import structs
 
 from lumiimg.catalog.layers import Bootstrap, Layer
-from lumiimg.catalog.templates import expand
+from lumiimg.catalog.releases import expand
 
 
 def name_of_image(text: str) -> str:

@@ -31,7 +31,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Place(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where members of a Unix group have room; `{user}` and `{group}` stand for names."""
+    """Where members of a Unix group have room: `…/{group}/{user}/NAME`."""
 
     machine: Text
     group: re.Pattern[str]
@@ -107,49 +107,38 @@ def open_to_others(cache: Path) -> str | None:
 def default_cache(environment: Mapping[str, str], places: Path = _PLACES) -> Path:
     """Return where layers are kept if nobody says: with a project that has room, else below $HOME.
 
-    Of several projects it is the one that has a cache already, else the last, which has the highest number. All of a
+    Of several projects it is one that has a cache already, else the last, which has the highest number. All of a
     project may write there, and layers from a cache are not asked where they are from: the folder is made here, for
     this user alone, and one that somebody else made, or may write to, is passed over.
     """
     if named := environment.get("XDG_CACHE_HOME"):
         return Path(named) / "lumiimg"
-    found = [path for place in read_toml(places, _Places).places for path in _paths(place)]
-    there = [path for path in found if os.path.lexists(path[0] / path[1])]
-    missing = [path for path in reversed(found) if path not in there]
-    fallback = Path(environment.get("HOME", "/")) / ".cache" / "lumiimg"
-    return next((above / below for above, below in (*there, *missing) if _is_ours(above, below)), fallback)
+    found = [path for place in read_toml(places, _Places).places for path in _caches(place)]
+    found.reverse()
+    found.sort(key=lambda path: not os.path.lexists(path))
+    return next(filter(_is_ours, found), Path(environment.get("HOME", "/")) / ".cache" / "lumiimg")
 
 
-def _is_ours(above: Path, below: str) -> bool:
-    """Make the folders of a path below `above`, and tell whether they are this user's, and nobody else may write."""
-    *parents, last = Path(below).parts
+def _caches(place: _Place) -> Iterator[Path]:
+    """Yield paths of caches where what is above the user's own folder is there and may be written."""
+    for group in sorted(filter(place.group.fullmatch, _groups()), key=lambda name: (len(name), name)):
+        path = Path(place.path.format(group=group, user=_user()))
+        if os.access(path.parents[1], os.W_OK | os.X_OK):
+            yield path
+
+
+def _is_ours(cache: Path) -> bool:
+    """Make a cache and the folder above it, and tell whether they are this user's, and nobody else may write."""
     try:
-        for name in parents:
-            above /= name
-            _made(above, 0o755)
-        seen = _made(above / last, 0o700)  # what is made in it may be open to the group, as by umask 0007 on LUMI
+        for folder, mode in ((cache.parent, 0o755), (cache, 0o700)):  # what is in the first may be open to the group
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode)
+            seen = folder.lstat()
+            if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
+                return False
     except OSError:
         return False
     return not seen.st_mode & 0o022
-
-
-def _made(folder: Path, mode: int) -> os.stat_result:
-    """Make a folder unless it is there. Raises OSError for a symlink, and for one of somebody else."""
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode)
-    seen = folder.lstat()
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
-        raise PermissionError(folder)
-    return seen
-
-
-def _paths(place: _Place) -> Iterator[tuple[Path, str]]:
-    """Yield folders that are there and may be written, each with the path of a cache below it."""
-    above, user, below = place.path.partition("{user}")
-    for name in sorted(filter(place.group.fullmatch, _groups()), key=lambda name: (len(name), name)):
-        folder = above.replace("{group}", name)
-        if os.access(folder, os.W_OK | os.X_OK):
-            yield Path(folder), f"{user}{below}".replace("{user}", _user()).replace("{group}", name)
 
 
 def _groups() -> Iterator[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lumiimg.catalog.age import age_of
+from lumiimg.catalog.catalogue import Catalogue, Recipe
+from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.ledger import Trial, furthest, rows_of, status_of, trials_of
 from lumiimg.catalog.sites import Site, find_site, site_names
 from lumiimg.decode import DecodeError
@@ -14,8 +14,8 @@ from lumiimg.decode import DecodeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from lumiimg.catalog.catalogue import Catalogue, Recipe
-    from lumiimg.catalog.layers import Layer, LayerSource, Reach, Release, Status
+    from lumiimg.catalog.layers import LayerSource, Reach, Status
+    from lumiimg.catalog.releases import Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,6 @@ class CatalogueEntry:
     not state it."""
     summary: str
     """One sentence; of a broken one, its fault."""
-    old: str | None
-    """Of a site, what is old of what is known, and how old; null where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,37 +79,26 @@ def shown_layer(layer: Layer) -> ShownLayer:
 def listing_of(catalogue: Catalogue, environment: Mapping[str, str]) -> Listing:
     """Return every base, layer, recipe and site; what cannot be read is there with its fault."""
     entries: list[CatalogueEntry] = []
-    readers: tuple[tuple[Iterable[str], Callable[[str], CatalogueEntry]], ...] = (
-        (catalogue.layer_names(), lambda name: _of_layer(catalogue.entry(name))),
-        (catalogue.recipe_names(), lambda name: _of_recipe(catalogue.recipe(name))),
-        (site_names(environment), lambda name: _of_site(name, find_site(name, environment))),
+    readers: tuple[tuple[Iterable[str], Callable[[str], Layer | Recipe | Site]], ...] = (
+        (catalogue.layer_names(), catalogue.entry),
+        (catalogue.recipe_names(), catalogue.recipe),
+        (site_names(environment), lambda name: find_site(name, environment)),
     )
     for names, read in readers:
         for name in names:
             try:
-                entries.append(read(name))
+                entries.append(_entry(read(name)))
             except DecodeError as error:
-                entries.append(CatalogueEntry("broken", name, "broken", str(error), None))
+                entries.append(CatalogueEntry("broken", name, "broken", str(error)))
     return Listing(tuple(entries))
 
 
-def _of_layer(layer: Layer) -> CatalogueEntry:
-    return CatalogueEntry(layer.kind, layer.name, furthest(layer), layer.summary, None)
-
-
-def _of_recipe(recipe: Recipe) -> CatalogueEntry:
-    summary = f"{recipe.summary} ({' + '.join((recipe.base, *recipe.add))})"
-    return CatalogueEntry("recipe", recipe.name, "", summary, None)
-
-
-def _of_site(name: str, site: Site) -> CatalogueEntry:
-    return CatalogueEntry("site", name, site.status or "", site.title, _age_of_site(site))
-
-
-def _age_of_site(site: Site) -> str | None:
-    """Return what is old of what is known of a machine, each by its newest fact."""
-    facts = {"network": site.fabric.date} if site.fabric else {}
-    if site.driver is not None:
-        facts["driver"] = max(site.driver.date, *(one.date for one in site.driver.evidence), dt.date.min)
-    ages = [f"{name} {old}" for name, date in facts.items() if (old := age_of(date, site.date))]
-    return f"what is known of it is old: {'; '.join(ages)}" if ages else None
+def _entry(found: Layer | Recipe | Site) -> CatalogueEntry:
+    match found:
+        case Layer():
+            return CatalogueEntry(found.kind, found.name, furthest(found), found.summary)
+        case Recipe():
+            parts = " + ".join((found.base, *found.add))
+            return CatalogueEntry("recipe", found.name, "", f"{found.summary} ({parts})")
+        case Site():
+            return CatalogueEntry("site", found.name, found.status or "", found.title)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from lumiimg.catalog.layers import Argument, Layer, Release, own_values
-from lumiimg.catalog.templates import placeholders
+from lumiimg.catalog.layers import Argument, Layer, own_values
+from lumiimg.catalog.releases import Release, placeholders
 
 LONGEST = 4096
 """Characters of a value: beyond 128 KiB no program starts with it among its variables."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from packaging.utils import canonicalize_name
 
-from lumiimg.catalog.templates import expand
+from lumiimg.catalog.releases import expand
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.fetch.http import ReplacedError
 from lumiimg.fetch.registry import resolve_image

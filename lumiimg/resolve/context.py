@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.catalog.layers import Layer, Release
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.releases import Release
     from lumiimg.catalog.sites import Site
     from lumiimg.fetch.http import Http
     from lumiimg.resolve.lock_file import LockFile

@@ -16,8 +16,7 @@ from msgspec import structs
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from lumiimg.catalog.age import age_of
-from lumiimg.catalog.drivers import Rank, SiteDriver, modules_of, release_of
+from lumiimg.catalog.drivers import Rank, SiteDriver, age_of, modules_of, release_of
 from lumiimg.catalog.needs import Need, version_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.catalog.templates import expand
+from lumiimg.catalog.releases import expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.files import open_regular

@@ -17,9 +17,8 @@ from msgspec import structs
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from lumiimg.catalog.layers import Bootstrap, Layer, Release, row_faults
+from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.catalog.needs import version_of
-from lumiimg.catalog.templates import unknown_placeholder
 from lumiimg.decode import LONG_FAULT
 from lumiimg.errors import BadInputError, LumiimgError, RefusedError, shortened
 from lumiimg.fabric.path import Fabric
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.releases import Release
     from lumiimg.resolve.request import Request
 
 _SHOWN = 5
@@ -180,8 +180,6 @@ def _row_faults(row: Release, layer: Layer) -> Iterator[str]:
         yield "it is not of a release that was read from a package index"
     if version_of(row.version) is None:
         yield f"{shortened(row.version)!r} is not a version"
-    for key, what in row_faults(row, layer.arguments).items():
-        yield f"{key} {what}"
     for name in sorted(row.arguments.keys() - (rule.arguments.keys() if rule else set())):
         yield f"arguments.{name} is not for a package index to say"
     for key in ("unused", "without"):
@@ -197,9 +195,7 @@ def _row_faults(row: Release, layer: Layer) -> Iterator[str]:
             Requirement(pin)
         except InvalidRequirement:
             yield f"{shortened(pin)!r} is not a pin"
-    for name, text in row.has.items():
-        if unknown := unknown_placeholder(text, layer.arguments, "an argument of this layer"):
-            yield f"has.{shortened(name)} {unknown}"
+    yield from (f"{shortened(key)} {what}" for key, what in row.faults(layer.arguments).items() if what)
 
 
 def _wheels_of(document: LockFile) -> dict[str, tuple[LockedSource, ...]]:

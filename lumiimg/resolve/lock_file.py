@@ -25,7 +25,8 @@ import tomli_w
 from msgspec import Meta, Struct
 
 from lumiimg import __version__
-from lumiimg.catalog.layers import AGENTS, NAME, Release
+from lumiimg.catalog.layers import AGENTS, NAME
+from lumiimg.catalog.releases import Release
 from lumiimg.decode import AnyText, DecodeError, Sha256, Text, decode_toml, encode, read_text
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric

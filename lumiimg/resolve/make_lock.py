@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.layers import SHA256, Layer, LayerSource, Release
+from lumiimg.catalog.layers import SHA256, Layer, LayerSource
 from lumiimg.catalog.needs import version_of
-from lumiimg.catalog.templates import expand
+from lumiimg.catalog.releases import Release, expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import validated_url

@@ -14,11 +14,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from lumiimg.catalog.age import today
-from lumiimg.catalog.layers import PIN, Layer, Release
+from lumiimg.catalog.drivers import today
 from lumiimg.catalog.needs import NO_VERSION, Need, version_of
-from lumiimg.catalog.templates import expand, placeholders
-from lumiimg.catalog.unlisted import FILE, METADATA, PROJECT, ReadFact, Unlisted
+from lumiimg.catalog.releases import FILE, METADATA, PIN, PROJECT, ReadFact, Release, Unlisted, expand, placeholders
 from lumiimg.errors import FailedError
 from lumiimg.fetch.deadline import Bounds
 from lumiimg.fetch.http import require_tls_or_digest
@@ -28,6 +26,7 @@ from lumiimg.resolve.source_archive import read_texts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from lumiimg.catalog.layers import Layer
     from lumiimg.fetch.http import Http
 
 _VALUE = re.compile(r"[!-~](?:[ -~]{0,398}[!-~])?")

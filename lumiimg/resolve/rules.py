@@ -5,12 +5,13 @@ Layers (rule 6) and torch (rule 5) are matched when the stack is put together (s
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.age import age_of
+from lumiimg.catalog.drivers import age_of
 from lumiimg.catalog.needs import version_of
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 FIRST_WITH_CXI = "1.21"
 CXI = "libfabric NEWS: prov/cxi from 1.21.0 on"
+_NET_API = re.compile(r"[0-9]{1,2}")
 _RCCL_TABLE = "lumiimg/fabric/rccl.toml: RCCL and NCCL run and read by release"
 
 
@@ -176,7 +178,7 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
     if "net-api" not in stack.offers:
         return None
     plugin = stack.offers["net-api"].by
-    if newest is None:
+    if newest is None or not all(map(_NET_API.fullmatch, (newest, oldest or newest))):
         because = "which versions of the net API it exports is not known: it is built from another source than usual"
         have = f"{plugin} (net API not known)"
         return RuleResult("plugin-abi", RuleOutcome.UNKNOWN, "a net API that RCCL takes", have, because, _RCCL_TABLE)

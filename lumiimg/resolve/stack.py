@@ -10,12 +10,13 @@ from packaging.specifiers import SpecifierSet
 
 from lumiimg.catalog.ledger import status_of
 from lumiimg.catalog.needs import NOT_PYTHON
-from lumiimg.catalog.templates import expand, placeholders
+from lumiimg.catalog.releases import expand, placeholders
 from lumiimg.resolve.arguments import values_of
 
 if TYPE_CHECKING:
-    from lumiimg.catalog.layers import KnownTrouble, Layer, Release, Status
+    from lumiimg.catalog.layers import KnownTrouble, Layer, Status
     from lumiimg.catalog.needs import Need
+    from lumiimg.catalog.releases import Release
     from lumiimg.inventory.components import Inventory
 
 PLUGIN = "aws-ofi-nccl"

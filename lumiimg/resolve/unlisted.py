@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lumiimg.catalog.layers import Layer, Release
 from lumiimg.catalog.needs import NO_VERSION, exact_version, version_of
-from lumiimg.catalog.templates import placeholders
+from lumiimg.catalog.releases import Release, placeholders
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.fetch.mirrors import general_index
 from lumiimg.resolve.context import FoundReleases
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    from lumiimg.catalog.unlisted import Unlisted
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.releases import Unlisted
     from lumiimg.resolve.context import PlanContext
 
 _NEAREST = 3

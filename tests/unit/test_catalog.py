@@ -56,7 +56,10 @@ BAD = {
         LAYER + '[arguments.A]\ndefault = ""\nhelp = "h"\npattern = "a{99999999999999999999999}"\n',
         ["is not a valid regular expression"],
     ),
-    "placeholder of nothing": (LAYER + '[environment.set]\nA = "{NOPE}"\n', ["{NOPE}", "no argument"]),
+    "placeholder of nothing": (
+        LAYER + '[environment.set]\nA = "{NOPE}"\n',
+        ["holds {NOPE}, which is not an argument of this layer; known: none"],
+    ),
     "bad variable": (
         LAYER + '[environment.set]\n"A B" = "x"\n',
         ["'environment.set.A B' is 'A B'; a name of a variable"],
@@ -68,15 +71,6 @@ BAD = {
         ["'bootstrap' is not known in a layer"],
     ),
     "wrong agent": (BASE.replace('"docker"', '"yum"'), ["'bootstrap[0].agent' is 'yum'", "debootstrap, docker"]),
-    "API of an argument": (
-        LAYER + '[has]\nnet-api = "{V}"\n[arguments.V]\ndefault = "12"\nhelp = "h"\n',
-        ["'has.net-api' is '{V}'", "needed: '12'"],
-    ),
-    "twice the same member": (
-        LAYER.replace('"layer"', '"base"', 1)
-        + '[[variant]]\nname = "a"\nsummary = "s"\nagent = "docker"\nfrom = "x"\n' * 2,
-        ["the base 'a' is there twice"],
-    ),
     "digest too short": (
         LAYER + '[sources.a]\nurl = "https://x"\nfile = "a"\nkey = "a"\nsource = "s"\n[sources.a.sha256]\na = "12"\n',
         ["'sources.a.sha256.a'", "64 hexadecimal digits"],
@@ -109,12 +103,15 @@ BAD = {
     "a row of what there is not": (
         LAYER + '[[release]]\nversion = "1"\narguments = { A = "1" }\nunused = ["a"]\nsource = "s"\n',
         [
-            "key 'release[0].arguments.A' is not an argument of this layer; known: none",
+            "key 'release[0].arguments.A' is not an argument of this layer",
             "key 'release[0].unused' names 'a', which is not a source of this layer",
         ],
     ),
     "a shared file that there is not": (LAYER + 'lib = ["nothing.sh"]\n', ["nothing.sh of `lib` is not there: "]),
-    "twice the same file": (LAYER + 'files = ["a"]\nlib = ["a"]\n', ["key 'lib' names 'a', which is in `files`, too"]),
+    "twice the same file": (
+        LAYER + 'files = ["a"]\nlib = ["a"]\n',
+        ["key 'lib' names 'a', which is a file of the layer's own"],
+    ),
     "not TOML": ("kind = \n", ["is not TOML", "line 1"]),
 }
 

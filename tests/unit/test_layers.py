@@ -15,8 +15,8 @@ from packaging.version import Version
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import own_values, read_layer
+from lumiimg.catalog.releases import expand
 from lumiimg.catalog.sites import find_site
-from lumiimg.catalog.templates import expand
 from lumiimg.decode import DecodeError
 from lumiimg.definition.text import checked_body
 from lumiimg.resolve.lock import layer_digest

@@ -6,17 +6,21 @@ import datetime as dt
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.catalog import ledger
-from lumiimg.catalog.layers import Layer, Reach, Release, read_layer
+from lumiimg.catalog.layers import Layer, Reach, read_layer
 from lumiimg.catalog.ledger import LEDGER, Trial, content_of, read_ledger
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from tests.shared.layer_builder import LAYER, SITE, MakeLayer
 from tests.shared.programs import unwrapped
 from tools import ledger as tool
+
+if TYPE_CHECKING:
+    from lumiimg.catalog.releases import Release
 
 Capture = pytest.CaptureFixture[str]
 HOME = {"HOME": "/nonexistent"}

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from packaging.version import Version
@@ -19,7 +19,7 @@ from packaging.version import Version
 from lumiimg.catalog import folders
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.catalog.layers import Layer, Release, read_layer
+from lumiimg.catalog.layers import Layer, read_layer
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.fetch.http import Http
@@ -28,6 +28,9 @@ from tests.fuzz.targets.resolve import signed
 from tests.shared.programs import EVERYTHING, sampled
 from tests.shared.release_index import HTML, ReleaseIndex, serving
 from tests.shared.world import JSON, World, serve
+
+if TYPE_CHECKING:
+    from lumiimg.catalog.releases import Release
 
 TODAY = dt.datetime.now(tz=dt.UTC).date()
 VLLM = {

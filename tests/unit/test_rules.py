@@ -12,8 +12,9 @@ from packaging.specifiers import SpecifierSet
 
 from lumiimg.catalog.drivers import Rank
 from lumiimg.catalog.launch import SiteVariable
-from lumiimg.catalog.layers import Argument, Layer, Release
+from lumiimg.catalog.layers import Argument, Layer
 from lumiimg.catalog.needs import Need
+from lumiimg.catalog.releases import Release
 from lumiimg.catalog.sites import Site, find_site
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules

@@ -16,7 +16,8 @@ from lumiimg.resolve.planner import possible_bases
 from lumiimg.resolve.request import Request, name_of
 
 if TYPE_CHECKING:
-    from lumiimg.catalog.layers import Layer, Release
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.releases import Release
     from lumiimg.resolve.plan import Plan
 
 PROGRAMS = "/usr/bin:/bin:/usr/sbin"

@@ -23,7 +23,7 @@ from tools.rehearsal.archives import content_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lumiimg.catalog.layers import Release
+    from lumiimg.catalog.releases import Release
     from tools.rehearsal.index import PackageIndex
 
 STAND_IN = Path(__file__).parent / "standin"

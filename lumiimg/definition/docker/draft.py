@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.catalog.layers import NAME, SCRIPT_LIMIT_BYTES, read_layer
-from lumiimg.catalog.templates import placeholders
+from lumiimg.catalog.releases import placeholders
 from lumiimg.definition.docker.dockerfile import ArgumentText, Reference, read_dockerfile, text_of
 from lumiimg.definition.docker.recognition import Recognised, recognise
 from lumiimg.definition.docker.script import FOLDERS, SHELL_NAME, LeftOut, comment, layer_arguments, script_of

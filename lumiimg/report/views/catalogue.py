@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Recipe
     from lumiimg.catalog.drivers import SiteDriver
-    from lumiimg.catalog.layers import Layer, Release
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.releases import Release
     from lumiimg.catalog.shown import Listing, ShownLayer
     from lumiimg.catalog.sites import Site
     from lumiimg.report.json_output import Schemas
@@ -45,7 +46,6 @@ def _rows(listing: Listing, kind: str) -> Iterator[tuple[str, str]]:
         if entry.kind == kind:
             status = f"  [{entry.status}]" if entry.status not in {"", "broken"} else ""
             yield entry.name, f"{entry.summary}{status}"
-            yield "", entry.old or ""
 
 
 def schemas_document(listed: Schemas) -> Document:

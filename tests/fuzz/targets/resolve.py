@@ -15,7 +15,7 @@ from unittest import mock
 
 from lumiimg.build.venv import _listed
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
-from lumiimg.catalog.unlisted import ReadFact
+from lumiimg.catalog.releases import ReadFact
 from lumiimg.engine.binds import parse_binds
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, UndecidedError

@@ -1,0 +1,141 @@
+"""Releases of a layer: the rows of its layer.toml, the rule for those without one, and the texts both may hold.
+
+In such a text `{NAME}` stands for the value of an argument, or of a fact (docs/extend/layer.md).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Collection, Mapping
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+from packaging.specifiers import SpecifierSet
+
+from lumiimg.catalog.needs import Need
+from lumiimg.decode import AnyText, Text, matching, refuse
+
+PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[a-z0-9,._-]{1,99}\])?==[0-9][A-Za-z0-9.+!_-]{0,63}")
+_Pin = Annotated[str, matching(PIN.pattern, "a distribution in one version, such as 'torch==2.9.1+rocm6.4',")]
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+METADATA = "METADATA"
+"""What a wheel says of itself, as the name of a file that a fact is read from."""
+PROJECT, FILE = "project", "file"
+"""The name of the project, and that of the file, as such files."""
+_ARGUMENT = "an argument of this layer"
+
+
+def expand(template: str, values: Mapping[str, str]) -> str:
+    """Replace `{NAME}` by its value."""
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], template) if "{" in template else template
+
+
+def placeholders(template: str) -> list[str]:
+    """Return the names that stand in a template."""
+    return _PLACEHOLDER.findall(template)
+
+
+def unknown_placeholder(template: str, names: Collection[str], what: str = _ARGUMENT) -> str | None:
+    """Return what is wrong with a template that holds another name; None where it holds only known ones."""
+    found = next((name for name in placeholders(template) if name not in names), None) if "{" in template else None
+    known = ", ".join(f"{{{one}}}" for one in names) or "none"
+    return None if found is None else f"holds {{{found}}}, which is not {what}; known: {known}"
+
+
+class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One version of what a layer puts in, with what only this version needs and has."""
+
+    version: Text
+    """Of it."""
+    date: dt.date | None = None
+    """When it was uploaded, ISO 8601; null where the index does not say."""
+    requires: tuple[Need, ...] = ()
+    """What must be below it. As `name>=1.2`."""
+    expects: tuple[Need, ...] = ()
+    """What its own project builds it with: another is refused, and one that is not known is a doubt."""
+    has: Mapping[str, Text] = {}
+    """Versions of components that it brings, by component."""
+    arguments: Mapping[str, AnyText] = {}
+    """Values of the layer's arguments that belong to it."""
+    gpus: tuple[str, ...] = ()
+    """What its source has code for, where that is known."""
+    wheels: tuple[_Pin, ...] = ()
+    """Python distributions, each pinned: `torch==2.9.1+rocm6.4`."""
+    indexes: tuple[str, ...] = ()
+    """Where they are looked for, each project in the first that has it; none: where their requirements are."""
+    without: tuple[str, ...] = ()
+    """Python distributions that are left out, whoever requires them."""
+    unused: tuple[str, ...] = ()
+    """Sources of the layer that it is not built from."""
+    doubts: tuple[str, ...] = ()
+    """What was seen against it when it was read, each a clause."""
+    source: Text
+    """What was read."""
+    read: dt.date | None = None
+    """The day on which it was read, ISO 8601."""
+    derived: str | None = None
+    """The release whose facts were taken for it, as its own could not be read."""
+
+    @property
+    def is_unlisted(self) -> bool:
+        """Whether nobody wrote it down: it was read, or derived."""
+        return self.read is not None or self.derived is not None
+
+    def faults(self, arguments: Collection[str]) -> dict[str, str | None]:
+        """Return what is wrong with it in a layer that has these arguments, by key; None where nothing is."""
+        found = {f"has.{name}": unknown_placeholder(text, arguments) for name, text in self.has.items()}
+        return found | {f"arguments.{name}": f"is not {_ARGUMENT}" for name in self.arguments.keys() - {*arguments}}
+
+
+class ReadFact(Struct, frozen=True, forbid_unknown_fields=True):
+    """A value that a file of a release says."""
+
+    name: Annotated[str, matching(r"[a-z][a-z0-9-]{0,31}", "a name of lower-case letters, digits and dashes")]
+    """How the templates of the table name it."""
+    files: tuple[str, ...]
+    """The first that says it counts: paths below the top folder of a source archive, METADATA, project or file."""
+    pattern: re.Pattern[str]
+    """Its first group is the value; of several versions the oldest counts."""
+
+    def __post_init__(self) -> None:
+        refuse({"pattern": self.pattern.groups != 1 and "should have one group, which is the value"})
+
+
+class Unlisted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The rule by which a release without a row is read. Texts may hold {VERSION}, {FOUND} and each fact."""
+
+    read: Literal["metadata", "sdist", "local-version"]
+    projects: Annotated[tuple[str, ...], Meta(min_length=1, description="one project at least")]
+    """Of a package index. Each that has the version makes one release."""
+    range: SpecifierSet
+    """The versions that can be read so."""
+    facts: tuple[ReadFact, ...] = field(name="fact", default=())
+    requires: tuple[str, ...] = ()
+    expects: tuple[str, ...] = ()
+    has: Mapping[str, Text] = {}
+    arguments: Mapping[str, Text] = {}
+    wheels: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
+    """Projects of the same index, each a fact: the newest version whose METADATA requires exactly this one."""
+    gpus: str | None = None
+    """The GPUs that its source has code for, apart by `;`."""
+    index: str | None = None
+    """The index of the project; None: that of everybody."""
+    indexes: tuple[str, ...] = ()
+    """Where its wheels are looked for."""
+    without: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    source: Text
+    date: dt.date
+    """When the rule was looked at."""
+
+    def faults(self, arguments: Collection[str]) -> dict[str, str | None]:
+        """Return what is wrong with the rule of a layer that has these arguments, by key; None where nothing is."""
+        facts = ("VERSION", "FOUND", *(fact.name for fact in self.facts), *self.companions)
+        lists = {"requires": self.requires, "expects": self.expects, "wheels": self.wheels, "indexes": self.indexes}
+        texts = {f"{key}[{at}]": text for key, several in lists.items() for at, text in enumerate(several)}
+        texts |= {f"has.{name}": text for name, text in self.has.items()} | {"gpus": self.gpus or ""}
+        texts |= {f"arguments.{name}": text for name, text in self.arguments.items()}
+        found = {key: unknown_placeholder(text, facts, "a fact of this table") for key, text in texts.items()}
+        return found | {f"arguments.{name}": f"is not {_ARGUMENT}" for name in self.arguments.keys() - {*arguments}}
