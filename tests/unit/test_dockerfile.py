@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,14 +18,10 @@ from spython.main.parse.parsers import DockerParser
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
-from lumiimg.definition.docker.dockerfile import FILE_LIMIT_BYTES, DockerfileError, parse_dockerfile, text_of
-from lumiimg.definition.docker.draft import make_draft, write_draft
-from lumiimg.definition.docker.steps import follow
-from lumiimg.errors import ExitCode
+from lumiimg.definition.docker.draft import Draft, make_draft, write_draft
+from lumiimg.definition.docker.read import FILE_LIMIT_BYTES
+from lumiimg.errors import BadInputError, ExitCode
 from tests.shared.programs import examples, needs, patient, unwrapped
-
-if TYPE_CHECKING:
-    from lumiimg.definition.docker.steps import BuildPath
 
 pytestmark = pytest.mark.usefixtures("clean_home")
 
@@ -76,16 +72,13 @@ ENTRYPOINT ["vllm", "serve"]
 """
 
 
-def build_path(text: str, target: str | None = None, **arguments: str) -> BuildPath:
-    return follow(parse_dockerfile(text.encode(), "Dockerfile"), target, arguments)
+def draft_of(file: Path, text: str, target: str | None = None, **arguments: str) -> Draft:
+    file.write_text(text)
+    return make_draft(file, target, arguments, open_catalogue(os.environ))
 
 
-def commands(path: BuildPath) -> list[str]:
-    return [step.text for step in path.steps if step.keyword == "RUN"]
-
-
-def environment(text: str, **arguments: str) -> dict[str, str]:
-    return {name: text_of(value) for name, value in build_path(text, **arguments).environment.items()}
+def commands(draft: Draft) -> list[str]:
+    return [step.text for step in draft.script.steps if step.keyword == "RUN"]
 
 
 def told(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
@@ -97,11 +90,9 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
 
 def drafted(tmp_path: Path, text: str, **arguments: str) -> Path:
     """The folder of a draft, in a folder of layers."""
-    file, folder = tmp_path / "Dockerfile", tmp_path / "layers" / "drafted"
-    file.write_text(text)
+    folder = tmp_path / "layers" / "drafted"
     folder.parent.mkdir()
-    catalogue = open_catalogue(os.environ)
-    write_draft(make_draft(file, None, arguments, catalogue), folder, catalogue)
+    write_draft(draft_of(tmp_path / "Dockerfile", text, **arguments), folder, open_catalogue(os.environ))
     return folder
 
 
@@ -115,7 +106,7 @@ def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 # ---- what is read
 
 
-def test_steps_are_read_as_docker_reads_them() -> None:
+def test_steps_are_read_as_docker_reads_them(tmp_path: Path) -> None:
     for text, steps, heredocs in (
         ("FROM a\nRUN one \\\n# no\n\n  # nor this\n  two\\\nthree\n", ["one   twothree"], ""),
         ("\ufefffrom a as B\r\nrun one \\\r\n  two\r\n", ["one   two"], ""),
@@ -126,74 +117,45 @@ def test_steps_are_read_as_docker_reads_them() -> None:
         ("FROM a\nRUN --mount=type=cache,\\\ntarget=/x --network=none y\n", ["y"], ""),
         ("FROM a AS one\nRUN one\nFROM b\nRUN no\nFROM one\nRUN last\n", ["one", "last"], ""),
     ):
-        path = build_path(text)
-        assert (path.base, commands(path), "".join(step.heredocs for step in path.steps)) == ("a", steps, heredocs), (
-            text
-        )
+        draft = draft_of(tmp_path / "Dockerfile", text)
+        assert (commands(draft), "".join(step.heredocs for step in draft.script.steps)) == (steps, heredocs), text
+        assert draft.recognised.base is not None
+        assert draft.recognised.base.image == "docker.io/library/a:latest"
 
 
-def test_variables_are_replaced_as_docker_does() -> None:
-    for line, value in (
-        ("ENV X two  words", "two  words"),
-        ("ENV X=two\\ words", "two words"),
-        ("""ENV X="two 'words'" """, "two 'words'"),
-        ("""ENV X='$A'""", "$A"),
-        ("ENV X=\\$A", "$A"),
-        ("ENV X=$A-${A}_$AB", "value-value_${AB}"),
-        ("ENV X=${NO:-d} Y=1", "d"),
-        ("ENV X=${A:-d}", "value"),
-        ("ENV X=${A:+more}", "more"),
-        ("ENV X=${EMPTY-d}", ""),
-        ("ENV X=${EMPTY:-${NO:-deep}}", "deep"),
-        ("ENV X=${A%e}", "${A%e}"),  # left to bash
-        ("ENV A=bye X=$A", "value"),  # all of one ENV see what was before it
-    ):
-        assert environment(f"FROM a\nENV A=value EMPTY=\n{line}\n")["X"] == value, line
-    text = "ARG V=1\nFROM a AS x\nENV BEFORE=$V\nARG V\nENV AFTER=$V\nFROM x\nENV INHERITED=$V\n"
-    assert environment(text) == {"BEFORE": "${V}", "AFTER": "1", "INHERITED": "1"}
-    assert environment(text, V="2")["INHERITED"] == "2"
+def test_the_way_goes_through_stages_that_arguments_choose(tmp_path: Path) -> None:
+    file = tmp_path / "Dockerfile"
 
+    def way(text: str, target: str | None = None, **arguments: str) -> tuple[list[str], str]:
+        draft = draft_of(file, text, target, **arguments)
+        assert draft.recognised.base is not None
+        return [stage.label for stage in draft.stages], draft.recognised.base.image
 
-def test_the_way_goes_through_stages_that_arguments_choose() -> None:
-    path = build_path(SERVER)
-    assert [stage.label for stage in path.stages] == ["base", "final"]
-    assert path.base == "rocm/dev-ubuntu-24.04:6.4.4-complete"
-    assert [stage.label for stage in path.needed] == ["wheels"]
-    other = build_path(SERVER, "fetch", FROM_REMOTE="0", BASE_IMAGE="other:1")
-    assert [stage.label for stage in other.stages] == ["base", "fetch_0", "fetch"]
-    assert other.base == "other:1"
+    assert way(SERVER) == (["base", "final"], "docker.io/rocm/dev-ubuntu-24.04:6.4.4-complete")
+    other = way(SERVER, "fetch", FROM_REMOTE="0", BASE_IMAGE="o/x:1")
+    assert other == (["base", "fetch_0", "fetch"], "docker.io/o/x:1")
     for target, stages in (("0", ["x"]), ("X", ["x"]), ("1", ["1"]), (None, ["x", "last"])):
-        assert [s.label for s in build_path("FROM a AS x\nFROM b\nFROM X AS last\n", target).stages] == stages
-    text = "FROM --platform=$TARGETPLATFORM base-${TARGETARCH}\nARG TARGETARCH\nENV A=$TARGETARCH\n"
-    path = build_path(text)
-    assert (path.base, path.platform, environment(text)) == ("base-amd64", "linux/amd64", {"A": "amd64"})
-    assert build_path(text, TARGETARCH="arm64").base == "base-arm64"
+        assert way("FROM a AS x\nFROM b\nFROM X AS last\n", target)[0] == stages
+    text = "ARG TARGETARCH\nFROM --platform=$TARGETPLATFORM o/base-${TARGETARCH}\n"
+    assert way(text)[1] == "docker.io/o/base-amd64:latest"
+    assert way(text, TARGETARCH="arm64")[1] == "docker.io/o/base-arm64:latest"
+    assert way("FROM x AS x\n") == (["x"], "docker.io/library/x:latest")
 
 
 # ---- what is refused
 
 REFUSED: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "Dockerfile: has no FROM"),
-    "unknown": ("FROM a\nRUM x\n", "Dockerfile:2: 'RUM' is not a Dockerfile instruction; did you mean RUN?"),
+    "unknown": ("FROM a\nRUM x\n", "Dockerfile:2: 'RUM' is not a Dockerfile instruction"),
     "before FROM": ("ENV A=1\nFROM a\n", "Dockerfile:1: ENV before any FROM"),
     "no name": ("FROM a AS\n", "Dockerfile:1: FROM a AS"),
     "heredoc": ("FROM a\nRUN <<EOF\necho\n", "Dockerfile:2: the heredoc 'EOF' has no end"),
-    "quote": ('FROM a\nENV A="x\n', "Dockerfile:2: a quote has no end"),
-    "brace": ("FROM a\nENV A=${x\n", "Dockerfile:2: ${x has no closing brace"),
-    "no image": ("ARG V\nFROM $V\n", "Dockerfile:2: FROM: '${V}' is not a valid image reference"),
-    "bomb": ("FROM scratch\nENV A=aaaaaaaa\n" + "ENV A=$A$A$A$A\n" * 12, "characters in total"),
-    "bomb of a stage": (
-        "FROM a\nENV A=aaaaaaaa\n" + "ENV A=$A$A$A$A\n" * 8 + "RUN " + "$A" * 400,
-        "characters in total",
-    ),
-    "deep": ("FROM a\nENV A=" + "${A:-" * 2000 + "}" * 2000 + "\n", "Dockerfile:2: ${A:-${A:-"),
+    "no image": ("ARG V\nFROM $V\n", "Dockerfile:2: FROM: '$V' is not a valid image reference"),
     "many": ("FROM a\n" + "RUN a\n" * 2001, "Dockerfile:2001: more than 2000 instructions"),
-    "stages": ("FROM a\n" * 101, "Dockerfile:101: more than 100 stages"),
-    "large": ("#" * (FILE_LIMIT_BYTES + 1), f"larger than {FILE_LIMIT_BYTES} bytes"),
+    "large": ("#" * (FILE_LIMIT_BYTES + 1), f"is larger than {FILE_LIMIT_BYTES} bytes"),
     "NUL": ("FROM a\nRUN \0\n", "Dockerfile:2: holds a control character"),
     "terminal": ("FROM a\nLABEL \x1b[2J=1\n", "Dockerfile:2: holds a control character, '\\x1b'"),
     "letters": (b"FROM a\nRUN \xff\n", "Dockerfile: is not UTF-8"),
-    "escape": ("# syntax=x\n# escape=`\nFROM a\n", "Dockerfile:2: an escape directive is not supported"),
     "image": ("FROM a:b:c d e f\n", "Dockerfile:1: FROM a:b:c d e f"),
 }
 
@@ -254,7 +216,6 @@ def test_base_software_and_gpus_are_recognised(tmp_path: Path, capsys: pytest.Ca
     assert data["schema"] == 1
     assert data["base"]["name"] == "rocm-6.4.4"
     assert [(e["layer"], e["stage"], e["what"]) for e in data["layers"]] == [
-        ("vllm", "fetch_0", "COPY ./ vllm/, its own source"),
         ("vllm", "fetch_1", "git clone https://github.com/vllm-project/vllm.git"),
     ]
     gpus = {entry["name"]: entry["has_gfx90a"] for entry in data["architectures"]}
@@ -341,17 +302,23 @@ def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     file = tmp_path / "Dockerfile"
     for line, what, ends in (
         ("COPY a /b", "files of the build context: name them in `files` of layer.toml", True),
-        ("COPY --from=one a /b", "files of the stage one (line 1)", True),
-        ("COPY --from=host.example/x:1 a /b", "files of the image host.example/x:1", True),
+        ("COPY --from=one a /b", "files of one, another stage or image", True),
+        ("COPY --from=host.example/x:1 a /b", "files of host.example/x:1, another", True),
         ("ADD https://host.example/a.tgz /b", "an address: put it under [sources] of layer.toml", True),
-        ("COPY <<EOF /b\nx\nEOF", "the text of its heredoc", True),
+        ("COPY <<EOF /b\nx\nEOF", "files of the build context", True),
         ("RUN <<EOF\n#!/usr/bin/env python3\nEOF", "the heredoc is for an interpreter of its own", True),
-        ("ARG UID=1", "UID is bash's own", True),
+        ("ARG UID=1", "UID: write its value as bash has it", True),
+        ('ENV A="x', 'A="x: write its value as bash has it', True),
+        ("ENV A=${A%x}", "A: write its value as bash has it", True),
+        ("ENV A={x}", "A: write its value as bash has it", True),
+        ("WORKDIR a\\ b", "write this as bash has it: a", True),
+        ("SHELL bash", "write this as bash has it: bash", True),
+        ("ENV A=\n", "A is set while this is built only", False),
         ("ONBUILD RUN true", "for stages that start from this one", False),
-        ("RUN --mount=source=a,target=/b true", "--mount=source=a,target=/b: files of the build context", True),
-        ("RUN --mount=type=secret,id=x,required=true true", "the secret of --mount=", True),
-        ("RUN --mount=type=secret,id=x true", "the secret of --mount=", False),
-        ("USER 1000:1000", "the steps behind it ran as 1000:1000", False),
+        ("RUN --mount=source=a,target=/b true", "--mount=source=a,target=/b: what it names is not here", True),
+        ("RUN --security=insecure true", "--security=insecure: what it names is not here", True),
+        ("RUN --mount=type=secret,id=x true", "holds or uses a secret", True),
+        ("USER 1000:1000", "a layer is built as root", False),
         ("VOLUME /data", "bind a folder", False),
         ("HEALTHCHECK --interval=5m CMD true", "nothing monitors", False),
     ):
@@ -359,7 +326,7 @@ def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         (entry,) = told(capsys, str(file))["left_out"]
         assert (entry["line"], entry["ends_build"]) == (3, ends), line
         assert entry["what"].startswith(what), line
-    for line in ("USER root", "RUN --mount=type=cache,target=/x true", "RUN --network=none true"):
+    for line in ("RUN --mount=type=cache,target=/x true", "RUN --network=none true"):
         file.write_text(f"FROM a\n{line}\n")
         assert told(capsys, str(file))["left_out"] == [], line
 
@@ -387,9 +354,9 @@ ONBUILD ENV NEXT_TOKEN c4nary13
 ARG LOGIN=me
 ENV ADDRESS=https://$LOGIN:c4nary14@host.example
 RUN --mount=type=secret,id=hf echo
-ARG PLAIN=c4nary15
 ENV API_KEY=$PLAIN
-RUN login $PLAIN
+RUN login $API_KEY
+ENV API_KEY="c4nary15
 """
 
 
@@ -405,11 +372,11 @@ def test_a_draft_leaves_secrets_out_and_says_which_and_where(
         said = "".join(capsys.readouterr())
         assert "c4nary" not in said
         assert "k3" not in said
-        assert "API, MY_PASSWORD, left out" in " ".join(said.split())
+        assert "MY_PASSWORD, API, left out" in " ".join(said.split())
     lines = {int(line): what for line, what in re.findall(r"line (\d+) \w+: (\S+)", said)}
-    named = {2: "GIT_TOKEN,", 3: "CI_TOKEN,", 4: "API,", 5: "COPIED,", 21: "ADDRESS,", 23: "PLAIN,", 24: "API_KEY,"}
-    steps = [6, 7, 8, 9, 12, 13, 16, 25]
-    assert lines == named | dict.fromkeys([*steps, 17, 18, 19], "holds")
+    named = {2: "GIT_TOKEN,", 3: "CI_TOKEN,", 4: "MY_PASSWORD,", 5: "COPIED,", 21: "ADDRESS,", 23: "API_KEY,"}
+    steps = [6, 7, 8, 9, 12, 13, 16, 22, 24]
+    assert lines == named | dict.fromkeys([*steps, 17, 18, 19, 25], "holds")
     for written in folder.iterdir():
         assert "c4nary" not in written.read_text()
     assert [int(n) for n in re.findall(r"^todo 'line (\d+)", (folder / "post.sh").read_text(), re.MULTILINE)] == steps
@@ -479,7 +446,7 @@ def test_the_shell_gets_the_words_that_docker_gives_it(words: list[str], tmp_pat
     text = f"FROM a\nENV X=value\nRUN echo {''.join(words)}\n"
     shutil.rmtree(tmp_path / "layers", ignore_errors=True)
     script = drafted(tmp_path, text) / "post.sh"
-    (command,) = commands(build_path(text))
+    (command,) = commands(draft_of(tmp_path / "Dockerfile", text))
     env = {"PATH": os.environ["PATH"], "X": "value"}
     argvs = (["/bin/sh", "-c", command], ["bash", "-euo", "pipefail", str(script)])
     docker, ours = (
@@ -495,19 +462,33 @@ FROM a
 ARG ONE=1
 ARG none
 ARG NONE
+ARG MADE="$ONE of it"
 ENV FLAGS="$FLAGS -a"
 ENV FLAGS="$FLAGS -b" OLD=$FLAGS SAVED=$ONE
 ENV ONE=env
 ARG ONE=2
-ENV LATER="$SAVED it's \\"quoted\\" \\$HOME `x`"
-ENV CUT=${FLAGS#*-} OTHER=${FLAGS//-/+} BRACES={{a}}{{{$ONE}}
-WORKDIR $DIR/with\\ blank
-RUN echo "$FLAGS|$OLD|$SAVED|$ONE|$LATER|${none-unset}${NONE-unset}|$CUT|$OTHER|$BRACES|${PWD##*/}"
+ENV LATER="$SAVED; it & so"
+ENV OLDER two  words
+ENV LIST=${NO:-a;${ONE}}:${FLAGS:+x} PLAIN='a  b' DONE=${none-unset}
+WORKDIR $DIR/with-$ONE
+RUN echo "$FLAGS|$OLD|$SAVED|$ONE|$LATER|$OLDER|${none-unset}${NONE-unset}|$LIST|$PLAIN|$DONE|$MADE|${PWD##*/}"
 """
-    printed = outcome(drafted(tmp_path, text) / "post.sh", ONE="9", NONE="", FLAGS="-O", DIR=str(tmp_path))
-    assert printed == (
-        '-O -a -b|-O -a|9|env|9 it\'s "quoted" $HOME `x`|unsetunset|O -a -b|+O +a +b|{{a}}{{{env}}|with blank\n'
-    )
+    folder = drafted(tmp_path, text)
+    printed = outcome(folder / "post.sh", ONE="9", NONE="", FLAGS="-O", DIR=str(tmp_path))
+    assert printed == "-O -a -b|-O -a|9|env|9; it & so|two  words|unsetunset|a;env:x|a  b|unset|9 of it|with-env\n"
+    layer = (folder / "layer.toml").read_text()
+    for line in ('LATER = "{ONE}; it & so"', 'SAVED = "{ONE}"', 'ONE = "env"', 'PLAIN = "a  b"', "[arguments.NONE]"):
+        assert line in layer
+    for name in ("FLAGS =", "LIST =", "[arguments.MADE]", "[arguments.none]"):
+        assert name not in layer
+
+
+def test_an_argument_that_is_declared_again_has_one_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text("ARG V=1\nFROM a AS x\nARG V\nARG W=1\nFROM x\nARG V\nARG W=1\nARG W\nARG W=2\n")
+    data = told(capsys, str(file))
+    assert [(one["name"], one["value"]) for one in data["arguments"]] == [("V", "1"), ("W", "1")]
+    assert [(one["line"], one["what"]) for one in data["left_out"]] == [(9, "W has the value of line 4 here")]
 
 
 def test_the_path_of_the_fabric_is_added_to_and_never_replaced(tmp_path: Path) -> None:
@@ -517,10 +498,9 @@ def test_the_path_of_the_fabric_is_added_to_and_never_replaced(tmp_path: Path) -
     done = outcome(folder / "post.sh", LD_LIBRARY_PATH="/fabric", PATH=path, ELSE="/y")
     assert done == "/x/lib:/fabric\n/y/lib:/x/lib:/fabric\n"
     layer = (folder / "layer.toml").read_text()
-    assert '[environment.prepend]\nPATH = "/x/bin"' in layer
+    assert '[environment.prepend]\nLD_LIBRARY_PATH = "/x/lib"\nPATH = "/x/bin"' in layer
     assert "[environment.set]" not in layer
-    assert "# LD_LIBRARY_PATH: set while this is built only" in layer
-    assert "# BLANK: empty in the Dockerfile's image" in layer
+    assert "LD_LIBRARY_PATH is set while this is built only" in (folder / "post.sh").read_text()
 
 
 def test_an_argument_that_decided_the_base_is_fixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -548,10 +528,43 @@ def test_control_characters_reach_no_terminal(tmp_path: Path, capsys: pytest.Cap
         assert all(c.isprintable() or c in "\n\t" for c in written.read_text())
 
 
+HOSTILE = [
+    *(
+        "$(touch MARK)",
+        "`touch MARK`",
+        ";touch MARK;",
+        "&touch MARK",
+        "\n",
+        "\\\n",
+        "'",
+        '"',
+        "\\",
+        "$",
+        "{",
+        "}",
+        "${PATH:-",
+        "${X#",
+        "$PATH",
+    ),
+    *("A=", " ", "#", "<<X", "|", ">MARK", "a", "\u2028", "!", "~", "[", "--from=", "X\n", "MARK"),
+]
+
+
+@pytest.mark.threat
+@given(
+    keyword=st.sampled_from(
+        ["ENV A=", "ARG A=", "ENV A ", "WORKDIR ", "LABEL a=", "COPY ", "ADD ", "USER ", "CMD ", "SHELL "]
+    ),
+    words=st.lists(st.sampled_from(HOSTILE), min_size=1, max_size=12),
+)
+@settings(deadline=None, max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_only_run_is_code(keyword: str, words: list[str], tmp_path: Path) -> None:
+    runs_nothing_of(f"{keyword}{''.join(words)}", tmp_path)
+
+
 @pytest.mark.threat
 def test_no_value_becomes_a_command(tmp_path: Path) -> None:
     """Neither when it is drafted nor when the draft is run: only RUN is code."""
-    mark = tmp_path / "mark"
     for text in (
         "ENV A=$(touch${IFS}MARK)\nRUN true",
         "ARG A='`touch MARK`'\nENV B=$A",
@@ -569,14 +582,29 @@ def test_no_value_becomes_a_command(tmp_path: Path) -> None:
         "LABEL a=1\\\n\u2028touch MARK",
         'ENV A="${PATH:-$(touch MARK)}"',
     ):
-        shutil.rmtree(tmp_path / "layers", ignore_errors=True)
-        try:
-            script = drafted(tmp_path, f"FROM a\n{text}\n".replace("MARK", str(mark))) / "post.sh"
-        except DockerfileError:
-            continue
-        script.write_text(script.read_text().replace("\ncd /\n", f"\ncd {tmp_path}\n").replace("return 1", "return 0"))
-        subprocess.run(["bash", "-euo", "pipefail", str(script)], cwd=tmp_path, capture_output=True, check=False)
-        assert not mark.exists(), text
+        runs_nothing_of(text, tmp_path)
+
+
+def runs_nothing_of(text: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    assert not mark.is_file()
+    shutil.rmtree(tmp_path / "layers", ignore_errors=True)
+    try:
+        script = drafted(tmp_path, f"FROM a\n{text}\n".replace("MARK", str(mark))) / "post.sh"
+    except BadInputError:
+        return
+    script.write_text(
+        script.read_text()
+        .replace("\ncd /\n", f"\ncd {tmp_path}\n")
+        .replace("return 1", "return 0")
+        .replace("set -eo", "set -o")
+    )
+    # The draft is run to its end, whatever fails in it, and it is bash to the last line.
+    assert subprocess.run(["bash", "-n", str(script)], capture_output=True, check=False).returncode == 0, text
+    subprocess.run(["bash", "-uo", "pipefail", str(script)], cwd=tmp_path, capture_output=True, check=False)
+    made = mark.is_file()  # a folder of WORKDIR is none
+    mark.unlink(missing_ok=True) if made else shutil.rmtree(mark, ignore_errors=True)
+    assert not made, text
 
 
 # ---- the other opinion
@@ -593,17 +621,16 @@ def test_spython_reads_a_simple_file_the_same(text: str, tmp_path: Path) -> None
     file = tmp_path / "Dockerfile"
     file.write_text(text)
     (recipe,) = DockerParser(str(file)).recipe.values()
-    path = build_path(text)
-    assert recipe.fromHeader == path.base
+    steps = draft_of(file, text).script.steps
     ours: list[str] = []
-    for step in path.steps:
+    for step in steps:
         if step.keyword == "RUN":
             ours.append(step.text)
         elif step.keyword == "ENV":
-            ours += [f"{one.name}={text_of(one.value)}" for one in step.settings]
+            ours += [f"{name}={value}" for name, value in step.pairs or ()]
         elif step.keyword == "WORKDIR":
             ours += [f"mkdir -p {step.text}", f"cd {step.text}"]
     assert recipe.install == ours
-    assert recipe.files == [step.text.split() for step in path.steps if step.keyword == "COPY"]
-    starts = [list(step.words or ()) for step in path.steps if step.keyword == "CMD"]
+    assert recipe.files == [step.text.split() for step in steps if step.keyword == "COPY"]
+    starts = [list(step.words or ()) for step in steps if step.keyword == "CMD"]
     assert recipe.cmd == (starts[0] if starts else None)

@@ -1,1 +1,1 @@
-"""A Dockerfile, read as Docker would build it, and written as the draft of a layer."""
+"""A Dockerfile: what the catalogue has of it, and the draft of a layer for the rest."""

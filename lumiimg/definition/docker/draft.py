@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.catalog.layers import NAME, SCRIPT_LIMIT_BYTES, read_layer
-from lumiimg.catalog.releases import placeholders
-from lumiimg.definition.docker.dockerfile import ArgumentText, Reference, read_dockerfile, text_of
-from lumiimg.definition.docker.recognition import Recognised, recognise
-from lumiimg.definition.docker.script import FOLDERS, SHELL_NAME, LeftOut, comment, layer_arguments, script_of
-from lumiimg.definition.docker.steps import BuildPath, Declared, follow
+from lumiimg.definition.docker.read import Dockerfile, Stage, read_dockerfile
+from lumiimg.definition.docker.recognise import Recognised, known_values, recognise
+from lumiimg.definition.docker.script import DraftArgument, Script, comment
+from lumiimg.definition.docker.words import variables, with_values
 from lumiimg.definition.text import DefinitionError, checked_body
 from lumiimg.engine.workspace import own_folder
 from lumiimg.errors import BadInputError, FailedError, one_line
@@ -32,37 +31,36 @@ if TYPE_CHECKING:
 
 _PATTERN = r"[A-Za-z0-9._:/@%+~=;,-]*"
 """What an argument may be: no blank or quote, as steps use it without quotes."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraftEnvironment:
-    """What the steps leave set for whoever runs the image."""
-
-    set: Mapping[str, str]
-    """Values with `{NAME}` for an argument, as layer.toml has them."""
-    prepend: Mapping[str, str]
-    notes: tuple[str, ...]
-    """What else was not carried over."""
+_PLATFORM = {"TARGETPLATFORM": "linux/amd64", "TARGETARCH": "amd64", "BUILDPLATFORM": "linux/amd64"}
+"""What BuildKit defines before the first FROM; the machines of the sites are all of this kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What a Dockerfile does, what the catalogue has of it, what a person must see to."""
 
-    path: BuildPath
+    dockerfile: Dockerfile
+    stages: tuple[Stage, ...]
+    """From the one that starts at the base to the target."""
+    script: Script
     recognised: Recognised
-    environment: DraftEnvironment
-    left_out: tuple[LeftOut, ...]
-    """In the order of the file."""
-    body: str
-    """Of post.sh."""
     folder: Path | None = None
     """That was written; null without -o."""
 
     @property
+    def target(self) -> str:
+        """Stage that was followed."""
+        return self.stages[-1].label
+
+    @property
+    def arguments(self) -> tuple[DraftArgument, ...]:
+        """In the order of the file."""
+        return tuple(self.script.arguments.values())
+
+    @property
     def open_lines(self) -> tuple[int, ...]:
         """Lines of the Dockerfile at which the build ends until somebody has seen to it."""
-        return tuple(dict.fromkeys(entry.line for entry in self.left_out if entry.ends_build))
+        return tuple(dict.fromkeys(entry.line for entry in self.script.left_out if entry.ends_build))
 
     @property
     def advice(self) -> Advice:
@@ -84,10 +82,42 @@ class Draft:
 
 
 def make_draft(file: Path, target: str | None, given: Mapping[str, str], catalogue: Catalogue) -> Draft:
-    """Read a Dockerfile. Raises BadInputError, which says what is wrong in which line."""
-    path = follow(read_dockerfile(file), target, given)
-    body, left_out = script_of(path)
-    return Draft(path, recognise(path, catalogue), _environment(path), tuple(left_out), body)
+    """Read a Dockerfile, up to a stage (the last one), with `given` as the values of arguments.
+
+    Raises BadInputError, which says what is wrong in which line; for a stage or an argument that is not there, too.
+    """
+    dockerfile = read_dockerfile(file)
+    outer = known_values(dockerfile.arguments, given, _PLATFORM)
+    stages = _chain(dockerfile, target, outer)
+    first, image = stages[0], with_values(stages[0].image, outer)
+    steps = [step for stage in dockerfile.stages for step in stage.instructions]
+    arguments = [step for step in (*dockerfile.arguments, *steps) if step.keyword == "ARG"]
+    if unknown := sorted(given.keys() - {name for step in arguments for name, _ in step.pairs or ()}):
+        what, hint = f"--arg {unknown[0][:60]}: no ARG of that name", "the draft without it lists the arguments"
+        raise BadInputError(what, where=str(file), hint=hint)
+    try:
+        found = recognise(None if image == "scratch" else image, steps, known_values(steps, given, outer), catalogue)
+    except BadInputError as error:
+        where, hint = f"{file}:{first.line}", "an argument in it: --arg NAME=VALUE"
+        raise BadInputError(f"FROM: {error.what}", where=where, hint=hint) from error
+    decided = variables(" ".join([first.image, *(step.text for step in dockerfile.arguments)]))
+    script = Script(given, outer, frozenset(decided))
+    for step in (step for stage in stages for step in stage.instructions):
+        script.add(step)
+    return Draft(dockerfile, stages, script, found)
+
+
+def _chain(dockerfile: Dockerfile, target: str | None, outer: Mapping[str, str]) -> tuple[Stage, ...]:
+    """Return the stages that a target is made of, from the one that starts at an image."""
+    by_name = {name: one for number, one in enumerate(dockerfile.stages) for name in (str(number), one.label.lower())}
+    stage = dockerfile.stages[-1] if target is None else by_name.get(target.lower())
+    if stage is None:
+        known = ", ".join(stage.label for stage in dockerfile.stages[:30])
+        raise BadInputError(f"there is no stage {target!r:.60}", where=dockerfile.path, hint=f"known: {known}")
+    chain = [stage]
+    while (below := by_name.get(with_values(chain[0].image, outer).lower())) and below.line < chain[0].line:
+        chain.insert(0, below)
+    return tuple(chain)
 
 
 def write_draft(draft: Draft, folder: Path, catalogue: Catalogue) -> Draft:
@@ -123,21 +153,20 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
     if catalogue.knows(folder.name):
         hint = f"choose another name, such as {folder.name}-draft: it would hide that one"
         raise BadInputError(f"{folder.name!r} is already in the catalogue", where=where, hint=hint)
-    if draft.path.base is None:
-        where = draft.path.dockerfile.where(draft.path.stages[0].line)
+    if draft.recognised.base is None:
         what = "the stage is FROM scratch, so it has no base image for a layer"
-        raise BadInputError(what, where=where, hint="--target STAGE")
+        raise BadInputError(what, where=f"{draft.dockerfile.path}:{draft.stages[0].line}", hint="--target STAGE")
 
 
 def _layer(draft: Draft, layer: str) -> str:
     import tomli_w  # needed where something is written only
 
-    path, base = draft.path, draft.recognised.base
-    file = one_line(Path(path.dockerfile.path).name)
+    base, script = draft.recognised.base, draft.script
+    file = one_line(Path(draft.dockerfile.path).name)
     document: dict[str, Any] = {
         "kind": "layer",
-        "summary": one_line(f"Draft of {file}, stage {path.stages[-1].label}"),
-        "source": one_line(f"{file}, sha256 {path.dockerfile.sha256}, on {base.image if base else 'scratch'}"),
+        "summary": one_line(f"Draft of {file}, stage {draft.target}"),
+        "source": one_line(f"{file}, sha256 {draft.dockerfile.sha256}, on {base.image if base else 'scratch'}"),
         "date": dt.datetime.now(tz=dt.UTC).date(),
         "requires": [],
     }
@@ -145,79 +174,39 @@ def _layer(draft: Draft, layer: str) -> str:
         because = f"the build ends at each `todo` of its post.sh, which are from these lines of {file}: "
         trouble = {"given": [layer], "outcome": "warning", "rule": "layers", "source": "lumiimg draft"}
         document["trouble"] = [trouble | {"because": because + ", ".join(map(str, lines[:8]))}]
-    if arguments := layer_arguments(path):
-        document["arguments"] = {name: _argument(text_of(one.value), one.line) for name, one in arguments.items()}
-    environment = {"set": draft.environment.set, "prepend": draft.environment.prepend}
-    if environment := {key: table for key, table in environment.items() if table}:
+    if arguments := {one.name: _argument(one) for one in draft.arguments if not one.is_fixed}:
+        document["arguments"] = arguments
+    tables = {"set": script.environment, "prepend": script.prepend}
+    if environment := {key: table for key, table in tables.items() if table}:
         document["environment"] = environment
-    notes = "".join(f"{comment(note)}\n" for note in draft.environment.notes)
     # What a terminal would obey is just as bad in a file that a person looks at.
     body = "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in tomli_w.dumps(document))
     return (
         "# Written by `lumiimg draft`; docs/extend/layer.md says what stands here. Name in `requires` what the steps\n"
-        f"# need of the base (rocm, python3, torch), and in [has] what they bring.\n{notes}\n{body}"
+        f"# need of the base (rocm, python3, torch), and in [has] what they bring.\n\n{body}"
     )
 
 
-def _argument(default: str, line: int) -> dict[str, str]:
-    table = {"default": default, "help": f"ARG of the Dockerfile, line {line}"}
-    return table | ({"pattern": _PATTERN} if re.fullmatch(_PATTERN, default) else {})
+def _argument(one: DraftArgument) -> dict[str, str]:
+    table = {"default": one.value or "", "help": f"ARG of the Dockerfile, line {one.line}"}
+    return table | ({"pattern": _PATTERN} if re.fullmatch(_PATTERN, table["default"]) else {})
 
 
 def _post(draft: Draft) -> str:
-    path, base, where = draft.path, draft.recognised.base, draft.path.dockerfile.path
+    base, where = draft.recognised.base, draft.dockerfile.path
     head = [
-        f"Drafted by `lumiimg draft` from {Path(where).name}, stage {path.stages[-1].label}. Nobody has run it.",
+        f"Drafted by `lumiimg draft` from {Path(where).name}, stage {draft.target}. Nobody has run it.",
         f"It goes on {base.image if base else 'scratch'}: --base {base.option if base else ''}",
     ]
-    if path.needed:
-        stages = ", ".join(f"{stage.label} (line {stage.line})" for stage in path.needed)
-        head.append(f"Files are taken from these stages, whose steps are not in here: {stages}")
     head += [
         f"Line {known.line}, {known.what}: the layer {known.layer} brings that; leave the step out."
         for known in draft.recognised.known
     ]
     try:
-        text = checked_body("\n".join([*map(comment, head), draft.body]), "post.sh")
+        text = checked_body("\n".join([*map(comment, head), *draft.script.lines]), "post.sh")
     except DefinitionError as error:
         raise BadInputError(f"its post.sh: {error.what}", where=where, hint=error.hint) from error
     if len(text.encode()) > SCRIPT_LIMIT_BYTES:
         what = f"its post.sh would be larger than {SCRIPT_LIMIT_BYTES} bytes"
         raise BadInputError(what, where=where, hint="draft a stage of it: --target STAGE")
     return text
-
-
-def _environment(path: BuildPath) -> DraftEnvironment:
-    put: dict[str, str] = {}
-    before: dict[str, str] = {}
-    notes: dict[str, list[str]] = {}
-    arguments = layer_arguments(path)
-    for name, value in path.environment.items():
-        text = "".join(_template(part, arguments) for part in value)
-        opened = [part.name for part in value if isinstance(part, Reference)]
-        added = re.fullmatch(rf"(?:(.*):)?\$\{{{re.escape(name)}\}}(?::(.*))?", text) if opened == [name] else None
-        note = ""
-        if not SHELL_NAME.fullmatch(name):
-            note = "no name of a variable"
-        elif not text.isprintable() or placeholders("".join(part for part in value if isinstance(part, str))):
-            note = "set while this is built only, as layer.toml cannot hold the value"
-        elif added and any(added.groups()):
-            before[name] = ":".join(filter(None, added.groups()))
-        elif opened:
-            note = "set while this is built only, as it is made of variables that are known there"
-        elif name in FOLDERS and text.strip(": "):
-            before[name] = text.strip(": ")
-            note = "put in front of what the base has, where the Dockerfile replaces it"
-        elif text.strip():
-            put[name] = text
-        else:
-            note = "empty in the Dockerfile's image; a layer sets no empty variable"
-        if note:
-            notes.setdefault(note, []).append(name)
-    return DraftEnvironment(put, before, tuple(f"{', '.join(names)}: {note}" for note, names in notes.items()))
-
-
-def _template(part: str | ArgumentText | Reference, arguments: Mapping[str, Declared]) -> str:
-    """Return a part of a value with `{NAME}` for an argument, as layer.toml has it."""
-    is_layers = isinstance(part, ArgumentText) and part.name in arguments and arguments[part.name].value == (part,)
-    return f"{{{part.name}}}" if isinstance(part, ArgumentText) and is_layers else text_of((part,))

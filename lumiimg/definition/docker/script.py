@@ -1,37 +1,41 @@
 """The steps of a Dockerfile as the body of a layer's post.sh, and what of them a layer cannot carry over.
 
-bash does the substitution when the layer is run. Each RUN is given to a shell of its own as it stands, so its quoting
+bash does the substitution when the layer is built. Each RUN is given to a shell of its own as it stands, so its quoting
 stays its own. What is not carried over is a comment where going on without it is harmless; else `todo` ends the build.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import RESERVED, VARIABLE
-from lumiimg.definition.docker.dockerfile import ArgumentText, Stage, Value, bash_word, parse_value, variables
-from lumiimg.definition.docker.steps import mount_of
+from lumiimg.definition.docker.words import value_of, variables, with_values
 from lumiimg.definition.text import quote_bash, trap
 from lumiimg.errors import one_line
 from lumiimg.findings import Severity
+from lumiimg.secret import HIDDEN, hidden, is_secret_name
 
 if TYPE_CHECKING:
-    from lumiimg.definition.docker.steps import BuildPath, Declared, DockerStep, Setting
+    from lumiimg.definition.docker.read import Instruction
 
-FOLDERS = frozenset({"LD_LIBRARY_PATH", "PATH"})
+_FOLDERS = frozenset({"LD_LIBRARY_PATH", "PATH"})
 """Lists that a layer adds to and never replaces: the fabric's libraries, and /opt/venv, are found by them."""
-SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _READ_ONLY = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"})
 """Variables that bash lets nobody set."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A piece in which each quote is closed: a break behind it is nothing to the shell, as it is to Docker.
 _WHOLE = re.compile(r"(?:[^'\"\\#`<]|\\.|'[^']*'|\"(?:[^\"\\$`]|\\.|\$\([^()'\"\\`#]*\)|\$(?!\())*+\")*+")
 _ALONE = re.compile(r"\d*<<(-?)[^<\s]+")
-_DOES = frozenset({"ADD", "COPY", "RUN", "WORKDIR"})
+_FROM = re.compile(r"--from=(.+)")
+_HARMLESS = re.compile(r"--network=.*|--mount=(?:.*,)?type=(?:cache|tmpfs)(?:,.*)?")
+"""Flags without which the step does the same."""
+_OWN_VALUE = re.compile(r"\$\{(\w+):?[-+](:?)(?:\$\{?\1\}?)?(:?)\}", re.ASCII)
+"""What the base has, with a colon where it has something: `${PATH:+:$PATH}`."""
 _STARTS = "a layer starts nothing: singularity exec image.sif COMMAND"
-_NO_EFFECT = {
+_HARMLESS_STEPS = {
     "CMD": _STARTS,
     "ENTRYPOINT": _STARTS,
     "EXPOSE": "a Singularity container has the ports of the machine",
@@ -40,14 +44,19 @@ _NO_EFFECT = {
     "MAINTAINER": "lumiimg writes the labels",
     "ONBUILD": "for stages that start from this one: put it behind their FROM, and draft again",
     "STOPSIGNAL": "only the job stops a Singularity container",
+    "USER": "a layer is built as root, and run as whoever starts it",
     "VOLUME": "bind a folder when the container is started",
 }
+_WITHHELD = (
+    "holds or uses a secret, and a layer keeps none: fetch what needs it before the build, and give it as a file or a "
+    "source of the layer"
+)
 _HEAD = """
 # Each RUN is as it stands in the Dockerfile. `todo` ends the build where something is missing: put in what brings it, a
 # source archive in layer.toml or a layer below this one, and take the line out.
 
 # As under Docker, a variable that nothing sets is empty, and all of an ENV see what was before it.
-# shellcheck disable=SC2016,SC2154,SC2318
+# shellcheck disable=SC2016,SC2119,SC2120,SC2154,SC2318
 set -eo pipefail +u
 
 todo() {
@@ -58,7 +67,7 @@ todo() {
 shell=(/bin/sh -c)
 # The text of a RUN comes on standard input; its shell reads nothing, as under Docker.
 run() {
-    "${shell[@]}" "$(cat)" </dev/null
+    "${shell[@]}" "${1-$(cat)}" </dev/null
 }
 
 # Where the base's own WORKDIR is is not known here.
@@ -78,7 +87,7 @@ class LeftOut:
     """What becomes of it."""
     ends_build: bool
     """Whether the draft ends there until somebody has seen to it."""
-    is_secret: bool
+    is_secret: bool = False
 
     @property
     def severity(self) -> Severity:
@@ -88,21 +97,23 @@ class LeftOut:
         return Severity.UNKNOWN if self.ends_build else Severity.INFO
 
 
-def layer_arguments(path: BuildPath) -> dict[str, Declared]:
-    """Return the ARGs that can be arguments of a layer: a name that they take, and a value that decided no FROM."""
-    return {
-        one.name: one
-        for one in path.arguments
-        if VARIABLE.fullmatch(one.name)
-        and one.name not in RESERVED | _READ_ONLY | path.decided
-        and not one.name.startswith("SOURCE_")
-        and (one.value is None or is_own(one.name, one.value))
-    }
+@dataclass(frozen=True, slots=True)
+class DraftArgument:
+    """An ARG of the steps."""
 
+    name: str
+    """Of it."""
+    value: str | None
+    """Where it is first declared; null: without a value."""
+    line: int
+    """Counted from 1."""
+    is_fixed: bool
+    """Whether the layer has no such argument: FROM is made of it, or it is made of other variables."""
 
-def is_own(name: str, value: Value) -> bool:
-    """Whether this is the value of the ARG itself, not that of an ENV of the same name, which always wins."""
-    return len(value) == 1 and isinstance(value[0], ArgumentText) and value[0].name == name
+    @property
+    def template(self) -> str:
+        """Its value in layer.toml."""
+        return self.value or "" if self.is_fixed else f"{{{self.name}}}"
 
 
 def comment(text: str) -> str:
@@ -110,125 +121,158 @@ def comment(text: str) -> str:
     return f"# {one_line(text).replace('{{', '{ {')[:300]}"
 
 
-def script_of(path: BuildPath) -> tuple[str, list[LeftOut]]:
-    """Return the body of post.sh, and what it does not do."""
-    lines, left = [_HEAD], []
-    arguments = layer_arguments(path)
-    stage = None
-    for step in path.steps:
+@dataclass(slots=True)
+class Script:
+    """A post.sh that grows by one step after the other."""
+
+    given: Mapping[str, str]
+    """Values of ARG from the command line."""
+    outer: Mapping[str, str]
+    """Values of ARG before the first FROM."""
+    decided: frozenset[str]
+    """Names that an image of FROM is made of."""
+    lines: list[str] = field(default_factory=lambda: [_HEAD])
+    steps: list[Instruction] = field(default_factory=list)
+    """Those that were added, without their secrets."""
+    left_out: list[LeftOut] = field(default_factory=list)
+    """In the order of the file."""
+    arguments: dict[str, DraftArgument] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    """What ENV left set, with `{NAME}` for an argument, as layer.toml has it."""
+    prepend: dict[str, str] = field(default_factory=dict)
+    """Lists of folders that ENV put in front of what the base has."""
+
+    def add(self, step: Instruction) -> None:
+        """Write what a step does."""
+        step, secrets = _without_secrets(step)
+        if not self.steps or self.steps[-1].stage != step.stage:
+            self.lines += [comment(f"---- stage {step.stage}"), ""]
+        self.steps.append(step)
         head = f"line {step.line}: {step.keyword}"
-        lines += [] if step.stage == stage else [comment(f"---- stage {step.stage}"), ""]
-        stage = step.stage
-        lines.append(comment(head if step.keyword in {"ENV", "RUN"} else f"{head} {step.text}"))
-        where = path.dockerfile.where(step.line)
-        for what, ends in _left_out(step):
-            left.append(LeftOut(step.line, step.keyword, what, ends, bool(step.withheld)))
-            note = comment(f"{head}: {what}" if ends else f"  not carried over: {what}")
-            lines.append("todo '" + note[2:].replace("'", "'\\''") + "'" if ends else note)
-        lines += [*_lines(step, arguments, where), ""]
-    return "\n".join(lines).rstrip("\n") + "\n", left
+        self.lines.append(comment(head if step.keyword in {"ENV", "RUN"} else f"{head} {step.text}"))
+        if secrets:
+            ends = step.keyword not in {"ARG", "ENV", *_HARMLESS_STEPS}
+            self._leave_out(step, secrets, ends=ends, is_secret=True)
+        if step.keyword in {"ARG", "ENV"} and step.text != HIDDEN:
+            self._set(step)
+        elif step.keyword == "RUN" and not secrets:
+            self._run(step)
+        elif not secrets:
+            self._do(step)
+        self.lines.append("")
 
+    def _leave_out(self, step: Instruction, what: str, *, ends: bool = True, is_secret: bool = False) -> None:
+        self.left_out.append(LeftOut(step.line, step.keyword, what, ends, is_secret))
+        note = comment(f"line {step.line}: {step.keyword}: {what}")[2:].replace("'", "'\\''")
+        self.lines.append(f"todo '{note}'" if ends else comment(f"  not carried over: {what}"))
 
-def _left_out(step: DockerStep) -> Iterator[tuple[str, bool]]:
-    """Yield what of a step a layer cannot carry over, and whether going on without it would be wrong."""
-    if step.withheld:
-        yield step.withheld, step.keyword in _DOES
-    elif step.keyword in _NO_EFFECT:
-        yield _NO_EFFECT[step.keyword], False
-    elif step.keyword == "USER" and step.text.split(":")[0] not in {"root", "0"}:
-        yield f"the steps behind it ran as {step.text}; a layer is built as root, and run as whoever starts it", False
-    elif step.keyword in {"ARG", "ENV"}:
-        for name in sorted(_READ_ONLY & {one.name for one in step.settings}):
-            yield f"{name} is bash's own: write its value into the steps that use it", True
-    elif step.keyword == "RUN":
-        yield from _run_left_out(step)
-    elif step.sources:
-        yield f"files of {_origin(step.sources[0])}, which is not built here", True
-    elif step.keyword in {"ADD", "COPY"}:
-        if step.heredocs:
-            yield "the text of its heredoc: put it into a file beside layer.toml, and copy that from $LAYER_FILES", True
+    def _set(self, step: Instruction) -> None:
+        exports = []
+        known = {name: one.template for name, one in self.arguments.items()} | self.environment
+        for name, text in step.pairs if step.pairs is not None else [(step.text, "'")]:
+            value = value_of(text or "")
+            if text == HIDDEN:
+                continue
+            if value is None or not _NAME.fullmatch(name) or name in _READ_ONLY:
+                self._leave_out(step, f"{name}: write its value as bash has it, under a name that bash lets you set")
+            elif step.keyword == "ARG":
+                exports += self._declare(step, name, None if text is None else value)
+            else:
+                exports.append(_assigned(name, f'"{value}"'))
+                self._keep(step, name, with_values(_OWN_VALUE.sub(r"\2${\1}\3", value), known))
+        if exports:  # in one: bash too expands all before it sets any
+            self.lines.append("export " + " \\\n    ".join(exports))
+
+    def _declare(self, step: Instruction, name: str, value: str | None) -> list[str]:
+        """Note an ARG. Return what sets its variable; that of a layer is set already."""
+        if name in self.environment or name in self.prepend:
+            return []  # that of ENV always wins
+        literal = self.given.get(name, self.outer.get(name) if value is None else None)
+        is_own = VARIABLE.fullmatch(name) and not name.startswith("SOURCE_") and name not in RESERVED | self.decided
+        is_fixed = not is_own or (literal is None and "$" in (value or ""))
+        one = DraftArgument(name, value if literal is None else literal, step.line, is_fixed)
+        first = self.arguments.setdefault(name, one)
+        if first is not one:
+            if value is not None and one.value != first.value:
+                self._leave_out(step, f"{name} has the value of line {first.line} here")
+        elif one.value is None:
+            self.lines.append(f'[ -n "${{{name}-}}" ] || unset {name}')
+        elif is_fixed:
+            return [_assigned(name, f'"{value}"' if literal is None else quote_bash(literal))]
+        return []
+
+    def _keep(self, step: Instruction, name: str, value: str) -> None:
+        """Note what ENV leaves set for whoever runs the image."""
+        own = re.fullmatch(rf"(?:(.*):)?\$\{{?{name}\}}?(?::(.*))?", value)
+        folders = [*filter(None, own.groups() if own else [value.strip(": ")] if name in _FOLDERS else [])]
+        self.environment.pop(name, None)
+        if any("$" in folder for folder in folders or [value]) or not value.strip(": "):
+            what = f"{name} is set while this is built only: write [environment] of layer.toml"
+            self._leave_out(step, what, ends=False)
+        elif folders:
+            self.prepend[name] = ":".join([*folders, *filter(None, [self.prepend.get(name)])])
+        elif not own:
+            self.environment[name] = value
+
+    def _do(self, step: Instruction) -> None:
+        origin = next(filter(None, map(_FROM.fullmatch, step.flags)), None)
+        folder = value_of(step.text) if step.keyword == "WORKDIR" else None
+        if step.keyword in _HARMLESS_STEPS:
+            self._leave_out(step, _HARMLESS_STEPS[step.keyword], ends=False)
+        elif folder is not None:
+            self.lines.append(f'mkdir -p -- "{folder}"\ncd -- "{folder}"')
+        elif step.keyword == "SHELL" and step.words:
+            self.lines.append(f"shell=({' '.join(map(quote_bash, step.words))})")
+        elif step.keyword not in {"ADD", "COPY"}:
+            self._leave_out(step, f"write this as bash has it: {step.text}")
+        elif origin:
+            self._leave_out(step, f"files of {origin[1]}, another stage or image, which is not built here")
         elif "://" in step.text:
-            yield "an address: put it under [sources] of layer.toml, and copy it from $SOURCE_NAME", True
+            what = "an address: put it under [sources] of layer.toml, and copy it from $SOURCE_NAME"
+            self._leave_out(step, what)
         else:
             what = "files of the build context: name them in `files` of layer.toml, and copy them from $LAYER_FILES"
-            yield what, True
+            self._leave_out(step, what)
+
+    def _run(self, step: Instruction) -> None:
+        for flag in step.flags:
+            if not _HARMLESS.fullmatch(flag):
+                self._leave_out(step, f"{flag}: what it names is not here")
+        alone = _ALONE.fullmatch(step.text)
+        if alone and step.heredocs.lstrip("\t").startswith("#!"):
+            what = "the heredoc is for an interpreter of its own: put it into a file of the layer, and run that"
+            self._leave_out(step, what)
+        if step.words:
+            self.lines.append(" ".join(map(quote_bash, step.words)))
+            return
+        if alone:
+            text = step.heredocs.rstrip("\n").rpartition("\n")[0]
+            text = re.sub(r"^\t+", "", text, flags=re.MULTILINE) if alone[1] else text
+        else:  # broken as in the file where the shell takes that as nothing
+            is_whole = all(_WHOLE.fullmatch(piece) and not piece.endswith("\\") for piece in step.pieces[:-1])
+            text = (("\\\n" if is_whole else "").join(step.pieces) + "\n" + step.heredocs).rstrip("\n")
+        lines, end = text.split("\n"), f"RUN_{step.line}"
+        is_plain = all(line != end and line.replace("\t", "").isprintable() and not trap(line)[0] for line in lines)
+        self.lines.append(f"run <<'{end}'\n{text}\n{end}" if is_plain else f"run {quote_bash(text)}")
 
 
-def _origin(source: Stage | str) -> str:
-    return f"the stage {source.label} (line {source.line})" if isinstance(source, Stage) else f"the image {source}"
+def _assigned(name: str, word: str) -> str:
+    is_replaced = name in _FOLDERS and name not in variables(word)
+    return f"{name}={word}" + (f'"${{{name}:+:${name}}}"' if is_replaced else "")
 
 
-def _run_left_out(step: DockerStep) -> Iterator[tuple[str, bool]]:
-    if _ALONE.fullmatch(step.text) and step.heredocs.lstrip("\t").startswith("#!"):
-        yield "the heredoc is for an interpreter of its own: put it into a file of the layer, and run that", True
-    for name, value in step.flags:
-        mount = mount_of(value) if name == "mount" else {}
-        kind = mount.get("type", "")
-        if name == "security":
-            yield f"--security={value}: an engine without root does not have it", False
-        elif kind in {"secret", "ssh"}:
-            is_required = mount.get("required", "false") in {"", "true", "1"}
-            yield f"the {kind} of --mount={value}: not available in a build", is_required
-        elif name == "mount" and kind not in {"cache", "tmpfs"}:  # faster with those, the same without
-            origin = _origin(step.sources[0]) if mount.get("from") and step.sources else "the build context"
-            yield f"--mount={value}: files of {origin}, which are not here", True
+def _without_secrets(step: Instruction) -> tuple[Instruction, str]:
+    """Return a step as it may be shown, and what was taken out of it, by name or value; else nothing."""
+    if step.keyword in {"ARG", "ENV"} and step.pairs:
+        left = [name for name, text in step.pairs if is_secret_name(name) or _is_secret(f"{name}={text}")]
+        shown = [(name, HIDDEN if name in left else text) for name, text in step.pairs]
+        text = " ".join(name if value is None else f"{name}={value}" for name, value in shown)
+        what = f"{', '.join(left)}, left out as a secret, by name or value: give it to the job that runs the image"
+        return (replace(step, pieces=(text,)), what) if left else (step, "")
+    if _is_secret(f"{step.keyword} {step.whole}") or "type=secret" in " ".join(step.flags):
+        return replace(step, pieces=(HIDDEN,), flags=(), heredocs=""), _WITHHELD
+    return step, ""
 
 
-def _lines(step: DockerStep, arguments: dict[str, Declared], where: str) -> Iterator[str]:
-    if step.keyword == "ARG":
-        for one in step.settings:
-            yield from _argument(one, arguments.get(one.name), step.line)
-    elif step.keyword == "ENV":
-        words = (_assigned(one) for one in step.settings if one.name not in _READ_ONLY)
-        if exported := [word for word in words if word]:
-            yield "export " + " \\\n    ".join(exported)  # in one: bash too expands all before it sets any
-    elif step.withheld:
-        return
-    elif step.keyword == "WORKDIR":
-        folder = bash_word(parse_value(step.text, where))
-        yield f"mkdir -p -- {folder}\ncd -- {folder}"
-    elif step.keyword == "SHELL" and step.words:
-        yield f"shell=({' '.join(map(quote_bash, step.words))})"
-    elif step.keyword == "RUN" and step.words:
-        yield " ".join(map(quote_bash, step.words))
-    elif step.keyword == "RUN":
-        text, end = _shell_text(step).rstrip("\n"), f"RUN_{step.line}"
-        lines = text.split("\n")
-        if end not in lines and all(line.replace("\t", "").isprintable() and not trap(line)[0] for line in lines):
-            yield f"run <<'{end}'\n{text}\n{end}"
-        else:
-            parts = re.findall(r"[^\n]{1,3000}\n?|\n", text)
-            yield '"${shell[@]}" </dev/null \\\n' + "\\\n".join(map(quote_bash, parts))
-
-
-def _shell_text(step: DockerStep) -> str:
-    """Return what Docker gives to the shell; broken as in the file where the shell takes that as nothing."""
-    if (alone := _ALONE.fullmatch(step.text)) is not None:
-        text = step.heredocs[: step.heredocs.rstrip("\n").rfind("\n") + 1]
-        return re.sub(r"^\t+", "", text, flags=re.MULTILINE) if alone[1] else text
-    pieces = step.pieces
-    is_plain = all(_WHOLE.fullmatch(piece) and not piece.endswith("\\") for piece in pieces[:-1])
-    return ("\\\n" if is_plain else "").join(pieces) + "\n" + step.heredocs
-
-
-def _assigned(one: Setting) -> str:
-    if not SHELL_NAME.fullmatch(one.name):
-        return ""
-    word = bash_word(one.written or ())
-    if one.name in FOLDERS and one.name not in variables(word):
-        word = f'{word[:-1]}${{{one.name}:+:${one.name}}}"'
-    return f"{one.name}={word}"
-
-
-def _argument(one: Setting, declared: Declared | None, line: int) -> Iterator[str]:
-    """Yield what sets the variable of an ARG; that of a layer is set already."""
-    if one.written is None and one.value is not None:
-        yield comment(f"{one.name} has the value that ENV gave it")
-    elif declared is None:
-        if one.written is not None and one.name not in _READ_ONLY and (word := _assigned(one)):
-            yield f"export {word}"
-    elif declared.value is None and line == declared.line:
-        yield f'[ -n "${{{one.name}-}}" ] || unset {one.name}'
-    elif one.value is not None and declared.value != one.value:
-        default, other = (bash_word(value or ()) for value in (declared.value, one.value))
-        yield f'[ "${one.name}" != {default} ] || export {one.name}={other}'
+def _is_secret(text: str) -> bool:
+    return hidden(text) != text or any(map(is_secret_name, variables(text)))

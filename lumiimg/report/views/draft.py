@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.definition.docker.dockerfile import text_of
-from lumiimg.definition.docker.recognition import GPU
-from lumiimg.definition.docker.steps import PLATFORM
+from lumiimg.definition.docker.recognise import GPU
 from lumiimg.findings import Severity
 from lumiimg.report.document import Document, Item, Paragraph, Section, facts_section
 from lumiimg.wording import count
@@ -25,15 +23,15 @@ def draft_document(draft: Draft) -> Document:
     """Return what `draft FILE` says, and `draft FILE -o FOLDER`."""
     if draft.folder is not None:
         return _written(draft, draft.folder)
-    path = draft.path
-    stages = [path.base or "scratch", *(f"stage {stage.label} (line {stage.line})" for stage in path.stages)]
+    base = draft.recognised.base
+    stages = [base.image if base else "scratch", *(f"stage {one.label} (line {one.line})" for one in draft.stages)]
     known = (
         (one.layer, f"{one.what} (line {one.line}, stage {one.stage}){'; the base has it' if one.in_base else ''}")
         for one in draft.recognised.known
     )
     return Document(
         "draft",
-        str(path.dockerfile.path),
+        draft.dockerfile.path,
         " → ".join(stages),
         advice=draft.advice,
         sections=(
@@ -54,7 +52,7 @@ def _written(draft: Draft, folder: Path) -> Document:
     return Document(
         "draft",
         str(folder),
-        f"{count(len(draft.path.steps), 'step')} as a layer that nobody has built yet",
+        f"{count(len(draft.script.steps), 'step')} as a layer that nobody has built yet",
         advice=draft.advice,
         sections=(Section("What to see to", _to_do(draft)),),
         is_list=True,
@@ -63,7 +61,7 @@ def _written(draft: Draft, folder: Path) -> Document:
 
 
 def _base(draft: Draft) -> Iterator[Paragraph | Item]:
-    base, ours = draft.recognised.base, PLATFORM["TARGETPLATFORM"]
+    base = draft.recognised.base
     if base is None:
         yield Paragraph("scratch: no image; a layer needs one")
     elif base.name:
@@ -72,8 +70,6 @@ def _base(draft: Draft) -> Iterator[Paragraph | Item]:
         yield Paragraph(f"{base.image}, which the catalogue does not have: --base {base.option}")
         if base.near:
             yield Paragraph(f"other tags of it in the catalogue: {', '.join(base.near)}")
-    if draft.path.platform not in {None, ours}:
-        yield Item(Severity.UNKNOWN, f"FROM asks for {draft.path.platform}; lumiimg builds for {ours}")
 
 
 def _gpus(draft: Draft) -> Iterator[Item]:
@@ -84,30 +80,26 @@ def _gpus(draft: Draft) -> Iterator[Item]:
 
 
 def _arguments(draft: Draft) -> Iterator[tuple[str, str]]:
-    """Yield the arguments of the Dockerfile, each with its value and the lines that use it."""
-    for declared in draft.path.arguments:
-        value = "no value" if declared.value is None else f"= {text_of(declared.value) or '(empty)'}"
-        used = f"used in {_lines(declared.used)}" if declared.used else "not used"
-        yield declared.name, f"{value} (line {declared.line}; {used})"
+    for one in draft.arguments:
+        value = "no value" if one.value is None else f"= {one.value or '(empty)'}"
+        yield one.name, f"{value} (line {one.line})"
 
 
 def _steps(draft: Draft) -> Iterator[tuple[str, str]]:
     """Yield what each line does that makes the image; a long one is cut, as it stands in the Dockerfile."""
-    for step in draft.path.steps:
+    for step in draft.script.steps:
         text = " ".join(step.text[:_TEXT].split())
         yield f"line {step.line}", f"{step.keyword} {text}{' …' if len(step.text) > _TEXT else ''}"
 
 
 def _left_out(draft: Draft) -> Iterator[Item]:
-    for entry in draft.left_out:
+    for entry in draft.script.left_out:
         yield Item(entry.severity, f"line {entry.line} {entry.keyword}: {entry.what}")
-    for note in draft.environment.notes:
-        yield Item(Severity.INFO, note)
 
 
 def _to_do(draft: Draft) -> Iterator[Item]:
     found = draft.recognised
-    if ends := [entry.line for entry in draft.left_out if entry.ends_build]:
+    if ends := [entry.line for entry in draft.script.left_out if entry.ends_build]:
         places = count(len(ends), "place")
         text = f"{places} where its build ends until you see to it (`todo` in post.sh): {_lines(ends)}"
         yield Item(Severity.UNKNOWN, text)

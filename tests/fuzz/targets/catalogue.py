@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
 from collections.abc import Mapping
@@ -18,9 +17,8 @@ from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import read_site
 from lumiimg.decode import DecodeError, Positive, Text, decode_json, decode_toml, encode, to_json
-from lumiimg.definition.docker.dockerfile import bash_word, parse_value, split_words
 from lumiimg.definition.docker.draft import make_draft, write_draft
-from lumiimg.errors import BadInputError
+from lumiimg.definition.docker.words import split_words, value_of, with_values
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, scratch, text_of, written
 
@@ -88,11 +86,10 @@ def _catalogue() -> Catalogue:
 
 @target(
     "dockerfile",
-    "definition.docker.dockerfile.read_dockerfile",
+    "definition.docker.read.read_dockerfile",
     "definition.docker.draft.make_draft",
-    "definition.docker.steps.follow",
-    "definition.docker.recognition.recognise",
-    "definition.docker.script.script_of",
+    "definition.docker.recognise.recognise",
+    "definition.docker.script.Script",
     rounds=8,
 )
 def _dockerfile(data: bytes) -> None:
@@ -103,10 +100,9 @@ def _dockerfile(data: bytes) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@target("docker-words", "definition.docker.dockerfile.split_words", "definition.docker.dockerfile.parse_value")
+@target("docker-words", "definition.docker.words.split_words", "definition.docker.words.value_of")
 def _words(data: bytes) -> None:
     text = text_of(data)
     split_words(text)
     for line in text.split("\n"):
-        with contextlib.suppress(BadInputError):
-            bash_word(parse_value(line, "Dockerfile:1"))
+        with_values(value_of(line) or line, {"A": "a"})

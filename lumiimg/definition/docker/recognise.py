@@ -7,26 +7,27 @@ text of RUN is searched, not understood: `git clone` and `pip install` are found
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from lumiimg.decode import DecodeError
-from lumiimg.definition.docker.dockerfile import Reference, text_of
-from lumiimg.errors import BadInputError
+from lumiimg.definition.docker.words import with_values
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.reference import parse_reference
 from lumiimg.findings import Severity
+from lumiimg.secret import hidden, is_secret_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
-    from lumiimg.definition.docker.steps import BuildPath, DockerStep
+    from lumiimg.definition.docker.read import Instruction
 
 GPU = "gfx90a"
 """MI250X: what LUMI, and its sister machines with this network, have."""
+VALUE_LIMIT = 200
+"""Characters of a value that is put in the place of its name: each could be made of those before it."""
 _ALIASES = {
     # Parts that come with a layer under a name that neither its wheels nor its archives have.
     "triton": "pytorch",
@@ -48,7 +49,6 @@ _ARCHIVE = re.compile(r"https://github\.com/[^/]+/([^/]+)/(?:archive|releases)/"
 _GFX = re.compile(r"\bgfx[0-9a-f]{3,4}\b")
 _ASSIGNED = re.compile(r"(?<!\w)(?:-D)?([A-Za-z_]\w*)=['\"]?([^\s'\"]{0,500})")
 _TAG_VERSION = re.compile(r"[a-z]*(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
-_WHOLE_CONTEXT = frozenset({".", "./", "*", "/"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,18 @@ class Recognised:
         return tuple(f"{name}=={version}" if version else name for name, version in versions.items())
 
 
-def recognise(path: BuildPath, catalogue: Catalogue) -> Recognised:
+def known_values(steps: Iterable[Instruction], given: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    """Return the values that ARG and ENV give, whatever their stage, beside those of `before`; no secrets."""
+    values = dict(before)
+    for name, text in (pair for step in steps if step.keyword in {"ARG", "ENV"} for pair in step.pairs or ()):
+        if not is_secret_name(name) and (text := given.get(name, text)) is not None:
+            values[name] = with_values(text.strip("'\""), values)[:VALUE_LIMIT]
+    return values
+
+
+def recognise(
+    image: str | None, steps: Iterable[Instruction], values: Mapping[str, str], catalogue: Catalogue
+) -> Recognised:
     """Look everything up. Raises BadInputError where the base is not a valid image reference."""
     bases: list[Layer] = []
     layers: list[Layer] = []
@@ -140,28 +151,19 @@ def recognise(path: BuildPath, catalogue: Catalogue) -> Recognised:
         except DecodeError:
             continue  # a broken folder of the user's must not hide the answer to another question
         (bases if entry.is_base else layers).append(entry)
-    base = None if path.base is None else _base(path, path.base, bases)
-    return Recognised(
-        base=base,
-        known=tuple(_known(path.seen, layers, base.has if base else frozenset())),
-        architectures=tuple(_architectures(path.seen)),
-    )
+    base = None if image is None else _base(image, bases)
+    texts = [(step, with_values(step.whole, values)) for step in steps]
+    has = base.has if base else frozenset()
+    return Recognised(base, tuple(_known(texts, layers, has)), tuple(_architectures(texts, values)))
 
 
-def _base(path: BuildPath, image: str, bases: Iterable[Layer]) -> Base:
+def _base(image: str, bases: Iterable[Layer]) -> Base:
     none = Mirrors({})
-    try:
-        wanted = parse_reference(image, none)
-    except BadInputError as error:
-        where = path.dockerfile.where(path.stages[0].line)
-        raise BadInputError(f"FROM: {error.what}", where=where, hint="an argument in it: --arg NAME=VALUE") from error
+    wanted = parse_reference(image, none)
     found: Layer | None = None
     near: list[tuple[int, str]] = []
     for base in bases:
-        for way in base.bootstraps:
-            if way.agent != "docker":
-                continue
-            have = parse_reference(way.origin, none)
+        for have in (parse_reference(way.origin, none) for way in base.bootstraps if way.agent == "docker"):
             if str(have) == str(wanted):
                 found = base
             elif have.repository == wanted.repository:
@@ -180,21 +182,24 @@ def _version(tag: str | None) -> int:
     return sum(number * 1000**place for number, place in zip(numbers, (2, 1, 0), strict=False))
 
 
-def _known(steps: Iterable[DockerStep], layers: Iterable[Layer], has: frozenset[str]) -> Iterator[KnownSoftware]:
+def _known(
+    texts: Iterable[tuple[Instruction, str]], layers: Iterable[Layer], has: frozenset[str]
+) -> Iterator[KnownSoftware]:
     by_name = _brought(layers)
     seen = set()
-    for step, (what, name, version) in ((one, found) for one in steps for found in _found(one)):
-        plain_name = _canonical(name)
-        layer = by_name.get(_ALIASES.get(plain_name, plain_name))
-        if layer is None or (layer.name, what) in seen:
-            continue
-        seen.add((layer.name, what))
-        plain = version.removeprefix("v").partition("+")[0] if version else None
-        # The version of a part (triton, torchvision) is not that of the layer.
-        is_whole = plain_name in {layer.name, "torch"} or plain_name not in _ALIASES
-        chosen = plain if is_whole and plain in {release.version for release in layer.releases} else None
-        in_base = bool({layer.name, *layer.provides} & has)
-        yield KnownSoftware(layer.name, chosen, in_base, what, step.stage, step.line)
+    for step, text in texts:
+        for what, name, version in _found(text) if step.keyword in {"ONBUILD", "RUN"} else ():
+            plain_name = _canonical(name)
+            layer = by_name.get(_ALIASES.get(plain_name, plain_name))
+            if layer is None or (layer.name, what) in seen:
+                continue
+            seen.add((layer.name, what))
+            plain = version.removeprefix("v").partition("+")[0] if version else None
+            # The version of a part (triton, torchvision) is not that of the layer.
+            is_whole = plain_name in {layer.name, "torch"} or plain_name not in _ALIASES
+            chosen = plain if is_whole and plain in {release.version for release in layer.releases} else None
+            in_base = bool({layer.name, *layer.provides} & has)
+            yield KnownSoftware(layer.name, chosen, in_base, hidden(what), step.stage, step.line)
 
 
 def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:
@@ -213,13 +218,9 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _found(step: DockerStep) -> Iterator[tuple[str, str, str | None]]:
-    """Yield how the step gets something, its name, and its version."""
-    words = step.text.removeprefix("COPY ").split()
-    if step.keyword in {"COPY", "ONBUILD"} and len(words) == 2 and words[0] in _WHOLE_CONTEXT and not step.sources:
-        # the project whose own Dockerfile this is: it copies its checkout to a folder of its name
-        yield f"COPY {words[0]} {words[1]}, its own source", words[1].rstrip("/").rpartition("/")[2], None
-    for is_break, group in groupby(_TOKEN.findall(step.reading), _BREAKS.__contains__):
+def _found(text: str) -> Iterator[tuple[str, str, str | None]]:
+    """Yield how a step gets something, its name, and its version."""
+    for is_break, group in groupby(_TOKEN.findall(text), _BREAKS.__contains__):
         words = [] if is_break else list(group)
         if "git" in words and "clone" in words:
             branch = re.search(r" (?:-b|--branch)[ =]([^\s$]+)", " ".join(words))
@@ -227,31 +228,22 @@ def _found(step: DockerStep) -> Iterator[tuple[str, str, str | None]]:
                 at = f" at {branch[1]}" if branch else ""
                 yield f"git clone {match[0]}{at}", match[1], branch[1] if branch else None
         elif "install" in words and any(map(_PIP.fullmatch, words[: words.index("install")])):
-            yield from _installed(words[words.index("install") + 1 :])
+            for word in words[words.index("install") + 1 :]:
+                if (file := _REPOSITORY.fullmatch(word) or _WHEEL.fullmatch(word)) is not None:
+                    yield f"pip install {word}", file[1], file[2]
+                elif (wanted := _REQUIREMENT.fullmatch(word)) is not None:
+                    yield f"pip install {word}", wanted[1], wanted[3] if wanted[2] == "==" else None
 
 
-def _installed(words: list[str]) -> Iterator[tuple[str, str, str | None]]:
-    skip = False
-    for word in words:
-        if skip or word.startswith("-"):
-            # What follows is a file or an address, no requirement.
-            skip = not skip and word in {"-r", "-c", "-e", "-i", "-f", "-t", "--index-url", "--extra-index-url"}
-        elif (match := _REPOSITORY.fullmatch(word) or _WHEEL.fullmatch(word)) is not None:
-            yield f"pip install {word}", match[1], match[2]
-        elif (match := _REQUIREMENT.fullmatch(word)) is not None:
-            yield f"pip install {word}", match[1], match[3] if match[2] == "==" else None
-
-
-def _architectures(steps: Iterable[DockerStep]) -> Iterator[Architectures]:
+def _architectures(texts: Iterable[tuple[Instruction, str]], values: Mapping[str, str]) -> Iterator[Architectures]:
     seen = set()
-    for step in steps:
-        for one in step.settings:
-            if one.name == "PYTORCH_ROCM_ARCH" and any(isinstance(part, Reference) for part in one.value or ()):
-                yield Architectures(one.name, step.line, ())
-        pairs = [(one.name, text_of(one.value)) for one in step.settings]
-        pairs += [(match[1], match[2]) for match in _ASSIGNED.finditer(step.reading)]
-        for name, text in pairs:
-            gpus = tuple(dict.fromkeys(_GFX.findall(text)))
-            if gpus and (name, gpus) not in seen:
+    for step, text in texts:
+        pairs = [(match[1], match[2]) for match in _ASSIGNED.finditer(text)]
+        if step.keyword in {"ARG", "ENV"}:
+            pairs = [(name, values.get(name, "")) for name, _ in step.pairs or ()]
+        for name, value in pairs:
+            gpus = tuple(dict.fromkeys(_GFX.findall(value)))
+            is_of_base = name == "PYTORCH_ROCM_ARCH" and step.keyword == "ENV" and "$" in value
+            if (gpus or is_of_base) and (name, gpus) not in seen:
                 seen.add((name, gpus))
                 yield Architectures(name, step.line, gpus)

@@ -1,0 +1,192 @@
+"""A Dockerfile as it is written: its stages, instructions and words. Nothing of it is run.
+
+Sources: the Dockerfile reference (docs.docker.com/reference/dockerfile), and where it is silent, BuildKit
+(moby/buildkit frontend/dockerfile/parser and shell).
+
+spython's parser of Dockerfiles takes one line at a time: a comment inside a continued line becomes a step, so does each
+line of a heredoc, and a FROM in one becomes the base. So a test alone has it, as the other opinion of simple files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lumiimg.decode import read_whole
+from lumiimg.definition.docker.words import split_words
+from lumiimg.errors import BadInputError
+
+FILE_LIMIT_BYTES = 256 * 1024
+INSTRUCTION_LIMIT = 2000
+KEYWORDS = (
+    *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "MAINTAINER"),
+    *("ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
+)
+_FLAGGED = frozenset({"ADD", "COPY", "FROM", "HEALTHCHECK", "RUN"})
+_WITH_HEREDOC = frozenset({"ADD", "COPY", "ONBUILD", "RUN"})
+_CONTROL = re.compile(r"[^\t\n -~\xa0-\U0010ffff]")
+_CONTINUED = re.compile(r"(?<!\\)\\[ \t]*$")
+_BETWEEN = re.compile(r"\s*(?:#.*)?")
+"""A line that is passed over, inside a continued line, too."""
+# A NUL, which is refused in a file, stands for the end of a continued line here.
+_KEYWORD = re.compile(r"[^\s\0]*")
+_FLAG = re.compile(r"[\s\0]+(--[A-Za-z-]+(?:=(?:[^\s\"]|\"[^\"]*\")*)?)(?!\S)")
+_HEREDOC = re.compile(r"\d*<<(-?)([^<]+)")
+_FROM = re.compile(r"(\S+)(?:\s+AS\s+([a-z][a-z0-9_.-]{0,127}))?", re.IGNORECASE | re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction, its continuation lines put together."""
+
+    line: int
+    """Counted from 1."""
+    keyword: str
+    """In capitals."""
+    pieces: tuple[str, ...]
+    """The text behind keyword and flags, cut where the file continued a line."""
+    flags: tuple[str, ...] = ()
+    """`--mount=type=cache,target=/x`."""
+    heredocs: str = ""
+    """The lines of all its heredocs, each with the line that ends it."""
+    stage: str = ""
+    """Name, or number, of where it stands; empty before the first FROM."""
+
+    @property
+    def text(self) -> str:
+        """The text behind keyword and flags, as one line."""
+        return "".join(self.pieces)
+
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        """Of the JSON form; None for anything else, which is the shell form, as Docker has it."""
+        try:
+            words = json.loads(self.text) if self.text.startswith("[") else None
+            if isinstance(words, list) and all(isinstance(word, str) and "\0" not in word for word in words):
+                return tuple(word.encode().decode() for word in words)
+        except (ValueError, RecursionError):  # half of a surrogate pair, too, which no argument can hold
+            pass
+        return None
+
+    @property
+    def whole(self) -> str:
+        """All that stands in it, to be searched."""
+        return "\n".join((self.text, " ".join(self.words or ()), *self.flags, self.heredocs))
+
+    @property
+    def pairs(self) -> list[tuple[str, str | None]] | None:
+        """The names of ARG or ENV with their values as they are written; None for what is not NAME=VALUE."""
+        words = split_words(self.text)
+        if words and self.keyword == "ENV" and "=" not in words[0] and len(words) > 1:
+            return [(words[0], self.text.split(maxsplit=1)[1])]
+        parted = [word.partition("=") for word in words or ()]
+        is_whole = words and all(name and (equals or self.keyword == "ARG") for name, equals, _ in parted)
+        return [(name, value if equals else None) for name, equals, value in parted] if is_whole else None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A FROM and what follows it."""
+
+    line: int
+    """Of its FROM, counted from 1."""
+    label: str
+    """Its name, else its number."""
+    image: str
+    """As it is written: variables and all."""
+    instructions: list[Instruction]
+
+
+@dataclass(frozen=True, slots=True)
+class Dockerfile:
+    """All of a Dockerfile."""
+
+    path: str
+    """As it was named."""
+    sha256: str
+    """Of the file, in hexadecimal."""
+    arguments: list[Instruction]
+    """ARG before the first FROM."""
+    stages: list[Stage]
+
+
+def read_dockerfile(path: Path) -> Dockerfile:
+    """Read a file. Raises BadInputError, which says what is wrong in which line."""
+    data, hint = read_whole(path, FILE_LIMIT_BYTES), "is it a Dockerfile?"
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise BadInputError("is not UTF-8", where=str(path), hint=hint) from error
+    if (bad := _CONTROL.search(text)) is not None:
+        where = f"{path}:{text.count(chr(10), 0, bad.start()) + 1}"
+        raise BadInputError(f"holds a control character, {bad[0]!r}", where=where, hint=hint)
+    arguments: list[Instruction] = []
+    stages: list[Stage] = []
+    for number, one in enumerate(_instructions(text.split("\n"), path)):
+        where = f"{path}:{one.line}"
+        if number == INSTRUCTION_LIMIT:
+            raise BadInputError(f"more than {INSTRUCTION_LIMIT} instructions", where=where, hint="split it")
+        if one.keyword == "FROM":
+            if (parts := _FROM.fullmatch(one.text)) is None:
+                raise BadInputError(f"FROM {one.text[:80]}", where=where, hint="FROM image, or FROM image AS name")
+            stages.append(Stage(one.line, parts[2] or str(len(stages)), parts[1], []))
+        elif stages:
+            stages[-1].instructions.append(replace(one, stage=stages[-1].label))
+        elif one.keyword == "ARG":
+            arguments.append(one)
+        else:
+            raise BadInputError(f"{one.keyword} before any FROM", where=where, hint="only ARG is allowed there")
+    if not stages:
+        raise BadInputError("has no FROM", where=str(path), hint="is it a part of one?")
+    return Dockerfile(str(path), hashlib.sha256(data).hexdigest(), arguments, stages)
+
+
+def _instructions(lines: Sequence[str], path: Path) -> Iterator[Instruction]:
+    at = 0
+    while at < len(lines):
+        line, where = lines[at].lstrip(), f"{path}:{at + 1}"
+        start = at = at + 1
+        if _BETWEEN.fullmatch(line):
+            continue
+        pieces: list[str] = []
+        while (cut := _CONTINUED.search(line)) is not None:
+            pieces.append(line[: cut.start()])
+            while at < len(lines) and _BETWEEN.fullmatch(lines[at]):
+                at += 1
+            line = lines[at] if at < len(lines) else ""
+            at += 1
+        one = _instruction("\0".join((*pieces, line)), start, where)
+        begin = at
+        if one.keyword in _WITH_HEREDOC and "<<" in one.text and one.words is None:
+            for opened in filter(None, map(_HEREDOC.fullmatch, split_words(one.text) or ())):
+                at = _end(lines, at, opened, where)
+        yield replace(one, heredocs="".join(f"{line}\n" for line in lines[begin:at]))
+
+
+def _instruction(text: str, line: int, where: str) -> Instruction:
+    word = (_KEYWORD.match(text) or [""])[0]
+    keyword, at = word.upper(), len(word)
+    if keyword not in KEYWORDS:
+        what = f"{word[:40]!r} is not a Dockerfile instruction"
+        raise BadInputError(what, where=where, hint="is it a Dockerfile?")
+    flags: list[str] = []
+    while keyword in _FLAGGED and (flag := _FLAG.match(text, at)) is not None:
+        flags.append(flag[1].replace("\0", ""))
+        at = flag.end()
+    if not (rest := text[at:].strip("\0 \t")):
+        raise BadInputError(f"{keyword} without a value", where=where, hint="give it a value, or remove it")
+    return Instruction(line, keyword, tuple(rest.split("\0")), tuple(flags))
+
+
+def _end(lines: Sequence[str], at: int, opened: re.Match[str], where: str) -> int:
+    """Return the line behind a heredoc."""
+    name = re.sub(r"['\"\\]", "", opened[2])
+    for end in range(at, len(lines)):
+        if (lines[end].lstrip("\t") if opened[1] else lines[end]) == name:
+            return end + 1
+    hint = f"a line with nothing but {name[:40]} ends it"
+    raise BadInputError(f"the heredoc {name[:40]!r} has no end", where=where, hint=hint)
