@@ -23,9 +23,9 @@ from lumiimg.catalog.ledger import LEDGER, REACHES, Trial, content_of, read_ledg
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import write_text
-from lumiimg.resolve.arguments import overridden_sources
 from lumiimg.resolve.lock import layer_digest
 from lumiimg.resolve.lock_file import LockedBase
+from lumiimg.resolve.stack import overridden_sources
 from tools.compatibility import HOME
 
 if TYPE_CHECKING:

@@ -27,9 +27,8 @@ from lumiimg.definition.text import (
     quote_bash,
     quote_sh,
 )
-from lumiimg.resolve.arguments import gpus_of
 from lumiimg.resolve.lock import Lock, LockedLayer, wants_python
-from lumiimg.resolve.stack import OWN_PACKAGES
+from lumiimg.resolve.stack import OWN_PACKAGES, gpus_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,8 +12,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.decode import DecodeError
 from lumiimg.errors import BadInputError
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
-from lumiimg.resolve.arguments import for_gpu
-from lumiimg.resolve.stack import PLUGIN, components_of
+from lumiimg.resolve.stack import PLUGIN, components_of, for_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

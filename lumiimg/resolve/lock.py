@@ -14,9 +14,8 @@ from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.files import open_regular
 from lumiimg.findings import Severity
-from lumiimg.resolve.arguments import overridden_sources
 from lumiimg.resolve.rules import NO_MACHINE, RuleResult
-from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer
+from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer, overridden_sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

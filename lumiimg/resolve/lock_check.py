@@ -23,7 +23,6 @@ from lumiimg.decode import LONG_FAULT
 from lumiimg.errors import BadInputError, LumiimgError, RefusedError, shortened
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import Mirrors, general_index, public_index, validated_url
-from lumiimg.resolve.arguments import LONGEST, is_gpu, values_of
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
 from lumiimg.resolve.image_base import LOCAL_AGENTS, foreign_layer
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, layer_digest, wants_python
@@ -31,7 +30,7 @@ from lumiimg.resolve.lock_file import AGAIN, LockedBase, LockedEntry, LockFile, 
 from lumiimg.resolve.make_lock import check_used, lock_sources, split_digest
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.request import name_of, wanted
-from lumiimg.resolve.stack import OWN_PACKAGES
+from lumiimg.resolve.stack import LONGEST, OWN_PACKAGES, is_gpu, values_of
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import validated_url
 from lumiimg.files import file_sha256
-from lumiimg.resolve.arguments import LONGEST, values_of
 from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.stack import HEADERS, Stack
+from lumiimg.resolve.stack import HEADERS, LONGEST, Stack, values_of
 from lumiimg.secret import hidden, is_secret_name
 
 if TYPE_CHECKING:

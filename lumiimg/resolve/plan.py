@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 from lumiimg.errors import ExitCode, MissingHereError, RefusedError
 from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
-from lumiimg.resolve.job_variables import job_variables
 from lumiimg.resolve.request import in_short, options_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, Chosen, ReleasedLayer, Stack
@@ -133,6 +132,8 @@ class Plan:
         """What jobs with such an image want on the site."""
         if self.stack is None or self.site is None or self.refused:
             return ()
+        from lumiimg.resolve.job_variables import job_variables  # a build asks for none
+
         return tuple(job_variables(self.stack, self.site))
 
     @property

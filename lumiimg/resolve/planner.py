@@ -15,7 +15,6 @@ from lumiimg.resolve import rules
 from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.image_base import ForeignBase, read_bases
 from lumiimg.resolve.make_lock import make_lock
-from lumiimg.resolve.nearest import nearby_requests
 from lumiimg.resolve.plan import Plan, PossibleBases
 from lumiimg.resolve.request import Request, refuse_secrets, wanted, with_releases
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
@@ -168,6 +167,8 @@ def _decided(asked: Request, context: PlanContext) -> Plan:
 
 def _nearest(asked: Request, context: PlanContext) -> Plan | None:
     """Return the plan of the nearest request that works; on another base only if that can be had here."""
+    from lumiimg.resolve.nearest import nearby_requests  # for a refusal alone
+
     for other in islice(nearby_requests(asked, context), _NEAREST_REQUESTS):
         try:
             plan = _decided(other, context)

@@ -16,8 +16,7 @@ from lumiimg.catalog.needs import version_of
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
 from lumiimg.findings import Severity
-from lumiimg.resolve.arguments import ARCH, gpus_of, is_gpu, values_of
-from lumiimg.resolve.stack import Chosen, Stack, given_in, troubles_of
+from lumiimg.resolve.stack import ARCH, Chosen, Stack, given_in, gpus_of, is_gpu, troubles_of, values_of
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.catalog.needs import Need
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.arguments import overridden_sources, values_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import (
     Chosen,
@@ -21,7 +20,9 @@ from lumiimg.resolve.stack import (
     components_of,
     given_in,
     offers_of,
+    overridden_sources,
     troubles_of,
+    values_of,
 )
 
 if TYPE_CHECKING:

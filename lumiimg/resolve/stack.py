@@ -1,4 +1,4 @@
-"""Layers on a base, each in one release, and what they offer together."""
+"""Layers on a base, each in one release with the values of its arguments, and what they offer together."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import structs
 from packaging.specifiers import SpecifierSet
 
+from lumiimg.catalog.layers import own_values
 from lumiimg.catalog.ledger import status_of
 from lumiimg.catalog.needs import NOT_PYTHON
 from lumiimg.catalog.releases import expand, placeholders
-from lumiimg.resolve.arguments import values_of
 
 if TYPE_CHECKING:
     from lumiimg.catalog.layers import KnownTrouble, Layer, Status
@@ -28,6 +29,10 @@ OWN_PACKAGES = "own-packages"
 """The layer that packages of the user's own make; `--add` names these, never it."""
 PACKAGE = "pip:"
 """What begins a word of `--add` that is a package of the index, not a layer."""
+LONGEST = 4096
+"""Characters of a value: beyond 128 KiB no program starts with it among its variables."""
+ARCH = "ARCH"
+"""The argument of layers that are compiled for a GPU."""
 
 
 class OfferedComponent(NamedTuple):
@@ -153,3 +158,48 @@ def is_met(need: Need, stack: Stack) -> bool:
 def given_in(stack: Stack, trouble: KnownTrouble) -> str:
     """Return what the stack has of that which a trouble is about."""
     return ", ".join(f"{n.component} {stack.version(n.component) or ''}".strip() for n in trouble.given)
+
+
+# -- the arguments of a layer --
+
+
+def values_of(layer: Layer, release: Release | None, arguments: Mapping[tuple[str, str], str]) -> dict[str, str]:
+    """Return the values of a layer's arguments: the user's (by layer and argument), the release's, the layer's."""
+    given = {name: value for (of, name), value in arguments.items() if of == layer.name}
+    return {**own_values(layer, release), **{name: value for name, value in given.items() if name in layer.arguments}}
+
+
+def overridden_sources(layer: Layer, release: Release | None, values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the arguments by which other sources are named than those that the layer's facts are of.
+
+    They choose a source, and tell no version themselves.
+    """
+    versions = (*layer.has.values(), *(release.has.values() if release else ()))
+    telling = {name for version in versions for name in placeholders(version)}
+    choosing = [name for source in layer.sources for name in placeholders(source.key) if name not in telling]
+    usual = own_values(layer, release)
+    return tuple(name for name in dict.fromkeys(choosing) if values[name] != usual[name])
+
+
+def for_gpu(layer: Layer, arch: str | None) -> Layer:
+    """Return a layer as it is where the GPU is known: what is compiled for one is compiled for that, if nobody says.
+
+    What was tried for another GPU is not known of it.
+    """
+    argument = layer.arguments.get(ARCH)
+    if arch is None or argument is None or not is_gpu(argument.default):
+        return layer
+    if argument.pattern is not None and argument.pattern.fullmatch(arch) is None:
+        return layer
+    return structs.replace(layer, arguments={**layer.arguments, ARCH: structs.replace(argument, default=arch)})
+
+
+def is_gpu(value: str) -> bool:
+    """Return whether it is a GPU, or several, as ROCm's compilers name them; an ARCH can be a processor's, too."""
+    return value.startswith("gfx")
+
+
+def gpus_of(values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that a layer with such arguments is compiled for."""
+    value = values.get(ARCH, "")
+    return tuple(value.split(";")) if is_gpu(value) else ()
