@@ -10,30 +10,30 @@ import os
 import platform
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.engine import namespaces
+from lumiimg.engine.binds import BindSpec
 from lumiimg.engine.process import NO_NETRC, Completed, run, which
 from lumiimg.errors import MissingHereError, one_line
 from lumiimg.files import read_beginning
 from lumiimg.image.squashfs.superblock import MAGIC as _SQUASHFS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import IO
 
-    from lumiimg.engine.binds import BindSpec
-
-NAMES = ("apptainer", "singularity")
-PROBE_TIMEOUT_S = 20.0
+_PROBE_TIMEOUT_S = 20.0
 PACKED = ("-comp", "gzip", "-Xcompression-level", "4")
 """How mksquashfs packs all that goes into an image, for every engine (docs/decisions/0026-images-are-gzip.md)."""
 _NAMELESS_LOGINS = ("_DOCKER_USERNAME", "_DOCKER_PASSWORD")
-_LOGINS = (*_NAMELESS_LOGINS, "DOCKER_CONFIG", "_AUTHFILE", "_AUTH_FILE", "_CONFIGDIR")
-_FAKEROOT, _NO_OCI = "--fakeroot", "--no-oci"
+_LOGINS = (*_NAMELESS_LOGINS, "_AUTHFILE", "_AUTH_FILE")
+_OF_REGISTRIES = ("_CACHEDIR", "_CONFIGDIR", "_DISABLE_CACHE", "_NOHTTPS", "_KEYSDIR", "_SYPGPDIR")
+_FAKEROOT = "--fakeroot"
 _APART = ("--no-home", "--cleanenv", "--no-mount", "bind-paths", "--pwd", "/")
 _HINT = (
     "install Apptainer (apptainer.org/docs), load your site's module, or name the program "
@@ -107,36 +107,24 @@ def find_engine(environment: Mapping[str, str]) -> Engine:
 
     Whether it starts any is not asked: a check is not made by another engine than jobs have.
     """
-    return next(engines_here(environment))
+    return engines_here(environment)[0]
 
 
-def engines_here(environment: Mapping[str, str]) -> Iterator[Engine]:
-    """Yield the engine that LUMIIMG_ENGINE names, and no other; else each on PATH that answers, then the kernel's.
+def engines_here(environment: Mapping[str, str]) -> list[Engine]:
+    """Return the engine that LUMIIMG_ENGINE names, and no other; else each on PATH that answers, then the kernel's.
 
     Raises MissingHereError where there is none, which names what was tried and how each failed.
     """
     named = environment.get("LUMIIMG_ENGINE")
     if named == EngineKind.NAMESPACES:
-        yield of_kernel()
-        return
-    refused: list[str] = []
-    engine = None
-    for engine in _container_engines(environment, refused):
-        yield engine
-    if engine is None:
-        error = _no_engine(refused)
-        if named:
-            raise error
-        tried = run(
-            [*namespaces.PROGRAM, "root", "--mounts", "/bin/true"],
-            env=clean_environment(environment),
-            timeout_s=PROBE_TIMEOUT_S,
-        )
-        if not tried.ok:
-            why = one_line(tried.last_line).removeprefix("FATAL:").strip() or f"exit {tried.exit_code}"
-            raise MissingHereError(f"{error.what}; namespaces of Linux: {why}", hint=error.hint)
+        return [of_kernel()]
+    found, refused = _container_engines(environment)
     if not named:
-        yield of_kernel()
+        why = "" if found else _why_no_namespaces(environment)
+        if not why:
+            return [*found, of_kernel()]
+        refused.append(f"namespaces of Linux: {why}")
+    return found or _none_here(refused)
 
 
 def of_kernel() -> Engine:
@@ -151,45 +139,41 @@ def find_container_engine(environment: Mapping[str, str]) -> Engine:
 
     Raises MissingHereError, which names what was tried and how each failed.
     """
+    found, refused = _container_engines(environment)
+    return found[0] if found else _none_here(refused)
+
+
+def _none_here(refused: Sequence[str]) -> NoReturn:
+    raise MissingHereError(f"no container engine answers here ({'; '.join(refused)})", hint=_HINT)
+
+
+def _container_engines(environment: Mapping[str, str]) -> tuple[list[Engine], list[str]]:
+    """Return those that answer, one that has two names once; and what is said of the others."""
+    found: list[Engine] = []
     refused: list[str] = []
-    for engine in _container_engines(environment, refused):
-        return engine
-    raise _no_engine(refused)
-
-
-def _no_engine(refused: Sequence[str]) -> MissingHereError:
-    return MissingHereError(f"no container engine answers here ({'; '.join(refused)})", hint=_HINT)
-
-
-def _container_engines(environment: Mapping[str, str], refused: list[str]) -> Iterator[Engine]:
-    """Yield those that answer; what is said of the others is added to `refused`."""
-    for name, found in _programs(environment).items():
-        if found is None:
+    named, clean = environment.get("LUMIIMG_ENGINE"), clean_environment(environment)
+    for name in (named,) if named else ("apptainer", "singularity"):
+        path = which(name, environment.get("PATH"))
+        if path is None:
             refused.append(f"{name}: not found")
-            continue
-        completed = run([found, "--version"], env=clean_environment(environment), timeout_s=PROBE_TIMEOUT_S)
-        match = _VERSION.search(completed.output)
-        if not completed.ok or match is None:
-            refused.append(f"{found}: exit {completed.exit_code}, {one_line(completed.last_line) or 'no output'}")
-            continue
-        help_text = run([found, "build", "--help"], env=clean_environment(environment), timeout_s=PROBE_TIMEOUT_S)
-        yield Engine(
-            path=Path(found),
-            kind=EngineKind.APPTAINER if match[1] == "apptainer" else EngineKind.SINGULARITY,
-            version=match[2],
-            build_flags=frozenset(re.findall(r"--[a-z][a-z-]+", help_text.output)),
-        )
+        elif not any(engine.path.samefile(path) for engine in found):
+            said = run([path, "--version"], env=clean, timeout_s=_PROBE_TIMEOUT_S)
+            match = _VERSION.search(said.output)
+            if said.ok and match is not None:
+                kind = EngineKind.APPTAINER if match[1] == "apptainer" else EngineKind.SINGULARITY
+                help_text = run([path, "build", "--help"], env=clean, timeout_s=_PROBE_TIMEOUT_S).output
+                found.append(Engine(Path(path), kind, match[2], frozenset(re.findall(r"--[a-z][a-z-]+", help_text))))
+            else:
+                refused.append(f"{path}: exit {said.exit_code}, {one_line(said.last_line) or 'no output'}")
+    return found, refused
 
 
-def _programs(environment: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the program of each name of a container engine; one that has two names is there once."""
-    named = environment.get("LUMIIMG_ENGINE")
-    programs: dict[str, str | None] = {}
-    for name in (named,) if named else NAMES:
-        found = which(name, environment.get("PATH"))
-        if found is None or not any(other and Path(found).samefile(other) for other in programs.values()):
-            programs[name] = found
-    return programs
+def _why_no_namespaces(environment: Mapping[str, str]) -> str:
+    """Return why the kernel makes no containers here; nothing where it does."""
+    words = [*namespaces.PROGRAM, "root", "--mounts", "/bin/true"]
+    tried = run(words, env=clean_environment(environment), timeout_s=_PROBE_TIMEOUT_S)
+    why = one_line(tried.last_line).removeprefix("FATAL:").strip() or f"exit {tried.exit_code}"
+    return "" if tried.ok else why
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -199,12 +183,10 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     `SINGULARITYENV_LD_LIBRARY_PATH` would leak into the image's own build. Where the engine keeps its downloads and its
     keys, and how it logs in to a registry, stays.
     """
-    login = (*_NAMELESS_LOGINS, "_AUTHFILE", "_AUTH_FILE")
-    kept = (*login, "_CACHEDIR", "_CONFIGDIR", "_DISABLE_CACHE", "_NOHTTPS", "_KEYSDIR", "_SYPGPDIR")
     return {
         name: value
         for name, value in environment.items()
-        if not name.startswith(("SINGULARITY", "APPTAINER")) or name.endswith(kept)
+        if not name.startswith(("SINGULARITY", "APPTAINER")) or name.endswith((*_LOGINS, *_OF_REGISTRIES))
     }
 
 
@@ -213,7 +195,8 @@ def without_logins(environment: Mapping[str, str], home: Path) -> dict[str, str]
 
     debootstrap's wget, and an engine that asks a registry without TLS, would send it.
     """
-    kept = {name: value for name, value in environment.items() if not name.endswith(_LOGINS)}
+    logins = (*_LOGINS, "_CONFIGDIR", "DOCKER_CONFIG")
+    kept = {name: value for name, value in environment.items() if not name.endswith(logins)}
     return kept | NO_NETRC | {"HOME": os.fspath(home)}
 
 
@@ -238,11 +221,10 @@ def build(
 
     `scratch` takes what the engine unpacks. `plain_http`: the registry of the definition's header has no TLS.
     """
-    argv: list[str | Path] = [engine.path, "build", "--sandbox", *_native(engine), *_as_root(engine)]
-    argv += ["--no-https"] if plain_http else []
-    argv += [target, definition.name]
+    options = [*_flags(engine), *(["--no-https"] if plain_http else [])]
+    words: list[str | Path] = [engine.path, "build", "--sandbox", *options, target, definition.name]
     env = _unpacking_in(scratch, engine, environment)
-    return run(argv, env=env, cwd=definition.parent, timeout_s=timeout_s, log=log, on_line=on_line)
+    return run(words, env=env, cwd=definition.parent, timeout_s=timeout_s, log=log, on_line=on_line)
 
 
 def run_script(
@@ -265,28 +247,12 @@ def run_script(
     `root` is an image, or with `writable` a folder; `own_processes`: none that it starts outlives it, as none does that
     `build` runs; `within` makes the command one that is run as root of a namespace.
     """
-    words: list[str | Path] = [*engine.words, "exec", *_APART, *_native(engine), *_as_root(engine)]
-    words += ["--writable"] if writable else []
-    words += ["--pid"] if own_processes else []
-    for bind in binds:
-        words += ["--mount", _mount(bind.source, bind.target, *(["ro"] if bind.read_only else []))]
-    words += [root, *argv]
+    options = [*_APART, *_flags(engine)]
+    options += ["--writable"] if writable else []
+    options += ["--pid"] if own_processes else []
+    words = _container(engine, options, binds, root, argv)
     env = _unpacking_in(scratch, engine, environment)
     return run(within(words) if within else words, env=env, timeout_s=timeout_s, log=log, on_line=on_line)
-
-
-def _as_root(engine: Engine) -> list[str]:
-    needs_word = os.geteuid() != 0 or engine.kind is EngineKind.NAMESPACES
-    return [_FAKEROOT] if needs_word and _FAKEROOT in engine.build_flags else []
-
-
-def _native(engine: Engine) -> list[str]:
-    """Return what has an engine of OCI containers, by its configuration, do what a definition file says."""
-    return [_NO_OCI] if _NO_OCI in engine.build_flags else []
-
-
-def _unpacking_in(scratch: Path, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
-    return clean_environment(environment) | dict.fromkeys((f"{engine.prefix}_TMPDIR", "TMPDIR"), os.fspath(scratch))
 
 
 def exec_words(
@@ -301,29 +267,40 @@ def exec_words(
     """Return the command that runs a program in the image; of what is bound only `writable` can be written to.
 
     A user's own environment goes to it as it is: a bindings module's SINGULARITY_BIND is part of what is tested.
-
-    Of a squashfs file what it holds is bound; the kernel's own engine takes none.
-
     `apart`: without the user's home and environment, and without what a configuration binds.
     """
-    words: list[str | Path] = [*engine.words, "exec"]
-    words += [*_APART, *_native(engine)] if apart else []
-    for (source, target), options in [*((bind, ["ro"]) for bind in binds), *((bind, []) for bind in writable)]:
-        whole = ["image-src=/"] if _is_squashfs(source) else []
-        words += ["--mount", _mount(source, target, *whole, *options)]
-    return [*words, image, *argv]
+    shown = [BindSpec(f"{source}", target, read_only=True) for source, target in binds]
+    shown += [BindSpec(f"{source}", target) for source, target in writable]
+    return _container(engine, [*_APART, *_flags(engine, as_root=False)] if apart else [], shown, image, argv)
 
 
-def _is_squashfs(source: Path | str) -> bool:
-    try:
-        return read_beginning(source, len(_SQUASHFS)) == _SQUASHFS
-    except (OSError, ValueError):  # a folder; the engine says what else it is
-        return False
+def _flags(engine: Engine, *, as_root: bool = True) -> list[str]:
+    """Return what has an engine of OCI containers do what a definition file says, and any run programs as root."""
+    is_root = os.geteuid() == 0 and engine.kind is not EngineKind.NAMESPACES
+    wanted = ["--no-oci", *([_FAKEROOT] if as_root and not is_root else [])]
+    return [flag for flag in wanted if flag in engine.build_flags]
 
 
-def _mount(source: Path | str, target: str, *options: str) -> str:
-    """Return the value of `--mount`: CSV, so that a comma, a colon or a quote in a path stays part of it."""
-    fields = ("type=bind", f"source={source}", f"destination={target}", *options)
+def _unpacking_in(scratch: Path, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
+    return clean_environment(environment) | dict.fromkeys((f"{engine.prefix}_TMPDIR", "TMPDIR"), os.fspath(scratch))
+
+
+def _container(
+    engine: Engine, options: Sequence[str], binds: Sequence[BindSpec], image: Path, argv: Sequence[str]
+) -> list[str | Path]:
+    mounts = [word for bind in binds for word in ("--mount", _mount(bind))]
+    return [*engine.words, "exec", *options, *mounts, image, *argv]
+
+
+def _mount(bind: BindSpec) -> str:
+    """Return the value of `--mount`: CSV, so that a comma, a colon or a quote in a path stays part of it.
+
+    Of a squashfs file what it holds is bound; the kernel's own engine takes none.
+    """
+    fields = ["type=bind", f"source={bind.source}", f"destination={bind.target}"]
+    with suppress(OSError, ValueError):  # a folder; the engine says what else it is
+        fields += ["image-src=/"] if read_beginning(bind.source, len(_SQUASHFS)) == _SQUASHFS else []
+    fields += ["ro"] if bind.read_only else []
     return ",".join(
         f'"{field.replace(chr(34), chr(34) * 2)}"' if set(field) & set(',"\n') else field for field in fields
     )

@@ -9,6 +9,7 @@ runs on when lumiimg itself is killed without a word (SIGKILL, the out-of-memory
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import selectors
@@ -20,7 +21,7 @@ import time
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from lumiimg.errors import MissingHereError
 from lumiimg.secret import without_secrets
@@ -103,41 +104,30 @@ def run(
     words = tuple(os.fspath(word) for word in argv)
     start = time.monotonic()
     collector = _Collector(log, on_line)
-    deadline = None if timeout_s is None else start + timeout_s
     # Both are there before the child is: a signal that comes while it starts must not leave it behind.
     with _forward_signals() as forward_to, _watch() as watch_over:
-        child = _start(
-            words,
-            env,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        try:
+            child = subprocess.Popen(
+                words,
+                env=_handed_on(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            hint = "is it installed, and executable?"
+            raise MissingHereError(f"cannot start {words[0]}: {error}", hint=hint) from error
         try:
             watch_over(child)
             forward_to(child)
-            timed_out = _read_to_the_end(child, collector, deadline, give_up)
+            timed_out = _read_to_the_end(child, collector, timeout_s, give_up)
         finally:
             # Whatever outlives the leader, or is there because we were interrupted, would hold mounts and files
             # of a step that is over. The child is not reaped yet, so that its number still names its group.
             _signal_group(child, signal.SIGKILL)
             code = child.wait()
-    return _completed(words, code, collector, start, timed_out=timed_out)
-
-
-def _start(words: tuple[str, ...], env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401 - Popen's
-    """Return a child. Raises MissingHereError if it cannot be started."""
-    try:
-        return subprocess.Popen(words, env=_handed_on(env), **options)
-    except (OSError, ValueError) as error:
-        raise MissingHereError(f"cannot start {words[0]}: {error}", hint="is it installed, and executable?") from error
-
-
-def _completed(
-    words: tuple[str, ...], code: int, collector: _Collector, start: float, *, timed_out: bool = False
-) -> Completed:
     exit_code, seconds = code if code >= 0 else 128 - code, time.monotonic() - start
     return Completed(words, exit_code, collector.text(), seconds, timed_out, collector.truncated)
 
@@ -161,27 +151,26 @@ def _handed_on(env: Mapping[str, str]) -> dict[str, str]:
 def _read_to_the_end(
     child: subprocess.Popen[bytes],
     collector: _Collector,
-    deadline: float | None,
+    timeout_s: float | None,
     give_up: Callable[[], bool] | None,
 ) -> bool:
     """Read what the child prints until it has ended; return whether it had to be ended before."""
     pipe = child.stdout
     assert pipe is not None  # noqa: S101 - Popen was asked for it
-    kill_at: float | None = None
-    ended_at: float | None = None
+    deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    kill_at = ended_at = math.inf
     timed_out = False
     with pipe, selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while True:
             now = time.monotonic()
-            is_late = deadline is not None and now >= deadline
-            if not timed_out and (is_late or (give_up is not None and give_up())):
+            if not timed_out and (now >= deadline or (give_up is not None and give_up())):
                 timed_out = True
                 _signal_group(child, signal.SIGTERM)
                 kill_at = now + GRACE_S
-            if kill_at is not None and now >= kill_at:
+            if now >= kill_at:
                 _signal_group(child, signal.SIGKILL)
-                kill_at = None
+                kill_at = math.inf
             ended = _has_ended(child)
             if not selector.get_map():
                 if ended:
@@ -193,8 +182,8 @@ def _read_to_the_end(
                 if not chunk:
                     selector.unregister(pipe)
                 # The rest of what an ended child wrote is read; what a daemon of its writes on and on is not.
-                ended_at = ended_at or (now if ended else None)
-                if ended_at is not None and now - ended_at > _DRAIN_S:
+                ended_at = min(ended_at, now) if ended else ended_at
+                if now - ended_at > _DRAIN_S:
                     break
             elif ended:
                 break  # silent: a daemon that it left behind may hold the other end
@@ -208,14 +197,14 @@ class _Collector:
     def __init__(self, log: IO[bytes] | None, on_line: Callable[[str], None] | None) -> None:
         self._log = log
         self._log_room = LOG_LIMIT_BYTES
+        self._on_line = on_line
         self._bytes_room = LOG_LIMIT_BYTES
         self._lines_room = LINES_LIMIT
         self._silent_until = 0.0
         self._unsaid = b""
-        self._on_line = on_line
+        self._line = b""
         self._kept: deque[bytes] = deque()
         self._kept_bytes = 0
-        self._line = b""
         self.truncated = False
 
     def feed(self, chunk: bytes) -> None:
@@ -234,30 +223,25 @@ class _Collector:
             self._hand_on(chunk)
 
     def _hand_on(self, chunk: bytes) -> None:
+        *lines, self._line = (self._line + chunk).split(b"\n")
+        if len(self._line) > LINE_LIMIT_BYTES:
+            lines.append(self._line)
+            self._line = b""
+        if lines and min(self._bytes_room, self._lines_room) <= 0:
+            self._unsaid, lines = lines[-1], []
+            if time.monotonic() >= self._silent_until:
+                self._silent_until = time.monotonic() + _SILENT_S
+                self._unsaid, lines = b"", [self._unsaid]
         self._bytes_room -= len(chunk)
-        if self._lines_room > 0 and self._bytes_room > 0:
-            *lines, self._line = (self._line + chunk).split(b"\n")
-            self._lines_room -= len(lines)
-        else:
-            whole, newline, self._line = (self._line + chunk).rpartition(b"\n")
-            self._unsaid = whole.rpartition(b"\n")[2] if newline else self._unsaid
-            if time.monotonic() < self._silent_until:
-                self._line = self._line[-LINE_LIMIT_BYTES:]
-                return
-            self._silent_until = time.monotonic() + _SILENT_S
-            lines, self._unsaid = [self._unsaid] if self._unsaid else [], b""
+        self._lines_room -= len(lines)
         for line in lines:
             self._emit(line)
-        if len(self._line) > LINE_LIMIT_BYTES:
-            self._emit(self._line)
-            self._line = b""
 
     def close(self) -> None:
         if self._log is not None:
             self._log.flush()
-        for line in (self._unsaid, self._line):
-            if line:
-                self._emit(line)
+        for line in filter(None, (self._unsaid, self._line)):
+            self._emit(line)
 
     def _emit(self, line: bytes) -> None:
         if self._on_line is not None:
@@ -313,25 +297,25 @@ def _forward_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
         yield lambda _: None
         return
     caught: list[int] = []
-    told: list[subprocess.Popen[bytes]] = []
+    children: list[subprocess.Popen[bytes]] = []
 
-    def forward(number: int, _frame: FrameType | None) -> None:
-        caught.append(number)
-        for child in told:
-            end(child)
-
-    def end(child: subprocess.Popen[bytes]) -> None:
+    def pass_on() -> None:
         polite = signal.SIGINT if caught[-1] == signal.SIGINT else signal.SIGTERM
-        # The third Ctrl-C means it.
-        _signal_group(child, signal.SIGKILL if len(caught) > 2 else polite)
+        for child in children:
+            # The third Ctrl-C means it.
+            _signal_group(child, signal.SIGKILL if len(caught) > 2 else polite)
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        caught.append(number)
+        pass_on()
 
     def forward_to(child: subprocess.Popen[bytes]) -> None:
-        told.append(child)
+        children.append(child)
         if caught:
-            end(child)
+            pass_on()
 
     heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    previous = {number: signal.signal(number, forward) for number in heard}
+    previous = {number: signal.signal(number, hear) for number in heard}
     try:
         yield forward_to
     finally:
