@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from lumiimg import __version__
 from lumiimg.image import ImageError
-from lumiimg.inventory.system import RPM_FOLDERS, packages_of_dpkg
+from lumiimg.inventory.system import packages_of_dpkg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import LockedSource
 
 INCOMPLETE = "lumiimg:incomplete"
-_NOT_READ = {"rpm": RPM_FOLDERS, "apk": ("/lib/apk/db", "/usr/lib/apk/db")}
-"""Where other tools keep what they installed; apk before and since the merge of /lib and /usr/lib."""
+_NOT_READ = {
+    "rpm": ("/usr/lib/sysimage/rpm", "/var/lib/rpm", "/usr/share/rpm"),
+    "apk": ("/lib/apk/db", "/usr/lib/apk/db"),
+}
+"""Where other tools keep what they installed: rpm of SUSE and Fedora, an older one, rpm-ostree; apk before and since
+the merge of /lib and /usr/lib."""
 
 
 class Component(NamedTuple):

@@ -12,8 +12,7 @@ from lumiimg.errors import MissingHereError
 from lumiimg.host.root_queries import by_version, matches, names_in, read_text, read_word
 from lumiimg.host.scan_facts import known
 from lumiimg.host.snapshot import ContainerEngine, Nic, OperatingSystem
-from lumiimg.inventory.rocm import NOTES
-from lumiimg.inventory.system import os_release
+from lumiimg.inventory.system import NOTES, os_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,6 +6,7 @@ import contextlib
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
@@ -35,8 +36,7 @@ from lumiimg.inventory.python import (
     python_of,
     version_of_program,
 )
-from lumiimg.inventory.rocm import LIBRARY, rocm_in_wheels, rocm_of
-from lumiimg.inventory.system import os_release
+from lumiimg.inventory.system import ROCM_LIBRARY, os_release, rocm_in_wheels, rocm_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,14 +48,14 @@ _WANTED = re.compile(
     "|".join(
         (
             RCCL_OR_PLUGIN.pattern,
-            LIBRARY.pattern,
+            ROCM_LIBRARY.pattern,
             re.escape(LIBFABRIC),
             re.escape(LIBCXI),
             rf"{re.escape(_LIBMPI)}(?:12|40)|hipcc|python3",
         )
     )
 )
-_MOST_RCCLS = 200
+_MOST_RCCLS, _MOST_MODULES = 200, 2000
 _MOST_BYTES, _ENTRY_BYTES = 256 << 20, 64
 """Of all paths that are noted of an image, each with what Python takes for it; one with PyTorch and vLLM has 10 MiB."""
 _OF_KERNEL = ("/proc/", "/sys/")
@@ -150,10 +150,12 @@ class Inventory:
         found = self.distributions.get(self.image.root.resolve_where_possible(site), {})
         return {name: distribution.version for name, distribution in found.items()}
 
-    def libraries_in(self, folder: str) -> Iterator[str]:
-        """Yield the files below a folder that end in `.so`, without links on their way."""
-        inside = f"{self.image.root.resolve_where_possible(folder)}/"
-        yield from (path for path in self._found.code if path.startswith(inside) and path.endswith(".so"))
+    def modules_in(self, site: str) -> list[str]:
+        """Return the compiled modules of a folder, beside torch and NumPy; of very many, the first."""
+        inside = f"{self.image.root.resolve_where_possible(site)}/"
+        of_others = (path for path in self._found.code if path.startswith(inside) and path.endswith(".so"))
+        own = ("torch/", "numpy/", "numpy.libs/")
+        return list(islice((path for path in of_others if not path.startswith(own, len(inside))), _MOST_MODULES))
 
     @property
     def has_all_distributions(self) -> bool:
@@ -199,13 +201,15 @@ class Inventory:
     @property
     def rccl_files(self) -> list[str]:
         """Paths that are called like an RCCL or a net plugin, sorted; of very many, the first."""
-        found = (path for path in self._found.files if RCCL_OR_PLUGIN.fullmatch(path.rpartition("/")[2]))
-        return sorted(found)[:_MOST_RCCLS]
+        return sorted(self._called(RCCL_OR_PLUGIN))[:_MOST_RCCLS]
 
     @cached_property
     def gpu_code(self) -> GpuCode:
         """Its GPU code."""
         return read_gpu_code(self.image.root, self._found.code, self._found.links)
+
+    def _called(self, name: re.Pattern[str]) -> list[str]:
+        return [path for path in self._found.files if name.fullmatch(path.rpartition("/")[2])]
 
     @cached_property
     def _found(self) -> _Found:
@@ -248,7 +252,7 @@ class Inventory:
 
     def _of_rocm(self) -> Iterator[tuple[str, str | None]]:
         root = self.image.root
-        libraries = [path for path in self._found.files if LIBRARY.fullmatch(path.rpartition("/")[2])]
+        libraries = self._called(ROCM_LIBRARY)
         has_rocm, version = rocm_of(root, libraries, self.rccl_at)
         if has_rocm:
             yield from (("rocm", version), ("hip", None))

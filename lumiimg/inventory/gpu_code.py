@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from lumiimg.gpu.target import GpuTarget
     from lumiimg.image import RootFileSystem
@@ -57,6 +58,12 @@ class CodeFile:
         """All that it has code for."""
         return tuple(sorted({target for each in self.bundles for target in each.targets}, key=str))
 
+    def fit_for(self, gpu: GpuTarget) -> GpuFit:
+        """Return whether a GPU takes it: all code of a library; of kernel files, those of the GPU are opened."""
+        bundles = [each.targets for each in self.bundles]
+        is_library = self.form is CodeForm.BUNDLES
+        return fit_of_all(bundles, gpu) if is_library else fit_of_any(chain.from_iterable(bundles), gpu)
+
 
 @dataclass(frozen=True, slots=True)
 class UnreadableCode:
@@ -79,8 +86,7 @@ class GpuCode:
 
     def with_fit(self, gpu: GpuTarget | None) -> GpuCode:
         """Return the same, with whether a GPU takes each; without a GPU as it is."""
-        files = (replace(file, fit=_fit(file, gpu)) if gpu else file for file in self.files)
-        return replace(self, files=tuple(files))
+        return replace(self, files=tuple(replace(one, fit=one.fit_for(gpu)) for one in self.files)) if gpu else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,56 +106,6 @@ def processors_of(files: Iterable[CodeFile]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda name: (len(name), name)))
 
 
-@dataclass(slots=True)
-class _Reader:
-    root: RootFileSystem
-    files: list[CodeFile] = field(default_factory=list)
-    unreadable: list[UnreadableCode] = field(default_factory=list)
-    kernels: defaultdict[tuple[str, str], Counter[GpuTarget]] = field(default_factory=lambda: defaultdict(Counter))
-    """By component and folder, how many kernel files are for each target."""
-    first_of: dict[tuple[str, str, GpuTarget], tuple[GpuTarget, ...]] = field(default_factory=dict)
-    """By component, folder and the target that names say, what the first such kernel file is for."""
-    heads: int = 0
-
-    def read(self, path: str) -> None:
-        if kernels := kernel_file(path):
-            self.kernels[kernels.component, kernels.root].update(self._targets(path, kernels))
-            return
-        with contextlib.closing(self.root.open(path)) as file:
-            found = read_file(file) if file.size >= _SMALLEST_BYTES else ()
-        if found:
-            bundles = tuple(CodeBundles(*each) for each in sorted(Counter(found).items(), key=str))
-            self.files.append(CodeFile(component_of(path), path, CodeForm.BUNDLES, bundles))
-
-    def _targets(self, path: str, kernels: KernelFile) -> tuple[GpuTarget, ...]:
-        """Return what a kernel file is for; of those whose names say the same, the first is opened."""
-        named = (kernels.component, kernels.root, kernels.target) if kernels.target else None
-        if named in self.first_of:
-            return self.first_of[named]
-        self.heads += 1
-        if self.heads > _MAX_HEADS:
-            raise BadInputError(f"not looked at: more than the {_MAX_HEADS} kernel files that are opened")
-        with contextlib.closing(self.root.open(path)) as file:
-            targets = read_kernel_file(file, path)
-        if named is not None:
-            self.first_of[named] = targets
-        return targets
-
-    def result(self) -> GpuCode:
-        for (component, root), found in self.kernels.items():
-            bundles = tuple(CodeBundles((target,), number) for target, number in sorted(found.items(), key=str))
-            if bundles:
-                self.files.append(CodeFile(component or component_of(root), root, CodeForm.KERNELS, bundles))
-        by_name = sorted(self.files, key=lambda each: (each.component.lower(), each.path))
-        return GpuCode(tuple(by_name), tuple(sorted(self.unreadable, key=lambda each: each.path)))
-
-
-def _fit(file: CodeFile, gpu: GpuTarget) -> GpuFit:
-    bundles = [each.targets for each in file.bundles]
-    # all code of a library is needed; of kernel files, those of the GPU at hand are opened
-    return fit_of_all(bundles, gpu) if file.form is CodeForm.BUNDLES else fit_of_any(chain.from_iterable(bundles), gpu)
-
-
 def may_have_code(path: str) -> bool:
     """Return whether the file at a path is looked at: by its name a library, a program or a kernel file."""
     return _LIBRARY_OR_PROGRAM.fullmatch(path.rpartition("/")[2]) is not None or kernel_file(path) is not None
@@ -161,38 +117,78 @@ def read_gpu_code(root: RootFileSystem, paths: Iterable[str], links: Iterable[st
     `paths`: its regular files that `may_have_code`; those that may not be read are passed over, as the runtime would
     have to. `links`: its symlinks, by which a file of any name may be known.
     """
-    reader = _Reader(root)
+    reader = _Reader(root, links)
+    lost = []
     for path in paths:
         try:
             reader.read(path)
         except OSError:
             continue
         except BadInputError as error:
-            reader.unreadable.append(UnreadableCode(path, error.what))
-    code = reader.result()
-    return replace(code, files=tuple(_by_links(root, code.files, links)))
+            lost.append(UnreadableCode(path, error.what))
+    files = sorted(reader.files(), key=lambda each: (each.component.lower(), each.path))
+    return GpuCode(tuple(files), tuple(sorted(lost, key=lambda each: each.path)))
 
 
-def _by_links(root: RootFileSystem, files: Iterable[CodeFile], links: Iterable[str]) -> Iterator[CodeFile]:
-    """Yield the files, those whose own path says nothing by the name of a link to them, or to a folder above."""
-    names: dict[str, str] | None = None
-    for file in files:
-        if file.component != file.path.rpartition("/")[2]:
-            yield file
-            continue
-        if names is None:
-            names = dict(_telling(root, links))
-        above = (file.path[:at] for at in (len(file.path), file.path.rfind("/")) if at > 0)
-        yield replace(file, component=next((names[path] for path in above if path in names), file.component))
+@dataclass
+class _Reader:
+    root: RootFileSystem
+    links: Iterable[str]
+    bundles: dict[str, Counter[tuple[GpuTarget, ...]]] = field(default_factory=dict)
+    """By the path of a file, its bundles by what they are for."""
+    kernels: defaultdict[tuple[str, str], Counter[GpuTarget]] = field(default_factory=lambda: defaultdict(Counter))
+    """By component and folder, how many kernel files are for each target."""
+    first_of: dict[KernelFile, tuple[GpuTarget, ...]] = field(default_factory=dict)
+    """By what names say, what the first such kernel file is for."""
+    heads: int = 0
 
+    def read(self, path: str) -> None:
+        """Read a file. Raises OSError, BadInputError."""
+        if kernels := kernel_file(path):
+            self.kernels[kernels.component, kernels.root].update(self._targets(path, kernels))
+            return
+        with contextlib.closing(self.root.open(path)) as file:
+            found = read_file(file) if file.size >= _SMALLEST_BYTES else ()
+        if found:
+            self.bundles[path] = Counter(found)
 
-def _telling(root: RootFileSystem, links: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield where a link leads whose path is that of a library or of a folder of kernels, and of what."""
-    for link in links:
-        name = component_of(link) if is_library(link) else None
-        for inside in ("", "/library") if name is None else ():
-            kernels = kernel_file(f"{link}{inside}/x.co")
-            name = name or (kernels.component if kernels else None)
-        if name:
-            with contextlib.suppress(OSError, BadInputError):
-                yield root.resolve(link), name
+    def _targets(self, path: str, kernels: KernelFile) -> tuple[GpuTarget, ...]:
+        """Return what a kernel file is for; of those whose names say the same, the first is opened."""
+        if kernels in self.first_of:
+            return self.first_of[kernels]
+        self.heads += 1
+        if self.heads > _MAX_HEADS:
+            raise BadInputError(f"not looked at: more than the {_MAX_HEADS} kernel files that are opened")
+        with contextlib.closing(self.root.open(path)) as file:
+            targets = read_kernel_file(file, path)
+        if kernels.target is not None:
+            self.first_of[kernels] = targets
+        return targets
+
+    def files(self) -> Iterable[CodeFile]:
+        """Yield what has GPU code."""
+        for path, found in self.bundles.items():
+            bundles = tuple(CodeBundles(*each) for each in sorted(found.items(), key=str))
+            yield CodeFile(self._named(component_of(path), path), path, CodeForm.BUNDLES, bundles)
+        for (component, folder), targets in self.kernels.items():
+            bundles = tuple(CodeBundles((target,), number) for target, number in sorted(targets.items(), key=str))
+            if bundles:
+                name = self._named(component or component_of(folder), folder)
+                yield CodeFile(name, folder, CodeForm.KERNELS, bundles)
+
+    def _named(self, component: str, path: str) -> str:
+        """Return what a file is; where its own path does not say, by the name of a link to it, or to its folder."""
+        folder, _, name = path.rpartition("/")
+        return component if component != name else self._by_links.get(path) or self._by_links.get(folder) or name
+
+    @cached_property
+    def _by_links(self) -> dict[str, str]:
+        """Where links lead whose paths are those of a library or of a folder of kernels, each with what it is."""
+        found: dict[str, str] = {}
+        for link in self.links:
+            inside = filter(None, map(kernel_file, (f"{link}/x.co", f"{link}/library/x.co")))
+            names = [component_of(link)] if is_library(link) else [kernels.component for kernels in inside]
+            if name := next(filter(None, names), None):
+                with contextlib.suppress(OSError, BadInputError):
+                    found[self.root.resolve(link)] = name
+        return found

@@ -1,4 +1,4 @@
-"""The Pythons of an image: its distributions, where they lie, and which Python its frameworks are in.
+"""The Pythons of an image: where its frameworks are, its distributions, and what compiled modules were built for.
 
 A distribution is known by the name of its metadata: `NAME-VERSION.dist-info`, a folder (PEP 376, PEP 427), or
 `NAME-VERSION-pyX.Y.egg-info`, a folder or a file, of which the part behind the version may lack (setuptools; Debian).
@@ -6,24 +6,19 @@ A distribution is known by the name of its metadata: `NAME-VERSION.dist-info`, a
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import csv
-import hashlib
-import io
-import posixpath
 import re
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from lumiimg.elf.system import exported_at, facts_at, read_what_is_there, wanted_at
 from lumiimg.image.programs import find_program, search_path
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lumiimg.image import Image, RootFileSystem
 
@@ -34,11 +29,10 @@ METADATA = (".dist-info", ".egg-info")
 _NAME, _VERSION = r"[A-Za-z0-9._]{1,128}", r"[A-Za-z0-9.+!_]{1,64}"
 _NAMED = re.compile(rf"({_NAME})-({_VERSION})(?:-py3[\w.-]{{0,64}})?\.(?:dist|egg)-info", re.ASCII)
 _PROGRAM = re.compile(r".*/python(3\.\d{1,2})")
-_RECORD_LIMIT_BYTES = 16 << 20
-_MOST_RECORDED = 500_000
-"""Files of one distribution; torch has 15,000."""
-_CHUNK_BYTES = 1 << 20
 _FRAMEWORKS = frozenset(("torch", "jax"))
+_MODULE = re.compile(r".+\.(?:cpython-3[0-9]+[^/]*|abi3)\.so")
+_OLD_NUMPY, _NEW_NUMPY = b"numpy.core._multiarray_umath", b"numpy._core._multiarray_umath"
+_LARGEST_MODULE_BYTES, _MOST_READ_BYTES = 4 << 20, 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +48,8 @@ class Distribution:
 
     @property
     def site(self) -> str:
-        """The folder that it is in: what its files are called begins there."""
+        """The folder that it is in."""
         return self.metadata.rpartition("/")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedFile:
-    """A file of a distribution, by its RECORD."""
-
-    path: str
-    """In the image."""
-    sha256: str | None
-    """Its digest when it was installed, in base64 as RECORD has it; None without one, as of RECORD itself."""
 
 
 def distribution_of(path: str) -> Distribution | None:
@@ -83,37 +67,6 @@ def distributions_in(root: RootFileSystem, folders: Iterable[str]) -> dict[str, 
                 if len(found) < MOST_DISTRIBUTIONS:
                     found.setdefault(distribution.name, distribution)
     return found
-
-
-def recorded_files(root: RootFileSystem, distribution: Distribution) -> Iterator[RecordedFile]:
-    """Yield the files of a distribution, by its RECORD (packaging.python.org, "Recording installed projects").
-
-    Raises OSError where it has none, as those of conda and Debian, and ImageError where that cannot be read.
-    """
-    record = f"{distribution.metadata}/RECORD"
-    text = root.read_bytes(record, _RECORD_LIMIT_BYTES).decode("utf-8", "replace")
-    try:
-        for row in islice(csv.reader(io.StringIO(text, newline="")), _MOST_RECORDED):
-            if row and row[0]:
-                kind, _, digest = row[1].partition("=") if len(row) > 1 else ("", "", "")
-                path = posixpath.normpath(posixpath.join("/", distribution.site, row[0]))
-                yield RecordedFile(path, digest if kind == "sha256" else None)
-    except csv.Error as error:
-        raise ImageError(f"a RECORD that cannot be read: {error}", where=record) from error
-
-
-def is_as_recorded(root: RootFileSystem, file: RecordedFile) -> bool | None:
-    """Return whether a file has the digest that it was installed with; None where none is recorded.
-
-    All of it is read. Raises OSError where it cannot be opened, and ImageError where it cannot be read.
-    """
-    if file.sha256 is None:
-        return None
-    digest = hashlib.sha256()
-    with contextlib.closing(root.open(file.path)) as opened:
-        for start in range(0, opened.size, _CHUNK_BYTES):
-            digest.update(opened.read_at(start, _CHUNK_BYTES))
-    return base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=") == file.sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +108,25 @@ def note_of_program(name: str, image: Image, python: Python | None) -> str | Non
         return None
     instead = f": its Python is {python.path}" if python and name.startswith("python") else ""
     return f"{name} is in no folder of the image's PATH{instead}"
+
+
+def of_other_torch(root: RootFileSystem, c10: str, modules: Sequence[str], prefixes: tuple[str, ...]) -> dict[str, str]:
+    """Return the modules that ask for what the image's libc10 does not have, each with the first such symbol."""
+    offered = exported_at(root, c10)
+    found: dict[str, str] = {}
+    for path in modules if offered else ():
+        facts = facts_at(root, path)
+        if facts is not None and "libc10.so" in facts.needed:
+            lacking = [name for name in wanted_at(root, path) - offered if name.startswith(prefixes)]
+            found |= {path: min(lacking)} if lacking else {}
+    return found
+
+
+def of_numpy_1(root: RootFileSystem, modules: Sequence[str]) -> Iterator[str]:
+    """Yield the modules that were compiled with NumPy 1; large ones are not read."""
+    left = _MOST_READ_BYTES
+    for path in filter(_MODULE.fullmatch, modules):
+        data = read_what_is_there(root, path, min(_LARGEST_MODULE_BYTES, left))
+        left -= len(data)
+        if _OLD_NUMPY in data and _NEW_NUMPY not in data:
+            yield path

@@ -51,8 +51,6 @@ def image(tmp_path: Path) -> Path:
 
 DPKG = "Package: {}\nStatus: {}\nArchitecture: amd64\nVersion: {}\n\n"
 INSTALLED = "install ok installed"
-RPM_HEADER = b"\x01\0C\0{name}\0{version}\0001\0stand-in of"
-"""As `rpm -i` of rpm 4.20 writes it, into the databases of sqlite and of ndb alike."""
 
 
 def note(text: str, folder: str = "opt/rocm") -> Callable[[Path], None]:
@@ -67,18 +65,6 @@ def dpkg(*packages: tuple[str, str, str]) -> Callable[[Path], None]:
     def put(root: Path) -> None:
         (root / "var/lib/dpkg").mkdir(parents=True)
         (root / "var/lib/dpkg/status").write_text("".join(DPKG.format(*package) for package in packages))
-
-    return put
-
-
-def rpm(file: str, *packages: tuple[str, str]) -> Callable[[Path], None]:
-    def put(root: Path) -> None:
-        (root / file).parent.mkdir(parents=True)
-        headers = (
-            RPM_HEADER.replace(b"{name}", name.encode()).replace(b"{version}", of.encode()) for name, of in packages
-        )
-        # over the edge of what is read at once
-        (root / file).write_bytes(b"\0".join([b"x" * ((1 << 20) - 12), *headers]))
 
     return put
 
@@ -106,15 +92,6 @@ ROCM: dict[str, tuple[tuple[Callable[[Path], None], ...], str | None]] = {
         "7.2.4",
     ),
     "Debian's HIP": ((dpkg(("libamdhip64-5", INSTALLED, "5.7.1-6")), libraries("libamdhip64.so.5")), "5.7.1"),
-    "a record of rpm": ((rpm("usr/lib/sysimage/rpm/rpmdb.sqlite", ("rocm-core", "6.4.1.60401")),), "6.4.1"),
-    "a record of rpm beside another": (
-        (rpm("var/lib/rpm/Packages.db", ("rocm-core-asan", "1.2.3"), ("rocm-runtime", "6.3.1")),),
-        "6.3.1",
-    ),
-    "a record that an update left behind": (
-        (rpm("var/lib/rpm/rpmdb.sqlite", ("rocm-core", "6.4.1"), ("rocm-core", "6.10.0"), ("rocm-core", "6.3.1")),),
-        "6.10.0",
-    ),
     "the number in a name": ((libraries("librocm-core.so.1.0.70204", "libamdhip64.so.7.2.53211"),), "7.2.4"),
     "RCCL's own words": ((libraries("librccl.so.1", said="RCCL version 2.27.7 \0ROCm version : 7.2.4.0-9"),), "7.2.4"),
     "RCCL's own words, older": ((libraries("librccl.so.1", said="RCCL version 2.20.5+hip6.2 "),), "6.2"),

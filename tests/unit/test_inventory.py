@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.metadata
-import posixpath
 import random
 import site
 import subprocess
@@ -21,7 +18,7 @@ from lumiimg.cli.main import main
 from lumiimg.fabric.rccl import read_rccl
 from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.inventory.components import Inventory
-from lumiimg.inventory.python import distributions_in, is_as_recorded, recorded_files
+from lumiimg.inventory.python import distributions_in
 from lumiimg.inventory.system import os_release
 from tests.shared import fabric_builder, python_image
 
@@ -39,19 +36,6 @@ def test_distributions_are_those_that_python_itself_finds(folder: str) -> None:
     with open_image(Path(folder)) as image:
         found = distributions_in(image.root, ["/"])
     assert {name: version_of(one.version) or one.version for name, one in found.items()} == theirs
-
-
-def test_the_files_of_a_distribution_are_those_of_its_record_with_their_digests() -> None:
-    [folder, *_] = HERE
-    with open_image(Path("/")) as image:
-        for name in ("packaging", "pytest"):
-            one = distributions_in(image.root, [folder])[name]
-            recorded = {file.path: file for file in recorded_files(image.root, one)}
-            theirs = importlib.metadata.distribution(name).files or []
-            assert recorded.keys() == {posixpath.normpath(f"{folder}/{file}") for file in theirs}
-            signed = [file for file in recorded.values() if file.sha256 is not None]
-            assert len(signed) > 10
-            assert all(is_as_recorded(image.root, file) for file in signed)
 
 
 @pytest.fixture
@@ -84,29 +68,6 @@ def test_distributions_are_found_in_any_folder_and_not_inside_others(root: Path)
             "3.12",
         )
         assert b"pkg:pypi/mine@3" in bill(contents, (), "x")
-
-
-def test_a_file_that_is_not_as_it_was_installed_is_found(root: Path) -> None:
-    (root / SITE / "torch/__init__.py").write_text("import os\n")
-    coded = base64.urlsafe_b64encode(hashlib.sha256(b"import os\n").digest()).decode().rstrip("=")
-    record = root / SITE / "torch-2.7.1+rocm6.2.dist-info/RECORD"
-    record.write_text(f'torch/__init__.py,sha256={coded},10\n"../../../bin/a,b",sha256={coded},10\ntorch/x.pyc,,\n')
-    with open_image(root) as image:
-        torch = Inventory(image).distributions[f"/{SITE}"]["torch"]
-        first, program, unsigned = recorded_files(image.root, torch)
-        assert (first.path, program.path) == (f"/{SITE}/torch/__init__.py", "/opt/venv/bin/a,b")
-        assert (is_as_recorded(image.root, first), is_as_recorded(image.root, unsigned)) == (True, None)
-        (root / SITE / "torch/__init__.py").write_text("import sys\n")
-        assert is_as_recorded(image.root, first) is False
-        with pytest.raises(FileNotFoundError):
-            is_as_recorded(image.root, program)
-
-
-@pytest.mark.threat
-def test_a_record_that_makes_no_sense_is_one_error(root: Path) -> None:
-    (root / SITE / "torch-2.7.1+rocm6.2.dist-info/RECORD").write_text('"' + "x" * 200_000)
-    with open_image(root) as image, pytest.raises(ImageError, match="RECORD that cannot be read"):
-        list(recorded_files(image.root, Inventory(image).distributions[f"/{SITE}"]["torch"]))
 
 
 @pytest.mark.threat

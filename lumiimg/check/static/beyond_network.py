@@ -21,7 +21,7 @@ from lumiimg.host.mpi_clash import mpi_clash
 from lumiimg.host.processors import wrong_processors
 from lumiimg.host.root_queries import read_text, scripts_in
 from lumiimg.image.programs import search_path
-from lumiimg.inventory.compiled_modules import modules_in, of_numpy_1, of_other_torch
+from lumiimg.inventory.python import of_numpy_1, of_other_torch
 from lumiimg.resolve.driver_rule import window_on_node
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.stack import stack_of
@@ -220,7 +220,7 @@ def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, 
 
 def _judge_python(contents: Inventory, packages: str, of_c10: tuple[str, ...], found: Findings) -> None:
     """Judge the distributions beside the framework of a job, and their modules."""
-    root, versions, modules = contents.image.root, contents.versions_in(packages), modules_in(contents, packages)
+    root, versions, modules = contents.image.root, contents.versions_in(packages), contents.modules_in(packages)
     wrong = tuple(sorted(f"{name} {of}" for name, of in versions.items() if is_in_the_way(name, of)))
     if wrong:
         names = {"packages": ", ".join(wrong[:3])}

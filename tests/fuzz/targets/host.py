@@ -35,8 +35,7 @@ from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.squashfs.weave import weave
 from lumiimg.inventory.components import Inventory
-from lumiimg.inventory.python import recorded_files
-from lumiimg.inventory.rocm import rocm_of
+from lumiimg.inventory.system import rocm_of
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
 from lumiimg.report.views.host import snapshot_document
@@ -97,7 +96,6 @@ def _texts(data: bytes) -> None:
     "image-contents",
     "inventory.components.Inventory",
     "inventory.system.os_release",
-    "inventory.python.recorded_files",
     "fabric.rccl",
     refuses=(ImageError,),
     rounds=10,
@@ -112,7 +110,6 @@ def _contents(data: bytes) -> None:
         "/etc/os-release": release,
         "/opt/rocm/.info/version": rocm,
         f"{site}/{safe}.dist-info/METADATA": b"",
-        f"{site}/recorded-1.dist-info/RECORD": release,
         "/etc/rccl.conf": b"NCCL_NET_PLUGIN=" + name,
         "/opt/x/librccl-net.so": plugin,
         "/opt/rocm/lib/librccl.so.1": rccl,
@@ -122,13 +119,12 @@ def _contents(data: bytes) -> None:
         contents = Inventory(image)
         stack_of(contents)
         bill(contents, (), "x")
-        list(recorded_files(image.root, contents.distributions[site]["recorded"]))
 
 
-@target("dpkg-status", "build.sbom.bill", "inventory.system.packages_of_dpkg", "inventory.rocm.rocm_of", refuses=())
+@target("dpkg-status", "build.sbom.bill", "inventory.system.packages_of_dpkg", "inventory.system.rocm_of", refuses=())
 def _bill(data: bytes) -> None:
     status, release = parts(data, 2)
-    files = {"/var/lib/dpkg/status": status, "/etc/os-release": release, "/var/lib/rpm/rpmdb.sqlite": release}
+    files = {"/var/lib/dpkg/status": status, "/etc/os-release": release}
     root_of("dpkg", files)
     with open_image(scratch() / "dpkg") as image:
         bill(Inventory(image), (), "x")
