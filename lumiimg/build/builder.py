@@ -377,11 +377,14 @@ class _Work:
         root, target = step.folder / "root", step.folder / "described.sqfs"
         with open_stack(layers) as image:
             sources = (source for one in chain for source in sources_of(one))
-            manifest = to_text(make_manifest(image, plan.node)).encode()
-            documents = {**plan.documents, SBOM: bill(Inventory(image), sources, number), MANIFEST: manifest}
+            documents = {**plan.documents, SBOM: bill(Inventory(image), sources, number)}
+            labels = {}
+            if plan.node is not None:
+                documents[MANIFEST] = to_text(make_manifest(image, plan.node)).encode()
+                labels[MANIFEST_LABEL] = MANIFEST_PATH
             write_folder(root, plan.carried, documents)
             said = chain[1:] if is_by_engine(chain[0], plan.machine) else chain
-            write_metadata(root, image.root, said, {MANIFEST_LABEL: MANIFEST_PATH})
+            write_metadata(root, image.root, said, labels)
             if image.root.exists(f"/{FOLDER}"):  # of a base that lumiimg has built: its word is hidden
                 step.run_helper("hide", root, Path(FOLDER), *layers)
         squash(plan.machine, root, target, within=step.as_root)

@@ -123,7 +123,7 @@ class ImageRecord:
     sbom: dict[str, Any] | None
     """Bill of materials, as it stands in the image: CycloneDX 1.6 where lumiimg wrote it; null where it has none."""
     bind_manifest: BindManifest | None
-    """What `bind` answered for it when it was built; null where it carries no manifest."""
+    """What `bind` answered for it on the node of --host when it was built; null where it carries no manifest."""
 
 
 def read_record(image: Path) -> ImageRecord:

@@ -55,15 +55,12 @@ def check_result(arguments: argparse.Namespace) -> None:
     """Refuse options of what comes out that do not go together. Raises BadInputError."""
     if arguments.html and (arguments.dry_run or arguments.definitions):
         raise BadInputError("reports what a build took, and nothing is built", where="--html", hint="leave it out")
-    if arguments.manifest and (arguments.dry_run or arguments.definitions):
-        raise BadInputError("is read from the image, and nothing is built", where="--manifest", hint="leave it out")
-    reads = (arguments.lock, arguments.output, arguments.host)
-    refuse_places({"--html": arguments.html, "--manifest": arguments.manifest}, reads)
+    refuse_places({"--html": arguments.html}, (arguments.lock, arguments.output, arguments.host))
 
 
 def _refuse_beside_why(arguments: argparse.Namespace) -> None:
     """Refuse options of a build, where nothing is built. Raises BadInputError."""
-    for option in ("output", "dry-run", "definitions", "fresh", "force", "html", "manifest"):
+    for option in ("output", "dry-run", "definitions", "fresh", "force", "html"):
         if getattr(arguments, option.replace("-", "_")):
             raise BadInputError(f"--why and --{option}", hint="--why only prints an answer; leave the other out")
     if arguments.lock and not arguments.locked:

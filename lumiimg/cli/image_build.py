@@ -24,10 +24,8 @@ from lumiimg.engine.engine import without_passwords
 from lumiimg.errors import ExitCode
 from lumiimg.fetch.store import Store
 from lumiimg.files import write_text
-from lumiimg.host.image_manifest import read_manifest, to_text
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.image import open_image
 from lumiimg.report.progress import LineProgress, TerminalProgress, VerboseProgress
 from lumiimg.report.terminal import takes_codes
 from lumiimg.report.text import show
@@ -87,11 +85,7 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
 
 
 def report_built(arguments: argparse.Namespace, result: BuildResult | RebuildResult) -> None:
-    """Print what a build came to, and write its page and the bind manifest that the image carries."""
-    if arguments.manifest:
-        with open_image(result.built.image) as image:
-            if (manifest := read_manifest(image.root)) is not None:
-                write_text(arguments.manifest, to_text(manifest))
+    """Print what a build came to, and write its page."""
     kind = "build" if isinstance(result, BuildResult) else "rebuild"
     Output.of(arguments).deliver(built_document(result), kind, result)
 
@@ -112,7 +106,7 @@ def _node(arguments: argparse.Namespace, lock: Lock, progress: Progress) -> Snap
     """Return the node that the image is for. Raises BadInputError."""
     host = lock.request.host
     if arguments.locked and host is not None and not host.is_file():
-        progress.notice(f"{host}, which the lock names, is not here: the bind manifest is made without it")
+        progress.notice(f"{host}, which the lock names, is not here: the image gets no bind manifest")
         return None
     return read_snapshot(host) if host else None
 

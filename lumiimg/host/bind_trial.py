@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from lumiimg.fabric.names import LIBFABRIC, PRIVATE, PROVIDER_FILE
 from lumiimg.fabric.provider import cxi_provider
 from lumiimg.host.job_process import JobProcess, begin
+from lumiimg.host.manifest import Bind, Loaded
 
 if TYPE_CHECKING:
     from lumiimg.elf.loader import Process
@@ -33,9 +34,9 @@ class Demand:
     """FI_PROVIDER_PATH in the container."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class BindPlan:
-    """Which names are to be taken from the host, by which paths, and why."""
+    """Which names are to be taken from the host."""
 
     attempt: str
     """What is tried, for a person."""
@@ -43,31 +44,32 @@ class BindPlan:
     """Whether it is about a libfabric of the host."""
     core: frozenset[str] = frozenset()
     """Names that are the point of the attempt."""
-    paths: dict[str, str] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    from_image: set[str] = field(default_factory=set)
+    binds: dict[str, Bind] = field(default_factory=dict)
+    """By the name that is taken from the host."""
+    from_image: frozenset[str] = frozenset()
     """Names for which the image's own was found to be the right one."""
 
-    def add(self, name: str, path: str, reason: str) -> None:
-        """Take a name from the host."""
-        self.paths[name] = path
-        self.reasons[name] = reason
+    def adding(self, name: str, path: str, reason: str) -> Self:
+        """Return the plan that takes a name from the host, too."""
+        return replace(self, binds={**self.binds, name: Bind(path, f"{PRIVATE}/{name}", reason)})
 
-    def give_back(self, name: str) -> None:
-        """Leave a name to the image."""
-        del self.paths[name]
-        self.from_image.add(name)
+    def without(self, *names: str) -> Self:
+        """Return the plan that takes less from the host."""
+        return replace(self, binds={name: bind for name, bind in self.binds.items() if name not in names})
 
-    @property
-    def state(self) -> tuple[frozenset[str], frozenset[str]]:
-        """What distinguishes this plan from an earlier one."""
-        return frozenset(self.paths), frozenset(self.from_image)
+    def giving_back(self, name: str) -> Self:
+        """Return the plan that leaves a name to the image."""
+        return replace(self.without(name), from_image=self.from_image | {name})
+
+
+OWN_FILES = BindPlan("the image's own libfabric")
 
 
 @dataclass(frozen=True, slots=True)
 class BindTrial:
     """The process of one plan."""
 
+    plan: BindPlan
     root: RootFileSystem
     demand: Demand
     process: Process
@@ -85,23 +87,32 @@ class BindTrial:
         """Whether what is opened loads, with all that it needs."""
         return self.opened and self.outcome.ok
 
-    def host_path(self, plan: BindPlan, path: str) -> str | None:
+    @property
+    def loaded(self) -> tuple[Loaded, ...]:
+        """The process, each file with its place on the host where it is bound."""
+        return tuple(Loaded(item, self.host_path(item.path)) for item in self.objects)
+
+    def host_path(self, path: str) -> str | None:
         """Return where a file of the process lies on the host; None for one of the image."""
-        return plan.paths.get(path.removeprefix(f"{PRIVATE}/")) if path.startswith(f"{PRIVATE}/") else None
+        return next((bind.source for bind in self.plan.binds.values() if bind.target == path), None)
 
 
 def attempt(
-    root: RootFileSystem, settings: LoaderSettings, demand: Demand, host: RootFileSystem, plan: BindPlan
+    root: RootFileSystem,
+    settings: LoaderSettings,
+    demand: Demand,
+    host: RootFileSystem | None = None,
+    plan: BindPlan = OWN_FILES,
 ) -> BindTrial:
-    """Start the process with what a plan binds, let RCCL open its plugin, and libfabric its provider.
+    """Start the process with what a plan binds of a host, let RCCL open its plugin, and libfabric its provider.
 
     Raises OSError where a target of the plan cannot be in this image.
     """
     provider_path = demand.provider_path
-    if plan.paths:
-        root = root.mounted([(f"{PRIVATE}/{name}", host.source(path)) for name, path in plan.paths.items()])
+    if host is not None and plan.binds:
+        root = root.mounted([(bind.target, host.source(bind.source)) for bind in plan.binds.values()])
         settings = replace(settings, library_path=":".join(filter(None, (PRIVATE, settings.library_path))))
-    if PROVIDER_NAME in plan.paths:
+    if PROVIDER_NAME in plan.binds:
         provider_path = f"{PRIVATE}/libfabric"
     begun = begin(root, settings, demand.job)
     process, opener, outcome = begun.process, begun.rccl, begun.outcome
@@ -114,4 +125,6 @@ def attempt(
                 break
     objects = tuple(process.objects)
     provider = cxi_provider(process, root, provider_path) if opened and outcome.ok else None
-    return BindTrial(root, demand, process, outcome, opened, tuple(process.objects) if provider else objects, provider)
+    if provider:
+        objects = tuple(process.objects)
+    return BindTrial(plan, root, demand, process, outcome, opened, objects, provider)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.host.manifest import Bind, Refusal, SolvedManifest
+from lumiimg.host.manifest import Bind, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.catalog.sites import Site
+    from lumiimg.host.bind import SolvedManifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import RootFileSystem
 

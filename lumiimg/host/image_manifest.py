@@ -1,8 +1,8 @@
-"""The bind manifest that an image carries: what `bind` answered for it when it was built.
+"""The bind manifest that an image carries: what `bind` answered for it when it was built, on the node of `--host`.
 
 It lies in the image as `/.lumiimg/bind-manifest.json`, which a label names. Whoever built the image wrote it, so it
 makes no answer better: what the files of the image and the node show counts, and where the manifest says something
-else, that is reported. Where no node is looked at, jobs bind by one that was made for a node, with a doubt.
+else, that is reported. Where no node is looked at, jobs bind by it, with a doubt.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.decode import DecodeError, decode, encode, parse_json
-from lumiimg.elf.c_library import of_c_library
 from lumiimg.errors import BadInputError
-from lumiimg.fabric.names import LIBFABRIC, PRIVATE
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.host import refusals, snapshot_file
-from lumiimg.host.bind import OWN_LIBCXI, solve
-from lumiimg.host.bind_trial import BindPlan, BindTrial, Demand, attempt
+from lumiimg.host import snapshot_file
+from lumiimg.host.bind import solve
+from lumiimg.host.bind_trial import Demand, attempt
 from lumiimg.host.container_view import LoaderMachine, see_inside, why_not_modelled
 from lumiimg.host.engine_mounts import as_run
 from lumiimg.host.manifest import BindManifest
@@ -43,57 +42,24 @@ _LIMIT_BYTES = 1 << 20
 _NAME = re.compile(r"(libfabric/)?[A-Za-z0-9_+.-]{1,200}\.so[A-Za-z0-9_.-]{0,50}", re.ASCII)
 _SOURCE = re.compile(r"(/[A-Za-z0-9_+.@~-]{1,255}){1,60}", re.ASCII)
 _VARIABLES = ("LD_LIBRARY_PATH", PROVIDER_PATH)
-_OTHER_FABRIC = "it says fabric {}, and {} is what is found"
-_TODAY = "`lumiimg bind IMAGE --host FILE` makes the list of today"
 
 
-# -- made for a finished image --
-
-
-def make_manifest(image: Image, snapshot: Snapshot | None) -> BindManifest:
-    """Return what `bind` answers for a node; without one, what the files of the image show by themselves."""
+def make_manifest(image: Image, snapshot: Snapshot) -> BindManifest:
+    """Return what `bind` answers for a finished image on a node."""
     try:
-        return _make(image, snapshot)
+        image = as_run(image, {}, snapshot)
+        settings = see_inside(image, {}, machine=LoaderMachine.of(snapshot)).settings
+        demands = [] if why_not_modelled(image.root) else [*demands_of(image, settings)]
+        found = [solve(image.root, settings, demand, snapshot).without_process() for demand in demands]
     except (OSError, BadInputError) as error:
         return BindManifest(Fabric.NONE, notes=(f"what it wants cannot be read from its files: {error}",))
+    nothing = BindManifest(Fabric.NONE, notes=("the image has no loader that is known here",))
+    return next((each for each in found if each.fabric is Fabric.HOST), next(iter(found), nothing))
 
 
 def snapshot_key(snapshot: Snapshot | None) -> bytes:
     """Return what a manifest depends on beside its image: the same bytes for the same manifest."""
     return snapshot_file.to_text(replace(snapshot, taken="")).encode() if snapshot else b""
-
-
-def _make(image: Image, snapshot: Snapshot | None) -> BindManifest:
-    image = as_run(image, {}, snapshot)
-    root = image.root
-    settings = see_inside(image, {}, machine=LoaderMachine.of(snapshot)).settings
-    if (no_model := why_not_modelled(root)) is not None:
-        return BindManifest(Fabric.NONE, notes=(no_model,))
-    trials = [_alone(root, settings, demand) for demand in demands_of(image, settings)]
-    if not trials:
-        return BindManifest(Fabric.NONE, notes=("the image has no loader that is known here",))
-    trial = next((each for each in trials if _without_node(each).fabric is Fabric.HOST), trials[0])
-    if snapshot is None:
-        return _without_node(trial)
-    return solve(root, settings, trial.demand, snapshot).without_process()
-
-
-def _alone(root: RootFileSystem, settings: LoaderSettings, demand: Demand) -> BindTrial:
-    return attempt(root, settings, demand, root, BindPlan("the image's own libfabric"))
-
-
-def _without_node(trial: BindTrial) -> BindManifest:
-    """Return what a process of the image shows with its own files: that they are enough, or what it lacks."""
-    why = refusals.why_not(BindPlan("the image's own libfabric"), trial)
-    if why is None:
-        return BindManifest(Fabric.BUNDLED, notes=(OWN_LIBCXI,))
-    old = trial.outcome.missing_versions
-    providers = [trial.process.find(version.provider) for version in old]
-    is_hopeless = any(provider is not None and of_c_library(provider.facts) for provider in providers)
-    lacks = trial.outcome.missing or old or trial.process.find(LIBFABRIC)
-    fabric = Fabric.HOST if trial.opened and lacks and not is_hopeless else Fabric.NONE
-    notes = (f"no node was looked at: {_TODAY}",) if fabric is Fabric.HOST else ()
-    return BindManifest(fabric, refusals=(why,), notes=notes)
 
 
 # -- as a file --
@@ -119,12 +85,9 @@ def from_bytes(data: bytes) -> BindManifest:
     """Return the manifest of a file's bytes. Raises DecodeError."""
     read = parse_json(data, where=MANIFEST_PATH)
     schema = read.get("schema") if isinstance(read, dict) else None
-    if type(schema) is not int or schema < 1:
-        raise DecodeError("is not a bind manifest", where=MANIFEST_PATH)
-    if schema != SCHEMA:
-        age, what_to_do = ("an older", _TODAY) if schema < SCHEMA else ("a newer", "update lumiimg")
-        what = f"was written by {age} lumiimg (schema {str(schema)[:20]}, this one reads {SCHEMA})"
-        raise DecodeError(what, where=MANIFEST_PATH, hint=what_to_do)
+    if type(schema) is not int or schema != SCHEMA:
+        what = f"is of schema {str(schema)[:20]}, and this lumiimg reads {SCHEMA}"
+        raise DecodeError(what, where=MANIFEST_PATH, hint="`lumiimg bind IMAGE --host FILE` makes the list of today")
     manifest = decode(read, BindManifest, where=MANIFEST_PATH)
     if faults := [*_faults(manifest)]:
         raise DecodeError(faults, where=MANIFEST_PATH)
@@ -162,11 +125,9 @@ class CarriedManifest:
 
     @property
     def sentence(self) -> str | None:
-        """What a person should know; None of an image that carries none for a node."""
+        """What a person should know; None of an image that carries none."""
         if self.manifest is None:
             return f"the bind manifest that the image carries is not used: {self.against[0]}" if self.against else None
-        if not self.manifest.machine:
-            return None
         differs = f"differs: {'; '.join(self.against)}" if self.against else "agrees with what is found"
         return f"the bind manifest that the image carries (made for {self.manifest.machine}) {differs}"
 
@@ -194,24 +155,22 @@ def carried_by(
         carried = read_manifest(root)
     except DecodeError as error:
         return CarriedManifest(None, (str(error),))
-    if carried is None or demand is None or not carried.machine:
+    if carried is None or demand is None:
         return CarriedManifest(carried)
     if found is not None:
         return CarriedManifest(carried, tuple(differences(carried, found)))
-    trial = _alone(root, settings, demand)
-    fabric, libraries = _without_node(trial).fabric, carried.libraries
-    if Fabric.NONE in {carried.fabric, fabric}:  # only a node shows that nothing of it fits, or that it has what lacks
-        return CarriedManifest(carried)
-    if carried.fabric is not fabric:
-        return CarriedManifest(carried, (_OTHER_FABRIC.format(carried.fabric, fabric),))
-    lacking = (lost.name for lost in trial.outcome.missing if lost.name not in libraries)
-    return CarriedManifest(carried, tuple(f"{name} is needed, and is not in it" for name in lacking))
+    alone = attempt(root, settings, demand)
+    if alone.provider is not None and carried.binds:
+        return CarriedManifest(carried, ("the image's own libfabric leads to Slingshot",))
+    lacking = [lost.name for lost in alone.outcome.missing] if carried.binds else []
+    against = (f"{name} is needed, and is not in it" for name in lacking if name not in carried.libraries)
+    return CarriedManifest(carried, tuple(against))
 
 
 def differences(before: BindManifest, now: BindManifest) -> Iterator[str]:
     """Yield in what an earlier manifest of an image differs from the one for a node of today: a clause each."""
     if before.fabric is not now.fabric:
-        yield _OTHER_FABRIC.format(before.fabric, now.fabric)
+        yield f"it says fabric {before.fabric}, and {now.fabric} is what is found"
         return
     old, new = before.libraries, now.libraries
     for name in sorted(old.keys() - new.keys()):

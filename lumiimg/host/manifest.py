@@ -10,7 +10,6 @@ from lumiimg.fabric.path import Fabric, Side
 
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject
-    from lumiimg.host.bind_trial import BindTrial
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +119,3 @@ class BindManifest:
         """Path on the host of each library that is bound, by the name by which it is needed."""
         prefix = f"{PRIVATE}/"
         return {bind.target.removeprefix(prefix): bind.source for bind in self.binds if bind.target.startswith(prefix)}
-
-
-@dataclass(frozen=True, slots=True)
-class SolvedManifest(BindManifest):
-    """A manifest with the process that was modelled to find it."""
-
-    loaded: tuple[Loaded, ...] = ()
-    """What the loader would have in the process of RCCL and its plugin, in its order; as far as the last attempt came,
-    where nothing loads."""
-    host_has_fabric: bool = True
-    """Whether the snapshot has a libfabric with the cxi provider at all."""
-    trial: BindTrial | None = None
-    """The process itself, to ask it more; None where nothing loads."""
-
-    def without_process(self) -> BindManifest:
-        """Return what of it an image carries."""
-        return BindManifest(self.fabric, self.machine, self.binds, self.variables, self.refusals, self.notes)

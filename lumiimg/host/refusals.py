@@ -28,92 +28,87 @@ class BindRefusedError(Exception):
         super().__init__(str(refusal))
 
 
-def why_not(plan: BindPlan, trial: BindTrial) -> Refusal | None:
+def why_not(trial: BindTrial) -> Refusal | None:
     """Return what keeps the process of an attempt from the fabric; None where nothing does."""
     if trial.outcome.missing:
-        return missing(plan, trial, trial.outcome.missing[0]).refusal
+        return missing(trial, trial.outcome.missing[0])
     if not trial.loads:
-        return cannot_load(plan, trial).refusal
-    return None if trial.provider else no_provider(plan, trial).refusal
+        return cannot_load(trial)
+    return None if trial.provider else no_provider(trial)
 
 
-def missing(plan: BindPlan, trial: BindTrial, lacking: MissingLibrary) -> BindRefusedError:
+def missing(trial: BindTrial, lacking: MissingLibrary) -> Refusal:
     """Return the refusal of a library that is on neither side."""
-    have = "neither the image nor the host's closure has it" if plan.of_host else "the image has none"
+    have = "neither the image nor the host's closure has it" if trial.plan.of_host else "the image has none"
     words = next((error for error in trial.outcome.errors if lacking.name in error), lacking.name)
-    return _refused(plan, trial, lacking.name, lacking.name, have, lacking.chain[:-1] or lacking.chain, words)
+    return _refusal(trial, lacking.name, lacking.name, have, lacking.chain[:-1] or lacking.chain, words)
 
 
-def too_old(plan: BindPlan, trial: BindTrial, version: MissingVersion) -> BindRefusedError:
+def too_old(trial: BindTrial, version: MissingVersion) -> Refusal:
     """Return the refusal of a library that lacks a version which another one needs."""
     provider, requirer = trial.process.find(version.provider), trial.process.find(version.required_by)
     stem = version.version.rpartition("_")[0] + "_"
     defined = provider.facts.version_definitions if provider else ()
     newest = max((name for name in defined if name.startswith(stem)), key=numbers_of, default=None)
-    of_host = trial.host_path(plan, version.provider)
+    of_host = trial.host_path(version.provider)
     whose = f"the host's {of_host}" if of_host else f"the image's {version.provider}"
     have = f"{whose} has {f'up to {newest}' if newest else 'no version of that name'}"
     need = f"{version.version} of {name_of(version.provider, provider)}"
     chain = requirer.chain if requirer else (version.required_by,)
-    return _refused(plan, trial, version.required_by, need, have, chain, str(version))
+    return _refusal(trial, version.required_by, need, have, chain, str(version))
 
 
-def too_many(plan: BindPlan, trial: BindTrial, rounds: int) -> BindRefusedError:
+def too_many(trial: BindTrial, rounds: int) -> Refusal:
     """Return the refusal of a host whose libraries need each other in more rounds than any real ones."""
-    have = f"after {rounds} rounds of adding what is missing there is still more: that is where the search ends"
-    words = trial.outcome.errors[0] if trial.outcome.errors else "nothing is loaded"
-    return _refused(plan, trial, plan.attempt, "a closure that ends", have, (plan.attempt,), words)
+    attempt, have = trial.plan.attempt, f"after {rounds} rounds of adding what is missing there is still more"
+    return _refusal(trial, attempt, "a closure that ends", have, (attempt,), trial.outcome.errors[0])
 
 
-def cannot_load(plan: BindPlan, trial: BindTrial) -> BindRefusedError:
+def cannot_load(trial: BindTrial) -> Refusal:
     """Return the refusal of anything else: the first version that is lacking, or the loader's first words."""
     if trial.outcome.missing_versions:
-        return too_old(plan, trial, trial.outcome.missing_versions[0])
+        return too_old(trial, trial.outcome.missing_versions[0])
     words = trial.outcome.errors[0] if trial.outcome.errors else "nothing is loaded"
     library = words.partition(":")[0]
     found = trial.process.find(library)
     chain = found.chain if found else (library,)
-    return _refused(plan, trial, library, "a file that ld.so takes", f"it does not take {library}", chain, words)
+    return _refusal(trial, library, "a file that ld.so takes", f"it does not take {library}", chain, words)
 
 
-def no_provider(plan: BindPlan, trial: BindTrial) -> BindRefusedError:
+def no_provider(trial: BindTrial) -> Refusal:
     """Return the refusal of a libfabric that loads, and knows nothing of Slingshot."""
     libfabric, opened = trial.process.find(LIBFABRIC), trial.outcome.root
     whose = libfabric.path if libfabric else (opened.path if opened else "the plugin")
     have = f"{whose} was built without it" if libfabric else f"{whose} does not use libfabric"
     chain = libfabric.chain if libfabric else (whose,)
     words = f"{whose} does not load {LIBCXI}, and no provider that does is beside it"
-    return _refused(plan, trial, whose, "the cxi provider", have, chain, words)
+    return _refusal(trial, whose, "the cxi provider", have, chain, words)
 
 
-def passed_over(plan: BindPlan, trial: BindTrial) -> BindRefusedError:
+def passed_over(trial: BindTrial) -> Refusal:
     """Return the refusal of a bind that the process passes over: a DT_RPATH comes before LD_LIBRARY_PATH."""
     libfabric = trial.process.find(LIBFABRIC)
     path = libfabric.path if libfabric else "another one"
     rule = f" by {libfabric.found_by.value}" if libfabric else ""
     chain = libfabric.chain if libfabric else ()
     words = f"{path} is found{rule}, which comes before LD_LIBRARY_PATH"
-    return _refused(plan, trial, path, "the host's libfabric", f"the process takes {path} instead", chain, words)
+    return _refusal(trial, path, "the host's libfabric", f"the process takes {path} instead", chain, words)
 
 
-def no_target(plan: BindPlan, error: OSError) -> BindRefusedError:
+def no_target(plan: BindPlan, error: OSError) -> Refusal:
     """Return the refusal of an image in which the private folder cannot be made."""
-    words = f"{PRIVATE}: {error.strerror}"
-    have = f"in this image that cannot be: {error.strerror}"
-    return BindRefusedError(
-        Refusal(plan.attempt, PRIVATE, f"the folder {PRIVATE}", have, (PRIVATE,), words, plan.of_host)
-    )
+    have, words = f"in this image that cannot be: {error.strerror}", f"{PRIVATE}: {error.strerror}"
+    return Refusal(plan.attempt, PRIVATE, f"the folder {PRIVATE}", have, (PRIVATE,), words, plan.of_host)
 
 
-def check_machine(root: RootFileSystem, start: str, native: Native, plan: BindPlan) -> None:
-    """Raise BindRefusedError where a plan would bind libraries of another kind of machine."""
+def other_machine(root: RootFileSystem, start: str, native: Native, plan: BindPlan) -> Refusal | None:
+    """Return the refusal of a plan that would bind libraries of another kind of machine; None of any other plan."""
     own = Files(root).native_of(start)
-    if plan.paths and own is not None and own.machine != native.machine:
-        have, need = (MACHINES.get(kind.machine, f"machine {kind.machine}") for kind in (native, own))
-        words = f"{start} is for {need}, the libraries of the host are for {have}"
-        raise BindRefusedError(
-            Refusal(plan.attempt, start, f"libraries for {need}", f"the host's are for {have}", (start,), words, True)
-        )
+    if not plan.binds or own is None or own.machine == native.machine:
+        return None
+    have, need = (MACHINES.get(kind.machine, f"machine {kind.machine}") for kind in (native, own))
+    words = f"{start} is for {need}, the libraries of the host are for {have}"
+    return Refusal(plan.attempt, start, f"libraries for {need}", f"the host's are for {have}", (start,), words, True)
 
 
 def name_of(path: str, loaded: LoadedObject | None) -> str:
@@ -121,10 +116,8 @@ def name_of(path: str, loaded: LoadedObject | None) -> str:
     return (loaded.facts.soname if loaded else None) or path.rpartition("/")[2]
 
 
-def _refused(
-    plan: BindPlan, trial: BindTrial, library: str, need: str, have: str, chain: Sequence[str], words: str
-) -> BindRefusedError:
-    marked = tuple(f"{name} (host)" if name in plan.paths else name for name in chain)
-    of_host = any(name in plan.paths for name in chain) or library in plan.paths
-    loaded = tuple(Loaded(item, trial.host_path(plan, item.path)) for item in trial.objects)
-    return BindRefusedError(Refusal(plan.attempt, library, need, have, marked, words, of_host), loaded)
+def _refusal(trial: BindTrial, library: str, need: str, have: str, chain: Sequence[str], words: str) -> Refusal:
+    bound = trial.plan.binds
+    marked = tuple(f"{name} (host)" if name in bound else name for name in chain)
+    of_host = library in bound or any(name in bound for name in chain)
+    return Refusal(trial.plan.attempt, library, need, have, marked, words, of_host)

@@ -12,8 +12,9 @@ from lumiimg.elf.versions import VersionNeed
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Severity
+from lumiimg.host.bind import SolvedManifest
 from lumiimg.host.container_view import without_ours
-from lumiimg.host.manifest import Loaded, Refusal, SolvedManifest
+from lumiimg.host.manifest import Loaded, Refusal
 from lumiimg.host.margins import margins_of
 from lumiimg.report.views.binds import attempts
 from tests.shared.node_answers import FILES

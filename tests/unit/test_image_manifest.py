@@ -43,7 +43,7 @@ def node(tmp_path: Path) -> Snapshot:
     return read_snapshot(fabric_builder.snapshot(fabric_builder.host(tmp_path / "host"), host="nid005001"))
 
 
-def made(root: Path, snapshot: Snapshot | None = None) -> BindManifest:
+def made(root: Path, snapshot: Snapshot) -> BindManifest:
     with open_image(root) as image:
         return make_manifest(image, snapshot)
 
@@ -79,46 +79,6 @@ def test_it_is_what_bind_answers_for_the_node(
             name: variable["value"] for name, variable in answer["environment"].items()
         }
         assert [one.need for one in manifest.refusals] == [one["need"] for one in answer["refusals"]]
-
-
-@pytest.mark.parametrize(
-    ("cxi", "defines", "fabric", "lacks"),
-    [
-        ("linked", "FABRIC_1.3", Fabric.BUNDLED, None),
-        ("linked", "FABRIC_1.0", Fabric.HOST, "FABRIC_1.3 of libfabric.so.1"),
-        ("linked, but not there", "FABRIC_1.3", Fabric.HOST, "libcxi.so.1"),
-        ("not linked", "FABRIC_1.3", Fabric.HOST, "the cxi provider"),
-    ],
-)
-def test_without_a_node_it_has_what_the_image_lacks(
-    cxi: str, defines: str, fabric: Fabric, lacks: str | None, tmp_path: Path, node: Snapshot
-) -> None:
-    image = fabric_builder.image(tmp_path / "image", fabric="FABRIC_1.3")
-    libraries = image / "usr/lib64"
-    libc: dict[Path, tuple[str, ...]] = {image / "lib64/libc.so.6": ("GLIBC_2.14",)}
-    libcxi = fabric_builder.versioned(libraries / "libcxi.so.1", defines=("LIBCXI_1.4",), needs=libc)
-    linked = libc if cxi == "not linked" else {**libc, libcxi: ("LIBCXI_1.4",)}
-    fabric_builder.versioned(libraries / "libfabric.so.1", defines=(defines,), needs=linked)
-    if cxi != "linked":
-        libcxi.unlink()
-    alone = made(image)
-    assert (alone.fabric, alone.machine, alone.binds) == (fabric, "", ())
-    assert [refusal.need for refusal in alone.refusals] == ([lacks] if lacks else [])
-    assert ("`lumiimg bind IMAGE --host FILE`" in alone.notes[0]) is (fabric is Fabric.HOST)
-    assert made(image, node).fabric is fabric, "and a node that has all of it gives it"
-
-
-def test_what_no_library_of_a_node_can_mend_is_said_without_a_node(tmp_path: Path, node: Snapshot) -> None:
-    image = fabric_builder.image(tmp_path / "image", glibc=35)
-    newer = fabric_builder.c_library(tmp_path / "newer", 38)
-    stub = fabric_builder.versioned(tmp_path / "stub/libfabric.so.1", defines=("FABRIC_1.3",))
-    linked: dict[Path, tuple[str, ...]] = {stub: ("FABRIC_1.3",), newer: ("GLIBC_2.38",)}
-    fabric_builder.versioned(image / "usr/lib64/librccl-net.so", needs=linked, source=fabric_builder.PLUGIN)
-    stub.unlink()
-    fabric_builder.versioned(image / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",))
-    for manifest in (made(image), made(image, node)):
-        assert manifest.fabric is Fabric.NONE
-        assert any("GLIBC_2.38" in refusal.need for refusal in manifest.refusals)
 
 
 # --- a foreign one
@@ -174,7 +134,7 @@ def test_one_of_an_older_lumiimg_is_named_with_what_to_do(tmp_path: Path, capsys
     code, text = said_by(capsys, "check", old, "--level", "static", "--verbose")
     assert code == 3
     assert "is not used: " in text
-    assert "was written by an older lumiimg (schema 1, this one reads 2)" in text
+    assert "is of schema 1, and this lumiimg reads 2" in text
     assert "`lumiimg bind IMAGE --host FILE` makes the list of today" in text
 
 
@@ -182,15 +142,15 @@ def test_show_prints_it(tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFi
     root, home = fabric_builder.image(tmp_path / "image"), {"HOME": str(tmp_path)}
     context = PlanContext(open_catalogue(home), site=find_site("lumi", home))
     record = to_record(settled(decide(Request("rocm-6.2.4", ("aws-ofi-nccl",)), context).require_lock()))
-    for manifest, title in ((made(root), "made without a node"), (made(root, node), "made for nid005001")):
-        sif = made_sif(put(root, manifest), tmp_path / f"{len(manifest.binds)}.sif", record)
-        code, text = said_by(capsys, "show", sif)
-        assert (code, f"bind manifest: fabric host, {title}" in text) == (0, True)
-        assert "librccl-net.so needs libfabric.so.1; " in text
-        assert all(f"{bind.source} at {bind.target}: {bind.reason}" in text for bind in manifest.binds)
-        assert main(["show", str(sif), "--json"]) == 0
-        shown = json.loads(capsys.readouterr().out)["bind_manifest"]
-        assert [bind["source"] for bind in shown["binds"]] == [bind.source for bind in manifest.binds]
+    manifest = made(root, node)
+    sif = made_sif(put(root, manifest), tmp_path / "image.sif", record)
+    code, text = said_by(capsys, "show", sif)
+    assert (code, "bind manifest: fabric host, made for nid005001" in text) == (0, True)
+    assert "librccl-net.so needs libfabric.so.1; " in text
+    assert all(f"{bind.source} at {bind.target}: {bind.reason}" in text for bind in manifest.binds)
+    assert main(["show", str(sif), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["bind_manifest"]
+    assert [bind["source"] for bind in shown["binds"]] == [bind.source for bind in manifest.binds]
 
 
 # --- what starts from it
@@ -200,16 +160,14 @@ def test_show_prints_it(tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("build", "carries", "binds"),
     [
-        (fabric_builder.image, "none", False),
-        (fabric_builder.image, "for a node", True),
-        (fabric_builder.image, "without a node", False),
-        (fabric_builder.bundled, "without a node", False),
-        (fabric_builder.bundled, "for a node", False),
+        (fabric_builder.image, False, False),
+        (fabric_builder.image, True, True),
+        (fabric_builder.bundled, True, False),
     ],
 )
 def test_job_and_module_bind_by_one_that_was_made_for_a_node(
     build: Callable[[Path], Path],
-    carries: str,
+    carries: bool,
     binds: bool,
     tmp_path: Path,
     node: Snapshot,
@@ -217,8 +175,8 @@ def test_job_and_module_bind_by_one_that_was_made_for_a_node(
 ) -> None:
     image, modules = build(tmp_path / "image"), tmp_path / "modules"
     modules.mkdir()
-    if carries != "none":
-        put(image, made(image, node if carries == "for a node" else None))
+    if carries:
+        put(image, made(image, node))
     code, job = said_by(capsys, "job", image, "--site", "lumi", "--nodes", "2", "--", "true")
     assert (code, f"{LIBFABRIC}:{PRIVATE}/libfabric.so.1" in job) == (0, binds)
     assert "/var/spool/slurmd" in job, "the site's own are bound, too"
@@ -239,7 +197,7 @@ def test_no_job_binds_by_one_that_the_files_of_the_image_contradict(
     lacking = replace(good, binds=tuple(bind for bind in good.binds if not bind.target.endswith("libfabric.so.1")))
     for image, manifest, said in (
         (plain, lacking, "libfabric.so.1 is needed, and is not in it"),
-        (own, good, "it says fabric host, and bundled is what is found"),
+        (own, good, "the image's own libfabric leads to Slingshot"),
     ):
         put(image, manifest)
         code, text = said_by(capsys, "job", image, "--site", "lumi", "--nodes", "2", "--", "true")

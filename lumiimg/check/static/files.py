@@ -27,11 +27,11 @@ from lumiimg.check.static.variables import doubted
 from lumiimg.fabric.names import LIBFABRIC, RCCL_OR_PLUGIN
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Answer, Code, Finding, Level, Remedy, Severity
-from lumiimg.host.bind_trial import BindPlan, Demand, attempt
+from lumiimg.host.bind import SolvedManifest
+from lumiimg.host.bind_trial import Demand, attempt
 from lumiimg.host.container_view import why_not_modelled
 from lumiimg.host.engine_mounts import hidden_files
 from lumiimg.host.image_manifest import CarriedManifest, carried_by
-from lumiimg.host.manifest import Loaded, Refusal, SolvedManifest, Variable
 from lumiimg.host.margins import (
     Margin,
     margins_of,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.host.job_process import JobProcess, JobProcesses
+    from lumiimg.host.manifest import Loaded, Refusal, Variable
     from lumiimg.image import Image
 
 _AGAINST = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
@@ -295,12 +296,11 @@ def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -
 
 def _alone(context: ImageInContext, demand: Demand) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
     """Return (what the process has with the image's files alone, names that it lacks)."""
-    root = context.image.root
-    trial = attempt(root, context.inside.settings, demand, root, BindPlan("the image's own files"))
+    trial = attempt(context.image.root, context.inside.settings, demand)
     names = demand.names or (LIBFABRIC,)
     lacking = [item.name for item in trial.outcome.missing if item.name not in names]
     lacking += names[:1] if not trial.opened else ()
-    return tuple(Loaded(item, None) for item in trial.objects), tuple(dict.fromkeys(lacking))
+    return trial.loaded, tuple(dict.fromkeys(lacking))
 
 
 def _torch(context: ImageInContext, job: JobProcess | None) -> str | None:

@@ -27,7 +27,7 @@ from lumiimg.fabric.path import Fabric, FabricPath, Part
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
-from lumiimg.host.bind import solve
+from lumiimg.host.bind import SolvedManifest, solve
 from lumiimg.host.bind_trial import BindTrial, Demand
 from lumiimg.host.container_view import variable_of
 from lumiimg.host.engine_constraints import complete
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.host.manifest import Refusal, SolvedManifest
+    from lumiimg.host.manifest import Refusal
     from lumiimg.image import Image, RootFileSystem
 
 _GLIBC = re.compile(r"GLIBC_2\.(\d+)\b")

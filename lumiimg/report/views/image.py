@@ -125,8 +125,7 @@ def _word(value: object) -> str:
 
 def _manifest(manifest: BindManifest) -> Section:
     """Return what is bound into the image on the node that it was built for, or why nothing is."""
-    whose = f"made for {manifest.machine}" if manifest.machine else "made without a node"
-    title = f"bind manifest: fabric {manifest.fabric.value}, {whose}"
+    title = f"bind manifest: fabric {manifest.fabric.value}, made for {manifest.machine or 'a node'}"
     return Section(title, (_facts(_manifest_rows(manifest)),), is_headed=True)
 
 
