@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import user_cache
-from lumiimg.host.container_view import ContainerView, LoaderMachine, read_on, see_inside, variable_of
+from lumiimg.host.container_view import ContainerView, loader_on, read_by, see_inside, variable_of
 from lumiimg.host.engine_mounts import as_run
 from lumiimg.host.job_process import JobProcesses, jobs_of
 from lumiimg.host.rccl_process import Variables, read_variables
@@ -63,12 +63,13 @@ class ImageInContext:
     @cached_property
     def read_by_engine(self) -> dict[str, str]:
         """What of the user's environment the engine of the host reads."""
-        return read_on(self.snapshot, self.environment)
+        engine = self.snapshot.engine if self.snapshot else None
+        return read_by(engine.name if engine else None, self.environment)
 
     @cached_property
     def inside(self) -> ContainerView:
         """The image as a process in it has it."""
-        return see_inside(self.image, self.read_by_engine, machine=LoaderMachine.of(self.snapshot))
+        return see_inside(self.image, self.read_by_engine, loader_on(self.snapshot))
 
     def variable(self, name: str) -> str | None:
         """Return a variable as it is in the container."""

@@ -7,7 +7,7 @@ import os
 
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError
-from lumiimg.host.ldd import ContainerStart, libraries_of
+from lumiimg.host.ldd import libraries_of
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.report.views.ldd import ldd_document
 
@@ -19,6 +19,13 @@ def execute(arguments: argparse.Namespace) -> int:
     if not arguments.cwd.startswith("/"):
         raise BadInputError("not an absolute path", where=f"--cwd {arguments.cwd}")
     snapshot = read_snapshot(arguments.host) if arguments.host else None
-    start = ContainerStart(arguments.env, arguments.bind, snapshot, arguments.cwd)
-    found = libraries_of(arguments.image, arguments.paths, start, os.environ)
+    found = libraries_of(
+        arguments.image,
+        arguments.paths,
+        os.environ,
+        variables=arguments.env,
+        binds=arguments.bind,
+        snapshot=snapshot,
+        cwd=arguments.cwd,
+    )
     return Output.of(arguments).deliver(ldd_document(str(arguments.image), found), "ldd", found, found.exit_code)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from lumiimg.elf.hwcaps import ZEN3
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.system import libc_kind
-from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import PRIVATE
-from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import FileKind, Image, ImageKind, RootFileSystem
+from lumiimg.image import Image, ImageKind, RootFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from lumiimg.engine.binds import BindSpec
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.image.mounts import Mounted
 
 ENGINE_LIBRARIES = "/.singularity.d/libs"
 """The engine puts this folder behind whatever LD_LIBRARY_PATH the image has (99-base.sh)."""
@@ -28,29 +23,8 @@ TO_ENGINE = ("APPTAINERENV_", "SINGULARITYENV_")
 """In front of a variable that the engine is to set in the container."""
 _OF_MEMORY = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
 """Tunables that the loader itself does not read."""
+_OF_LUMI = LoaderSettings()
 _KERNEL = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?!\d)")
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderMachine:
-    """What of a node decides where the loader looks, and what it takes; without arguments, that of LUMI's nodes."""
-
-    levels: tuple[str, ...] = ZEN3
-    """glibc-hwcaps names of the CPU, best first."""
-    intel: bool = False
-    kernel: str = ""
-    """As `uname -r`; empty for one that is newer than any file asks for."""
-
-    @classmethod
-    def of(cls, snapshot: Snapshot | None) -> Self:
-        """Return that of a node; one without special features where none is known."""
-        return cls(snapshot.hwcaps, snapshot.intel, snapshot.kernel) if snapshot else cls()
-
-    @property
-    def linux(self) -> tuple[int, int, int] | None:
-        """The kernel's version as the loader compares it."""
-        found = _KERNEL.match(self.kernel)
-        return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +59,6 @@ def told_to_engine(variables: Mapping[str, str]) -> dict[str, str]:
     return {prefix + name: value for name, value in variables.items() for prefix in TO_ENGINE}
 
 
-def read_on(snapshot: Snapshot | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what of a user's environment the engine of a host reads."""
-    return read_by(snapshot.engine.name if snapshot and snapshot.engine else None, environment)
-
-
 def read_by(engine: str | None, environment: Mapping[str, str]) -> dict[str, str]:
     """Return what of a user's environment counts for an engine, by its name; all of it where that is not known.
 
@@ -109,53 +78,38 @@ def read_by(engine: str | None, environment: Mapping[str, str]) -> dict[str, str
     return dict(environment)
 
 
+def loader_on(snapshot: Snapshot | None) -> LoaderSettings:
+    """Return what of a node decides where the loader looks, and what it takes; without one, of LUMI's nodes."""
+    if snapshot is None:
+        return _OF_LUMI
+    return LoaderSettings(hwcaps=snapshot.hwcaps, intel=snapshot.intel, linux=linux_version(snapshot.kernel))
+
+
+def linux_version(release: str) -> tuple[int, int, int] | None:
+    """Return the version in a `uname -r` as the loader compares it."""
+    found = _KERNEL.match(release)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+
+
 def see_inside(
     image: Image,
     environment: Mapping[str, str],
-    *,
-    binds: Sequence[BindSpec] = (),
-    host: RootFileSystem | None = None,
-    cwd: str = "/",
-    machine: LoaderMachine = LoaderMachine(),
+    loader: LoaderSettings = _OF_LUMI,
+    root: RootFileSystem | None = None,
 ) -> ContainerView:
-    """Return an image as a process in it has it; `host` is where binds come from.
+    """Return an image as a process in it has it.
 
-    Of what engines mount unasked (home, /tmp) the image knows (`engine_mounts`): a bind comes after it.
-
-    Raises BadInputError for a bind whose source is not on the host, or whose target cannot be.
+    `loader` has what does not come from the image, `root` is its root with what is bound over it. Of what engines mount
+    unasked (home, /tmp) the image knows (`engine_mounts`).
     """
-    mounts: list[tuple[str, Mounted]] = []
-    doubts = [*_not_modelled(image, environment)]
-    # a folder before what is bound below it, in whatever order they are named: tried with Apptainer
-    for bind in sorted(binds, key=lambda bind: bind.target.rstrip("/").count("/")):
-        if host is None:
-            raise BadInputError("a bind, and no host to take it from", where=f"--bind {bind}")
-        try:
-            source = host.source(bind.source)
-        except OSError as error:
-            raise BadInputError(
-                f"{bind.source} cannot be bound: {error.strerror}",
-                where=f"--bind {bind}",
-                hint="no engine starts with it; with --host, `lumiimg host scan --include PATH` records more",
-            ) from error
-        if isinstance(source.tree, SnapshotTree) and source.kind is FileKind.DIRECTORY:
-            doubts.append(f"of {bind.source} only the files that the snapshot records are seen")
-        mounts.append((bind.target, source))
-    try:
-        root = image.root.mounted(mounts) if mounts else image.root
-    except OSError as error:
-        raise BadInputError(f"cannot be a target in this image: {error.strerror}", where=error.filename) from error
     preload = variable_of("LD_PRELOAD", image, environment)
-    settings = LoaderSettings(
-        library_path=library_path_of(image, environment),
+    settings = replace(
+        loader,
+        library_path=_library_path(image, environment),
         preload=(preload,) if preload else (),
-        cwd=cwd,
-        hwcaps=machine.levels,
-        intel=machine.intel,
-        linux=machine.linux,
         bind_now=bool(variable_of("LD_BIND_NOW", image, environment)),
     )
-    return ContainerView(image, root, settings, tuple(doubts))
+    return ContainerView(image, root or image.root, settings, tuple(_not_modelled(image, environment)))
 
 
 def why_not_modelled(root: RootFileSystem) -> str | None:
@@ -174,7 +128,7 @@ def _not_modelled(image: Image, environment: Mapping[str, str]) -> Iterator[str]
         yield f"LD_AUDIT={audit} lets a library change every search of the loader: what it does is not known here"
 
 
-def library_path_of(image: Image, environment: Mapping[str, str]) -> str | None:
+def _library_path(image: Image, environment: Mapping[str, str]) -> str | None:
     """Return LD_LIBRARY_PATH as a process in the container has it; None where it has none."""
     path = variable_of("LD_LIBRARY_PATH", image, environment)
     if image.kind is ImageKind.FOLDER and not image.root.exists(_ENGINE_FOLDER):

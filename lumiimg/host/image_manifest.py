@@ -20,7 +20,7 @@ from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.host import snapshot_file
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand, attempt
-from lumiimg.host.container_view import LoaderMachine, see_inside, why_not_modelled
+from lumiimg.host.container_view import loader_on, see_inside, why_not_modelled
 from lumiimg.host.engine_mounts import as_run
 from lumiimg.host.manifest import BindManifest
 from lumiimg.host.rccl_process import demands_of
@@ -48,7 +48,7 @@ def make_manifest(image: Image, snapshot: Snapshot) -> BindManifest:
     """Return what `bind` answers for a finished image on a node."""
     try:
         image = as_run(image, {}, snapshot)
-        settings = see_inside(image, {}, machine=LoaderMachine.of(snapshot)).settings
+        settings = see_inside(image, {}, loader_on(snapshot)).settings
         demands = [] if why_not_modelled(image.root) else [*demands_of(image, settings)]
         found = [solve(image.root, settings, demand, snapshot).without_process() for demand in demands]
     except (OSError, BadInputError) as error:

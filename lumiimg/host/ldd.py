@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +16,17 @@ from lumiimg.elf.facts import ET_DYN, ET_EXEC
 from lumiimg.elf.files import Files, RecordedElf
 from lumiimg.elf.load_checks import FIRST_MINOR_WITH_RELR, since
 from lumiimg.elf.loader import Process
-from lumiimg.engine.binds import parse_binds
+from lumiimg.elf.rules import LoaderSettings
+from lumiimg.engine.binds import BindSpec, parse_binds
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.host.container_view import ContainerView, LoaderMachine, see_inside, told_to_engine, why_not_modelled
+from lumiimg.host.container_view import (
+    ContainerView,
+    linux_version,
+    loader_on,
+    see_inside,
+    told_to_engine,
+    why_not_modelled,
+)
 from lumiimg.host.engine_mounts import as_run, hidden_files, may_be_hidden
 from lumiimg.host.node_facts import cpu
 from lumiimg.host.snapshot_tree import HostFiles
@@ -93,139 +101,139 @@ class Libraries:
         return Counter(item.name for outcome in self.files.values() for item in outcome.missing)
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerStart:
-    """How the container is started whose process loads them."""
+def libraries_of(
+    path: Path,
+    files: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    variables: Sequence[str] = (),
+    binds: Sequence[str] = (),
+    snapshot: Snapshot | None = None,
+    cwd: str = "/",
+) -> Libraries:
+    """Return what files of an image load, or every program and library of it where none is named.
 
-    variables: Sequence[str] = ()
-    """K=V, as the engine's --env takes them."""
-    binds: Sequence[str] = ()
-    """As its --bind does."""
-    snapshot: Snapshot | None = None
-    """Of the machine; None: this one."""
-    cwd: str = "/"
-
-
-def libraries_of(image: Path, paths: Sequence[str], start: ContainerStart, environment: Mapping[str, str]) -> Libraries:
-    """Return what these files load, or every program and library where none is named. Raises BadInputError."""
-    with _open_inside(image, start, environment) as inside:
-        undecided = why_not_modelled(inside.root)
-        wanted: Iterable[str] = dict.fromkeys(paths) if paths else elf_files(inside.root)
-        listings = {} if undecided else dict(list_libraries(inside, wanted))
-        outcomes = {path: listing.outcome for path, listing in listings.items()}
-        by_kernel = {path: listing.by_kernel for path, listing in listings.items() if listing.by_kernel is not None}
-        # of the files that were named: an image has programs that are for root alone, and is none the worse for it
-        named = outcomes.values() if paths else ()
-        loaded = dict.fromkeys(inside.settings.absolute(file.path) for outcome in named for file in outcome.objects)
-        closed = dict.fromkeys(way for _, way in barred(inside.root, loaded))
-        doubts = [*inside.doubts, *notes_of_covers(inside, outcomes.values())]
-        doubts += dict.fromkeys(doubt for listing in listings.values() for doubt in listing.doubts)
-    doubts += (f"not everybody can load all of this: {path} is closed to others" for path in closed)
-    return Libraries(outcomes, by_kernel, undecided or "", tuple(doubts))
-
-
-@contextlib.contextmanager
-def _open_inside(image: Path, start: ContainerStart, environment: Mapping[str, str]) -> Iterator[ContainerView]:
-    """Open an image as a process in a container has it that is started so. Raises BadInputError."""
-    variables: dict[str, str] = {}
-    for text in start.variables:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
+    `variables` are K=V, as the engine's --env takes them, `binds` as its --bind; `snapshot` is of the machine, without
+    one it is this machine. Raises BadInputError.
+    """
+    for text in variables:
+        if not text.partition("=")[0] or "=" not in text:
             raise BadInputError("not of the form K=V", where=f"--env {text}")
-        variables[name] = value
-    binds = tuple(bind for text in start.binds for bind in parse_binds(text))
-    if start.snapshot is not None:
-        host, of_host = HostFiles(start.snapshot).root, LoaderMachine.of(start.snapshot)
+    given = told_to_engine(dict(text.split("=", 1) for text in variables))
+    if snapshot is not None:
+        host, loader = HostFiles(snapshot).root, loader_on(snapshot)
     else:
         host = open_image(Path("/")).root
         _, intel, levels = cpu(host)
-        of_host = LoaderMachine(levels, intel, os.uname().release)
-    with open_image(image, user_cache) as opened:
-        yield see_inside(
-            as_run(opened, environment, start.snapshot),
-            told_to_engine(variables),
-            binds=binds,
-            host=host,
-            cwd=start.cwd,
-            machine=of_host,
-        )
+        loader = LoaderSettings(hwcaps=levels, intel=intel, linux=linux_version(os.uname().release))
+    with open_image(path, user_cache) as opened:
+        image = as_run(opened, environment, snapshot)
+        bound = [bind for text in binds for bind in parse_binds(text)]
+        mounted = _with_binds(image.root, bound, host)
+        listing = _Listing(see_inside(image, given, replace(loader, cwd=cwd), mounted))
+        if undecided := why_not_modelled(mounted):
+            return Libraries({}, {}, undecided, ())
+        folders = [bind.source for bind in bound if snapshot is not None and host.is_dir(bind.source)]
+        listing.doubts += [f"of {folder} only the files that the snapshot records are seen" for folder in folders]
+        for file in dict.fromkeys(files) if files else elf_files(mounted):
+            listing.add(file)
+        # of the files that were named: an image has programs that are for root alone, and is none the worse for it
+        return listing.found(is_for_all=bool(files))
 
 
-# -- each file --
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What one file loads."""
-
-    outcome: LoadOutcome
-    """Given to the loader: `ld.so --list FILE`."""
-    by_kernel: LoadOutcome | None = None
-    """Started by its name, where that is another: of a program."""
-    doubts: tuple[str, ...] = ()
-    """What is not known of it."""
-
-
-def list_libraries(inside: ContainerView, paths: Iterable[str]) -> Iterator[tuple[str, Listing]]:
-    """Yield (path, what a process started with it would load), one process for each.
-
-    Raises BadInputError for a path that is not in the image.
-    """
-    files = Files(inside.root)
-    mixed: dict[frozenset[str], MixedBuilds | None] = {}
-    for path in paths:
+def _with_binds(root: RootFileSystem, binds: Iterable[BindSpec], host: RootFileSystem) -> RootFileSystem:
+    """Return a root with what is bound from a host. Raises BadInputError."""
+    mounts = []
+    # a folder before what is bound below it, in whatever order they are named: tried with Apptainer
+    for bind in sorted(binds, key=lambda bind: bind.target.rstrip("/").count("/")):
         try:
-            inside.root.stat(inside.settings.absolute(path))
+            mounts.append((bind.target, host.source(bind.source)))
         except OSError as error:
-            whole = inside.image.whole
-            if whole.exists(absolute := inside.settings.absolute(path)):
-                real = whole.resolve(absolute)
-                by = next((cover.by for cover in inside.image.covers if cover.hides(real)), "a bind lies over it")
+            raise BadInputError(
+                f"{bind.source} cannot be bound: {error.strerror}",
+                where=f"--bind {bind}",
+                hint="no engine starts with it; with --host, `lumiimg host scan --include PATH` records more",
+            ) from error
+    try:
+        return root.mounted(mounts) if mounts else root
+    except OSError as error:
+        raise BadInputError(f"cannot be a target in this image: {error.strerror}", where=error.filename) from error
+
+
+class _Listing:
+    """What files of a container load, one process for each."""
+
+    def __init__(self, inside: ContainerView) -> None:
+        self.doubts = [*inside.doubts]
+        self._inside = inside
+        self._files = Files(inside.root)
+        self._outcomes: dict[str, LoadOutcome] = {}
+        self._by_kernel: dict[str, LoadOutcome] = {}
+        self._mixed: dict[frozenset[str], MixedBuilds | None] = {}
+        """By parts of the C library: a banner is looked for in the whole file."""
+
+    def add(self, path: str) -> None:
+        """Look at one file. Raises BadInputError for one that is not in the container."""
+        root, settings = self._inside.root, self._inside.settings
+        absolute = settings.absolute(path)
+        self._refuse_absent(path, absolute)
+        process = Process(root, settings, files=self._files)
+        outcome = self._outcomes[path] = process.start(path)
+        if outcome.root is None or not outcome.root.facts.is_dynamic:
+            return
+        parts = frozenset(loaded.path for loaded in process.objects if of_c_library(loaded.facts))
+        if parts not in self._mixed:
+            self._mixed[parts] = mixed_builds(root, process)
+        if (found := self._mixed[parts]) is not None:
+            self.doubts.append(f"parts of the C library are of two builds: {', '.join(found.evidence)}")
+        if outcome.root.facts.interpreter is None:
+            return
+        if word := set_id(root, absolute):
+            self.doubts.append(
+                f"{path} is {word}: where that counts, the loader ignores LD_LIBRARY_PATH, which is followed here"
+            )
+        if not since(process.system.glibc_minor, FIRST_MINOR_WITH_RELR) or root.resolve(absolute) != absolute:
+            started = Process(root, settings, files=self._files).start(path, by_kernel=True)
+            if (started.closure, started.errors) != (outcome.closure, outcome.errors):
+                self._by_kernel[path] = started
+
+    def _refuse_absent(self, path: str, absolute: str) -> None:
+        try:
+            self._inside.root.stat(absolute)
+        except OSError as error:
+            image = self._inside.image
+            if image.whole.exists(absolute):
+                real = image.whole.resolve(absolute)
+                by = next((cover.by for cover in image.covers if cover.hides(real)), "a bind lies over it")
                 raise BadInputError(f"is in the image, and not in the container: {by}", where=path) from error
             raise BadInputError(
                 f"cannot be looked up in the image: {error.strerror}",
                 where=path,
                 hint="give a path as it is in the container; `--all` takes every ELF file",
             ) from error
-        yield path, _listed(inside, files, path, mixed)
 
-
-def _listed(inside: ContainerView, files: Files, path: str, mixed: dict[frozenset[str], MixedBuilds | None]) -> Listing:
-    """`mixed` has what was found of each set of parts of the C library: a banner is looked for in the whole file."""
-    process = Process(inside.root, inside.settings, files=files)
-    outcome = process.start(path)
-    if outcome.root is None or not outcome.root.facts.is_dynamic:
-        return Listing(outcome)
-    parts = frozenset(loaded.path for loaded in process.objects if of_c_library(loaded.facts))
-    if parts not in mixed:
-        mixed[parts] = mixed_builds(inside.root, process)
-    doubts: list[str] = []
-    if (found := mixed[parts]) is not None:
-        doubts.append(f"parts of the C library are of two builds: {', '.join(found.evidence)}")
-    if outcome.root.facts.interpreter is None:
-        return Listing(outcome, doubts=tuple(doubts))
-    absolute = inside.settings.absolute(path)
-    if word := set_id(inside.root, absolute):
-        doubts.append(
-            f"{path} is {word}: where that counts, the loader ignores LD_LIBRARY_PATH, which is followed here"
+    def found(self, *, is_for_all: bool) -> Libraries:
+        """Return what was found; `is_for_all`: with what not everybody can load."""
+        outcomes, root = [*self._outcomes.values()], self._inside.root
+        loaded = dict.fromkeys(
+            self._inside.settings.absolute(file.path) for outcome in outcomes for file in outcome.objects
         )
-    minor = process.system.glibc_minor
-    if since(minor, FIRST_MINOR_WITH_RELR) and inside.root.resolve(absolute) == absolute:
-        return Listing(outcome, doubts=tuple(doubts))
-    started = Process(inside.root, inside.settings, files=files).start(path, by_kernel=True)
-    is_same = (started.closure, started.errors) == (outcome.closure, outcome.errors)
-    return Listing(outcome, None if is_same else started, tuple(doubts))
+        closed = dict.fromkeys(way for _, way in barred(root, loaded if is_for_all else ()))
+        notes = (
+            *dict.fromkeys(self.doubts),
+            *self._notes_of_covers(outcomes, loaded),
+            *(f"not everybody can load all of this: {path} is closed to others" for path in closed),
+        )
+        return Libraries(self._outcomes, self._by_kernel, "", notes)
 
-
-def notes_of_covers(inside: ContainerView, outcomes: Iterable[LoadOutcome]) -> Iterator[str]:
-    """Yield what is to be said of folders that engines mount over: who starts the container decides what is there."""
-    found = list(outcomes)
-    files = (inside.settings.absolute(loaded.path) for outcome in found for loaded in outcome.objects)
-    for cover, below in may_be_hidden(inside.image, files):
-        yield f"{below[0]} may not be there: {cover.by}"
-    missing = {lost.name.rpartition("/")[2] for outcome in found for lost in outcome.missing}
-    for cover, path in islice(hidden_files(inside.image, missing), _MOST_HIDDEN) if missing else ():
-        yield f"{path} of the image is not there: {cover.by}"
+    def _notes_of_covers(self, outcomes: Iterable[LoadOutcome], files: Iterable[str]) -> Iterator[str]:
+        """Yield what is to be said of folders that engines mount over: who starts the container decides that."""
+        image = self._inside.image
+        for cover, below in may_be_hidden(image, files):
+            yield f"{below[0]} may not be there: {cover.by}"
+        missing = {lost.name.rpartition("/")[2] for outcome in outcomes for lost in outcome.missing}
+        for cover, path in islice(hidden_files(image, missing), _MOST_HIDDEN) if missing else ():
+            yield f"{path} of the image is not there: {cover.by}"
 
 
 def elf_files(root: RootFileSystem) -> Iterator[str]:
