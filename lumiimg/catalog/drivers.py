@@ -65,10 +65,6 @@ class SiteDriver(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """With its version."""
     rocm: Need | None
     """Releases of ROCm that it serves: `rocm>=6.1,<7.1`."""
-    doubtful: Need | None = None
-    """Of these, the releases that are known to give trouble."""
-    trouble: str = ""
-    """Which; empty where there are none."""
     rank: Rank = Rank.ANNOUNCED
     """Of this; that of a node's snapshot is `measured`."""
     evidence: tuple[DriverEvidence, ...] = ()
@@ -83,20 +79,8 @@ class SiteDriver(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Release of the kernel that it came with, as `uname -r`."""
 
     def __post_init__(self) -> None:
-        needs = {"rocm": self.rocm, "doubtful": self.doubtful}
-        wrong = {key for key, need in needs.items() if need and not (need.component == "rocm" and need.versions)}
-        refuse(
-            {
-                **dict.fromkeys(wrong, "should be releases of ROCm: 'rocm>=6.1,<7.1'"),
-                "trouble": bool(self.doubtful) != bool(self.trouble) and "is of `doubtful`: one needs the other",
-            }
-        )
-
-    @property
-    def serves(self) -> str:
-        """What it serves, and what of that gives trouble, in words."""
-        doubt = f"; {self.doubtful}: {self.trouble}" if self.doubtful else ""
-        return f"{self.name} serves {self.rocm}{doubt}"
+        is_range = self.rocm is None or (self.rocm.component == "rocm" and bool(self.rocm.versions))
+        refuse({"rocm": not is_range and "should be releases of ROCm: 'rocm>=6.1,<7.1'"})
 
 
 class DriverRelease(Struct, frozen=True, forbid_unknown_fields=True):

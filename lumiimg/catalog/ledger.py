@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_args
 
 from msgspec import Struct, field
 
-from lumiimg.catalog.layers import Layer, Reach, Status, own_values
+from lumiimg.catalog.layers import Layer, LayerSource, Reach, Status, own_values
 from lumiimg.catalog.releases import Release, expand
 from lumiimg.decode import Text, matching, read_toml, read_whole, refuse
 
@@ -74,21 +74,36 @@ def content_of(layer: Layer, release: Release | None, reach: str) -> str:
 
     Raises DecodeError where a file cannot be read.
     """
-    values = own_values(layer, release)
+    values, sources = own_values(layer, release), layer.sources_of(release)
     has = {**layer.has, **(release.has if release else {})}
     facts: dict[str, Any] = {
         "requires": sorted(map(str, layer.needs_of(release))),
         "has": {name: expand(version, values) for name, version in has.items()},
         "arguments": values,
         "packages": [expand(package, values) for package in layer.packages],
-        "requirements": {one.name: one.requirements for one in layer.sources_of(release) if one.requirements},
+        "requirements": {one.name: one.requirements for one in sources if one.requirements},
     }
     if release is not None:
         facts |= {"wheels": release.wheels, "indexes": release.indexes, "without": release.without}
         facts |= {"date": f"{release.date}"}
     if reach != "resolved":
-        facts |= _made_of(layer, release, values)
+        files = {name: read_whole(place, _FILE_LIMIT_BYTES) for name, place in layer.staged.items()}
+        facts |= {
+            "post": layer.post,
+            "test": layer.test,
+            "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+            "set": dict(layer.set_environment),
+            "prepend": dict(layer.prepend_environment),
+            "sources": {one.name: _made_from(one, values) for one in sources},
+            "bootstraps": [[one.agent, one.origin, one.mirror] for one in layer.bootstraps],
+            "include": layer.include,
+        }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _made_from(source: LayerSource, values: Mapping[str, str]) -> list[str | bool | None]:
+    url, file, key = (expand(text, values) for text in (source.url, source.file, source.key))
+    return [url, file, source.sha256.get(key), source.optional]
 
 
 def trials_of(layer: Layer, release: Release | None) -> Iterator[Trial]:
@@ -131,29 +146,7 @@ def _furthest(trials: Iterable[Trial]) -> Reach:
 
 @cache
 def _by_name(path: Path) -> Mapping[str, list[Trial]]:
-    """Return the entries of the ledger by name; read once, as each base and layer asks."""
     found: dict[str, list[Trial]] = defaultdict(list)
     for trial in read_ledger(path):
         found[trial.name].append(trial)
     return dict(found)
-
-
-def _made_of(layer: Layer, release: Release | None, values: Mapping[str, str]) -> dict[str, Any]:
-    files = {name: read_whole(place, _FILE_LIMIT_BYTES) for name, place in layer.staged.items()}
-    return {
-        "post": layer.post,
-        "test": layer.test,
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
-        "set": dict(layer.set_environment),
-        "prepend": dict(layer.prepend_environment),
-        "sources": {
-            source.name: [
-                *(expand(text, values) for text in (source.url, source.file)),
-                source.sha256.get(expand(source.key, values)),
-                source.optional,
-            ]
-            for source in layer.sources_of(release)
-        },
-        "bootstraps": [[one.agent, one.origin, one.mirror] for one in layer.bootstraps],
-        "include": layer.include,
-    }

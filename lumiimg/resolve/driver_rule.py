@@ -135,9 +135,6 @@ def _judge(driver: SiteDriver, version: str | None, whose: str, known: dt.date) 
         other = against[0]
         because = f"{deciding.with_date}, but {other.with_date}: {decides}"
         return unknown(need=need, because=because, source=f"{source}; {other.source} ({other.date})")
-    if driver.doubtful is not None and driver.doubtful.holds_for(version):
-        need += f", better not {driver.doubtful}"
-        return result(RuleOutcome.WARNING, need=need, because=driver.trouble, source=source)
     if not deciding.serves and not is_below and driver.rank.strength < Rank.PUBLISHED.strength:
         because = f"{deciding.with_date}, and updates move a driver's window up: {decides}"
         return unknown(need=need, because=because, source=source)

@@ -55,7 +55,7 @@ CASES = [
     Case("rocm-7.2.4 pytorch", "host torch=2.14.1+rocm7.2 unknown=driver-window", "February's window ends at 7.0, and September's image has 7.2: a doubt, never a refusal"),
     Case("rocm-7.2.4 pytorch @generic", "none torch=2.14.1+rocm7.2", "no driver to fit"),
     Case("rocm-6.4.4 pytorch @frontier", "bundled torch=2.9.1+rocm6.4 unknown=glibc-gate warning=fabric", "no page says which glibc its libraries ask for"),
-    Case("rocm-6.2.4 pytorch @frontier", "bundled torch=2.7.1+rocm6.2.4 unknown=glibc-gate warning=fabric warning=driver-window", "AMD's matrix ends at 6.3, OLCF's default is 6.2.4"),
+    Case("rocm-6.2.4 pytorch @frontier", "bundled torch=2.7.1+rocm6.2.4 unknown=glibc-gate warning=fabric unknown=driver-window", "AMD's matrix ends at 6.3, OLCF's default is 6.2.4"),
     # a layer that another one waits for comes before it, whatever the order asked for
     Case("debian-rocm jax debian-rocm-libraries @generic", "none jax=0.9.1", "JAX's plugin needs the mathematical libraries; 0.9.2 needs four that Debian lacks"),
     # torch, ROCm, Python

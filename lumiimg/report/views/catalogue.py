@@ -163,7 +163,7 @@ def _machine(site: Site) -> Iterator[_Fact]:
 
 
 def _driver(driver: SiteDriver) -> Iterator[_Fact]:
-    yield "driver", driver.serves, f"{driver.rank}: {driver.source}, {driver.date}"
+    yield "driver", f"{driver.name} serves {driver.rocm}", f"{driver.rank}: {driver.source}, {driver.date}"
     for seen in driver.evidence:
         yield "", f"ROCm {seen.rocm} runs there: {seen.text}", f"{seen.rank}: {seen.source}, {seen.date}"
 
