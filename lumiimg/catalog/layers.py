@@ -25,13 +25,7 @@ VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 OWN_FILES = ("layer.toml", "post.sh", "test.sh")
 """What the folder of a layer has under these names is never a file for its script, or shared."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
-PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{0,99}")
-"""Of Debian; debootstrap takes no option for one."""
-SUITE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
-"""debootstrap runs its script of that name: no path, no option."""
 SCRIPT_LIMIT_BYTES = 256 * 1024
-RULES = ("glibc-gate", "driver-window", "plugin-abi", "fabric", "torch", "layers")
-"""Of compatibility, by which a refusal is named (docs/extend/layer.md)."""
 AGENTS = ("debootstrap", "docker", "localimage")
 # What bash, the engine and this writer use themselves.
 RESERVED = frozenset(
@@ -42,9 +36,11 @@ _File = Annotated[
     str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", "a plain file name of letters, digits, dots and dashes")
 ]
 _Variable = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "a name of a variable")]
-_Package = Annotated[str, matching(PACKAGE.pattern, "a name of a package")]
+_Package = Annotated[str, matching(r"[a-z0-9][a-z0-9+.-]{0,99}", "a name of a package")]
+"""Of Debian; debootstrap takes no option for one."""
+_SUITE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
+"""debootstrap runs its script of that name: no path, no option."""
 _Agent = Annotated[str, matching("|".join(AGENTS), f"one of {', '.join(AGENTS)}")]
-_Rule = Annotated[str, matching("|".join(RULES), f"one of {', '.join(RULES)}")]
 _ArgumentName = Annotated[
     str,
     matching(
@@ -112,7 +108,7 @@ class Bootstrap(Struct, frozen=True, forbid_unknown_fields=True):
     """Name of the mirror that debootstrap needs (`debian`)."""
 
     def __post_init__(self) -> None:
-        is_suite = self.agent != "debootstrap" or SUITE.fullmatch(self.origin)
+        is_suite = self.agent != "debootstrap" or _SUITE.fullmatch(self.origin)
         refuse({"from": None if is_suite else f"is {self.origin!r}; a name of a suite is needed"})
 
 
@@ -158,7 +154,8 @@ class KnownTrouble(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """And none of these."""
     outcome: Literal["refused", "warning"]
     """Whether it cannot work at all."""
-    rule: _Rule
+    rule: Literal["glibc-gate", "driver-window", "plugin-abi", "fabric", "torch", "layers"]
+    """By which a refusal is named."""
     because: Text
     source: Text
 
@@ -166,6 +163,15 @@ class KnownTrouble(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     def refused(self) -> bool:
         """Whether it cannot work at all."""
         return self.outcome == "refused"
+
+
+class LayerEnvironment(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a layer does to the environment of the image; `{NAME}` stands for an argument."""
+
+    set: Mapping[_Variable, Text] = {}
+    """Variables that are set."""
+    prepend: Mapping[_Variable, Text] = {}
+    """Variables that something is put in front of."""
 
 
 class LayerFacts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -194,6 +200,7 @@ class LayerFacts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What post.sh needs of a Python package index where the release has no wheels: requirements, as in PEP 508."""
     arguments: Mapping[_ArgumentName, Argument] = {}
     """By name (`--arg LAYER.NAME=VALUE`)."""
+    environment: LayerEnvironment = LayerEnvironment()
     bootstraps: tuple[Bootstrap, ...] = field(name="bootstrap", default=())
     variants: tuple[Variant, ...] = field(name="variant", default=())
     """Of a family of bases: its members, which have names of their own."""
@@ -203,11 +210,6 @@ class LayerFacts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Of a base: packages that debootstrap brings along, and that post.sh has as INCLUDE."""
 
 
-class _Environment(Struct, frozen=True, forbid_unknown_fields=True):
-    set: Mapping[_Variable, Text] = {}
-    prepend: Mapping[_Variable, Text] = {}
-
-
 class _LayerFile(LayerFacts, frozen=True, kw_only=True):
     """A layer.toml, checked for all that its keys say together."""
 
@@ -215,7 +217,6 @@ class _LayerFile(LayerFacts, frozen=True, kw_only=True):
     files: tuple[_File, ...] = ()
     lib: tuple[_File, ...] = ()
     sources: Mapping[_Name, SourceEntry] = {}
-    environment: _Environment = _Environment()
 
     def __post_init__(self) -> None:
         of_bases = {
@@ -266,10 +267,6 @@ class Layer(LayerFacts, frozen=True, kw_only=True):
     staged: Mapping[str, Path] = {}
     """Files that post.sh finds in $LAYER_FILES, by their names there: its own, and those that it shares with others."""
     sources: tuple[LayerSource, ...] = ()
-    set_environment: Mapping[str, str] = {}
-    """Variables that are set."""
-    prepend_environment: Mapping[str, str] = {}
-    """Variables that something is put in front of."""
     by_name: bool = False
     """Whether what it has was read in its name alone."""
     post: str = ""
@@ -331,8 +328,6 @@ def read_layer(folder: Path) -> Layer:
         folder=folder,
         staged=dict(sorted(staged.items())),
         sources=tuple(LayerSource(name=name, **structs.asdict(one)) for name, one in file.sources.items()),
-        set_environment=file.environment.set,
-        prepend_environment=file.environment.prepend,
         post=post,
         test=tests[0] if tests else None,
     )

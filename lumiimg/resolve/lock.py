@@ -82,12 +82,12 @@ class LockedLayer(ReleasedLayer):
     @property
     def set_environment(self) -> dict[str, str]:
         """Variables that the layer sets, with arguments filled in."""
-        return {name: expand(value, self.arguments) for name, value in self.layer.set_environment.items()}
+        return {name: expand(value, self.arguments) for name, value in self.layer.environment.set.items()}
 
     @property
     def prepend_environment(self) -> dict[str, str]:
         """Paths that the layer puts first, with arguments filled in."""
-        return {name: expand(value, self.arguments) for name, value in self.layer.prepend_environment.items()}
+        return {name: expand(value, self.arguments) for name, value in self.layer.environment.prepend.items()}
 
 
 @dataclass(frozen=True, slots=True)

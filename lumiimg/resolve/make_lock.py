@@ -117,7 +117,7 @@ def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[
 
 def _refuse_secrets(layer: Layer, arguments: Mapping[str, str]) -> None:
     """Refuse a variable of the layer's [environment] that holds a secret: everyone who has the image could read it."""
-    for name, template in (*layer.set_environment.items(), *layer.prepend_environment.items()):
+    for name, template in (*layer.environment.set.items(), *layer.environment.prepend.items()):
         value = expand(template, arguments)
         if value and (is_secret_name(name) or hidden(value) != value):
             raise BadInputError(

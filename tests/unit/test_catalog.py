@@ -94,7 +94,7 @@ BAD = {
             "key 'release[0].version' should be a string, is 1",
             "key 'release[0].wheels[0]' is 'torch'; a distribution in one version",
             "key 'trouble[0].outcome' is 'bad'; allowed: refused, warning",
-            "key 'trouble[0].rule' is 'none'; one of glibc-gate, ",
+            "key 'trouble[0].rule' is 'none'; allowed: glibc-gate, ",
             "key 'unlisted.read' is 'guess'; allowed: metadata, sdist, local-version",
             "key 'unlisted.range' Invalid specifier: 'new'",
             "key 'unlisted.projects' is missing (an array of strings)",

@@ -50,7 +50,7 @@ def test_every_fact_has_a_source_and_a_date_and_what_a_layer_needs_is_to_be_had(
         needs += [need for trouble in layer.troubles for need in trouble.given]
         assert {need.component for need in needs} | {*layer.conflicts} <= offered, layer.name
         # options of srun as variables are read on the host, before there is a container
-        assert not [name for name in layer.set_environment if name.startswith(("SLURM_", "SRUN_", "SBATCH_"))]
+        assert not [name for name in layer.environment.set if name.startswith(("SLURM_", "SRUN_", "SBATCH_"))]
         if "ARCH" in layer.arguments and layer.arguments["ARCH"].default != LUMI.arch:
             refused = [trouble for trouble in layer.troubles if trouble.refused]
             assert any(need.component == LUMI.arch for trouble in refused for need in trouble.given), layer.name

@@ -107,8 +107,8 @@ def _facts(shown: ShownLayer) -> Iterator[tuple[str, str]]:
         where = f"only where it is given: --source {source.name}=FILE" if source.optional else source.url
         yield "archive", f"{source.name}: {where}"
         yield from (("", f"{key}  sha256 {digest}") for key, digest in source.sha256.items())
-    yield from (("sets", f"{name}={value}") for name, value in layer.set_environment.items())
-    yield from (("prepends", f"{name}={value}:…") for name, value in layer.prepend_environment.items())
+    yield from (("sets", f"{name}={value}") for name, value in layer.environment.set.items())
+    yield from (("prepends", f"{name}={value}:…") for name, value in layer.environment.prepend.items())
 
 
 def _releases(shown: ShownLayer) -> Iterator[tuple[str, str]]:
