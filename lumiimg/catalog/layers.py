@@ -201,6 +201,7 @@ class LayerFacts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     arguments: Mapping[_ArgumentName, Argument] = {}
     """By name (`--arg LAYER.NAME=VALUE`)."""
     environment: LayerEnvironment = LayerEnvironment()
+    """What it does to the environment of the image."""
     bootstraps: tuple[Bootstrap, ...] = field(name="bootstrap", default=())
     variants: tuple[Variant, ...] = field(name="variant", default=())
     """Of a family of bases: its members, which have names of their own."""
