@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine.binds import parse_binds
 from lumiimg.errors import BadInputError
-from lumiimg.host.scan_facts import known
+from lumiimg.host.scan_facts import scan_facts
 from lumiimg.image.mounts import Cover
 from lumiimg.image.tree import ImageError
 
@@ -95,7 +95,7 @@ def _homes(environment: Mapping[str, str], settings: Mapping[str, str], snapshot
         alone = settings.get("enable overlay") == settings.get("enable underlay") == "no"
         yield Cover("/".join(home.split("/")[:2]) if alone else home, by, is_sure=is_here)
     if not home or not is_here:
-        yield from (Cover(folder, f"{by}, if that is its home", is_sure=False) for folder in known().places.own_folders)
+        yield from (Cover(folder, f"{by}, if that is its home", is_sure=False) for folder in scan_facts().own_folders)
 
 
 def _bound(paths: str) -> Iterator[Cover]:

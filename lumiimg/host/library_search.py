@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.provider import read_provider_path
 from lumiimg.host.root_queries import by_version, matches, names_in
-from lumiimg.host.scan_facts import Role, known
+from lumiimg.host.scan_facts import Role, scan_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ class LibrarySearch:
         """Return what is there, by role. Raises BadInputError for a path of the user's that offers nothing."""
         found: dict[tuple[str, str], Candidate] = {}
         asked: set[str] = set()
-        for role in known().role:
+        for role in scan_facts().role:
             wanted_by = [candidate for candidate in found.values() if candidate.role == role.wanted_by]
             for path, how in self._of_role(role, wanted_by):
                 key = self.root.resolve(path), path.rpartition("/")[2]

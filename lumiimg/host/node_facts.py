@@ -1,4 +1,4 @@
-"""What a node says of itself in /etc, /proc, /sys and /dev, and its container engine and Slurm."""
+"""What a node says of itself in /etc, /proc, /sys and /dev, and its container engine."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.hwcaps import levels_of_cpu
 from lumiimg.engine.engine import EngineKind, find_container_engine
-from lumiimg.engine.process import run, which
 from lumiimg.errors import MissingHereError
 from lumiimg.host.root_queries import by_version, matches, names_in, read_text, read_word
-from lumiimg.host.scan_facts import known
+from lumiimg.host.scan_facts import scan_facts
 from lumiimg.host.snapshot import ContainerEngine, Nic, OperatingSystem
-from lumiimg.inventory.system import NOTES, os_release
+from lumiimg.inventory.system import os_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lumiimg.image import RootFileSystem
 
-_SLURM_VERSION = re.compile(r"^slurm (\S+)", re.MULTILINE)
-_SLURM_TIMEOUT_S = 10.0
 _GPU_NODES = "/sys/class/kfd/kfd/topology/nodes/*/properties"
 _GFX_VERSION = re.compile(r"^gfx_target_version ([0-9]{1,7})$", re.MULTILINE)
 
@@ -44,7 +41,7 @@ def cpu(root: RootFileSystem) -> tuple[str | None, bool, tuple[str, ...]]:
 
 def devices(root: RootFileSystem) -> tuple[str, ...]:
     """Return the device files that the fabric and the GPUs are used through."""
-    return tuple(path for pattern in known().node.devices for path in matches(root, pattern))
+    return tuple(path for pattern in scan_facts().devices for path in matches(root, pattern))
 
 
 def nics(root: RootFileSystem) -> tuple[Nic, ...]:
@@ -95,33 +92,17 @@ def gpus(root: RootFileSystem) -> tuple[str, ...]:
     return tuple(found)
 
 
-def rocm_versions(root: RootFileSystem) -> tuple[str, ...]:
-    """Return the versions of ROCm under /opt, each once."""
-    found = (read_word(root, path) for note in NOTES for path in matches(root, f"/opt/rocm*/{note}"))
-    return tuple(dict.fromkeys(version for version in found if version))
-
-
-def slurm_version(environment: Mapping[str, str]) -> str | None:
-    """Return the version of Slurm's commands here; None without them, or where they do not answer."""
-    program = which("scontrol", environment.get("PATH"))
-    if program is None:
-        return None
-    try:
-        completed = run([program, "--version"], env=environment, timeout_s=_SLURM_TIMEOUT_S)
-    except MissingHereError:
-        return None
-    match = _SLURM_VERSION.search(completed.output)
-    return match[1] if completed.ok and match else None
-
-
 def container_engine(
     root: RootFileSystem, environment: Mapping[str, str], is_private: Callable[[str], bool]
-) -> ContainerEngine:
-    """Return the engine of this machine with the settings that decide about binds. Raises MissingHereError."""
-    engine = find_container_engine(environment)
+) -> ContainerEngine | None:
+    """Return the engine of this machine with the settings that decide about binds; None where none answers."""
+    try:
+        engine = find_container_engine(environment)
+    except MissingHereError:
+        return None
     name = "apptainer" if engine.kind is EngineKind.APPTAINER else "singularity"
     prefix = str(engine.path.resolve().parent.parent)
-    places = [pattern.format(name=name, prefix=prefix) for pattern in known().node.engine_files]
+    places = [pattern.format(name=name, prefix=prefix) for pattern in scan_facts().engine_files]
     # the installation's own file counts: one under /etc may be left over from another
     for path in reversed(places) if prefix != "/usr" else places:
         text = read_text(root, path)
@@ -136,6 +117,6 @@ def engine_settings(text: str) -> dict[str, str]:
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         name = key.strip()
-        if equals and name in known().node.engine_settings:
+        if equals and name in scan_facts().engine_settings:
             settings[name] = ", ".join(filter(None, (settings.get(name), value.strip())))
     return settings

@@ -1,4 +1,4 @@
-"""A node looked at once: `scan_host` reads, and runs nothing but the engine and Slurm for their versions.
+"""A node looked at once: `scan_host` reads, and runs nothing but the engine for its version.
 
 Each library that is met is recorded once, with the links on the way to it.
 """
@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -28,8 +28,8 @@ from lumiimg.fabric.names import LIBCXI, NET_SYMBOL, net_api, net_symbol
 from lumiimg.host import node_facts
 from lumiimg.host.library_search import Candidate, LibrarySearch
 from lumiimg.host.root_queries import read_word
-from lumiimg.host.scan_facts import known
-from lumiimg.host.snapshot import ContainerEngine, FoundLibrary, HostLibrary, Snapshot
+from lumiimg.host.scan_facts import scan_facts
+from lumiimg.host.snapshot import FoundLibrary, HostLibrary, Snapshot
 from lumiimg.host.snapshot_file import SCHEMA
 from lumiimg.host.snapshot_tree import MACHINES, HostFiles
 from lumiimg.image import RootFileSystem
@@ -51,18 +51,18 @@ def scan_host(
 ) -> Snapshot:
     """Return what this machine offers; with a `root`, what the files of another root file system offer.
 
-    Programs are asked for their versions on this machine only. `include` are libraries or folders that the user names.
+    The engine is asked for its version on this machine only. `include` are libraries or folders that the user names.
 
     Raises BadInputError for one of these that offers nothing, MissingHereError on a machine without glibc.
     """
     is_here = root is None
     root = root or RootFileSystem(FolderTree(Path("/")))
-    gaps: list[str] = []
     files = Files(root)
     native, system = _loader(files)
     model, intel, levels = node_facts.cpu(root)
     is_private = private_paths(environment)
-    library_path = _shareable(environment.get("LD_LIBRARY_PATH", ""), is_private, gaps)
+    named = [*filter(None, dict.fromkeys(re.split("[:;]", environment.get("LD_LIBRARY_PATH", ""))))]
+    library_path = [path for path in named if path.startswith("/") and not is_private(path)]
     settings = LoaderSettings(library_path=":".join(library_path) or None, hwcaps=levels, intel=intel)
     search = LibrarySearch(
         root=root,
@@ -70,14 +70,15 @@ def scan_host(
         native=native,
         system=system,
         cached=cache_lookup(system, native, settings),
-        library_path=library_path,
+        library_path=tuple(library_path),
         variables=environment,
         is_private=is_private,
         include=tuple(dict.fromkeys(os.path.abspath(path) for path in include)),  # noqa: PTH100 - links stay
     )
     recorder = Recorder(root)
     entries = _entries(search.run(), files, settings, recorder)
-    engine = _engine(root, environment, is_private, gaps) if is_here else None
+    recorded = (*recorder.libraries, *recorder.links)
+    implied = {str(above) for path in recorded for above in PurePosixPath(path).parents}
     snapshot = Snapshot(
         schema=SCHEMA,
         taken=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -94,26 +95,33 @@ def scan_host(
         entries=entries,
         libraries=tuple(recorder.libraries[path] for path in sorted(recorder.libraries)),
         links=recorder.links,
-        directories=tuple(sorted(recorder.directories - _implied(recorder))),
+        directories=tuple(sorted(recorder.directories - implied)),
         devices=node_facts.devices(root),
         nics=node_facts.nics(root),
         gpu_driver=read_word(root, "/sys/module/amdgpu/version"),
         gpus=node_facts.gpus(root),
-        rocm=node_facts.rocm_versions(root),
-        slurm=node_facts.slurm_version(environment) if is_here else None,
-        engine=engine,
+        engine=node_facts.container_engine(root, environment, is_private) if is_here else None,
     )
-    recorded = (*(entry.path for entry in entries), *recorder.libraries, *recorder.links)
-    if private := sorted({path for path in recorded if is_private(path)}):
+    gaps = [*_gaps(snapshot), *system.warnings]
+    if left_out := len(named) - len(library_path):
+        gaps.append(
+            f"left out of LD_LIBRARY_PATH: {left_out} of {len(named)} folders (in a home, with the user's name in the "
+            "path, or relative); --include PATH records a library that is there"
+        )
+    if is_here and snapshot.engine is None:
+        gaps.append("no container engine answers here: its version and its settings for binds are not known")
+    elif (engine := snapshot.engine) is not None and engine.settings is None:
+        gaps.append(f"the configuration of {engine.name} {engine.version} cannot be read: its settings are not known")
+    if private := sorted({path for path in (*(entry.path for entry in entries), *recorded) if is_private(path)}):
         others = f" and {len(private) - 1} more" if len(private) > 1 else ""
         gaps.append(f"this path in somebody's own folder is in the snapshot: {private[0]}{others}")
-    return replace(snapshot, gaps=(*_gaps(snapshot), *system.warnings, *gaps, *recorder.gaps))
+    return replace(snapshot, gaps=(*gaps, *recorder.gaps))
 
 
 def private_paths(environment: Mapping[str, str]) -> Callable[[str], bool]:
     """Return a test for paths that name a person: below a home, or with the user's name in them."""
     home = environment.get("HOME", "")
-    homes = [*known().places.own_folders, *([home, os.path.realpath(home)] if len(home) > 1 else [])]
+    homes = [*scan_facts().own_folders, *([home, os.path.realpath(home)] if len(home) > 1 else [])]
     names = {environment.get("USER", ""), environment.get("LOGNAME", "")} - {""}
 
     def is_private(path: str) -> bool:
@@ -125,21 +133,9 @@ def private_paths(environment: Mapping[str, str]) -> Callable[[str], bool]:
     return is_private
 
 
-def _shareable(library_path: str, is_private: Callable[[str], bool], gaps: list[str]) -> tuple[str, ...]:
-    elements = tuple(dict.fromkeys(re.split("[:;]", library_path))) if library_path else ()
-    kept = tuple(path for path in elements if path.startswith("/") and not is_private(path))
-    if len(kept) < len(elements):
-        gaps.append(
-            f"left out of LD_LIBRARY_PATH: {len(elements) - len(kept)} of {len(elements)} folders (in a home, with the "
-            "user's name in the path, or relative); --include PATH records a library that is there"
-        )
-    return kept
-
-
 def _loader(files: Files) -> tuple[Native, System]:
     """Return what kind of files the loader takes, and the loader. Raises MissingHereError."""
-    machines = sorted(MACHINES, key=lambda machine: MACHINES[machine] != os.uname().machine)
-    for machine in machines:
+    for machine in sorted(MACHINES, key=lambda machine: MACHINES[machine] != os.uname().machine):
         system = files.system(Native(machine, 64), None)
         if files.native_of(system.loader) == Native(machine, 64):
             return Native(machine, 64), system
@@ -173,45 +169,23 @@ def _entries(
     return tuple(entries)
 
 
-def _implied(recorder: Recorder) -> set[str]:
-    """Return the directories that the recorded files are in."""
-    recorded = (*recorder.libraries, *recorder.links)
-    return {str(above) for path in recorded for above in PurePosixPath(path).parents}
-
-
-def _engine(
-    root: RootFileSystem, environment: Mapping[str, str], is_private: Callable[[str], bool], gaps: list[str]
-) -> ContainerEngine | None:
-    try:
-        engine = node_facts.container_engine(root, environment, is_private)
-    except MissingHereError:
-        gaps.append("no container engine answers here: its version and its settings for binds are not known")
-        return None
-    if engine.settings is None:
-        gaps.append(f"the configuration of {engine.name} {engine.version} cannot be read: its settings are not known")
-    return engine
-
-
-def _gaps(snapshot: Snapshot) -> list[str]:
-    gaps = []
-    libfabrics = [entry for entry in snapshot.entries if entry.role == "libfabric"]
-    if not libfabrics:
-        gaps.append("no libfabric was found: load the module of the site, or name it with --include PATH")
+def _gaps(snapshot: Snapshot) -> Iterator[str]:
+    if not any(entry.role == "libfabric" for entry in snapshot.entries):
+        yield "no libfabric was found: load the module of the site, or name it with --include PATH"
     elif HostFiles(snapshot).fabric is None:
         if any(LIBCXI in entry.closure for entry in snapshot.entries):
-            gaps.append(f"libfabric wants {LIBCXI} and cannot be loaded here: scan on a compute node")
+            yield f"libfabric wants {LIBCXI} and cannot be loaded here: scan on a compute node"
         else:
-            gaps.append(
+            yield (
                 "no libfabric here needs libcxi, so none is known to have the cxi provider: load the module of the "
                 "site's libfabric, or name it with --include PATH"
             )
     if not snapshot.nics:
-        gaps.append("no Slingshot NIC here (/sys/class/cxi): scan on a compute node")
+        yield "no Slingshot NIC here (/sys/class/cxi): scan on a compute node"
     if snapshot.gpu_driver is None:
-        gaps.append("no version of amdgpu (/sys/module/amdgpu/version): which ROCm its driver takes is not known")
+        yield "no version of amdgpu (/sys/module/amdgpu/version): which ROCm its driver takes is not known"
     if not snapshot.hwcaps and snapshot.architecture == "x86_64":
-        gaps.append("/proc/cpuinfo names no level of x86-64 beyond the first: the loader is modelled without any")
-    return gaps
+        yield "/proc/cpuinfo names no level of x86-64 beyond the first: the loader is modelled without any"
 
 
 # -- libraries --

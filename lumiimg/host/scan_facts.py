@@ -29,18 +29,12 @@ class Role(Struct, frozen=True, forbid_unknown_fields=True):
     """A variable that names more folders."""
 
 
-class Places(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where sites put things."""
+class ScanFacts(Struct, frozen=True, forbid_unknown_fields=True):
+    """All of `scan_facts.toml`."""
 
+    role: tuple[Role, ...]
     own_folders: tuple[str, ...]
     """What lies below belongs to a person."""
-    source: str
-    date: dt.date
-
-
-class NodeFiles(Struct, frozen=True, forbid_unknown_fields=True):
-    """What of a node is looked at."""
-
     devices: tuple[str, ...]
     engine_settings: tuple[str, ...]
     engine_files: tuple[str, ...]
@@ -49,14 +43,6 @@ class NodeFiles(Struct, frozen=True, forbid_unknown_fields=True):
     date: dt.date
 
 
-class ScanFacts(Struct, frozen=True, forbid_unknown_fields=True):
-    """All of `scan_facts.toml`."""
-
-    role: tuple[Role, ...]
-    places: Places
-    node: NodeFiles
-
-
 @cache
-def known() -> ScanFacts:
+def scan_facts() -> ScanFacts:
     return decode(own_table(__package__, "scan_facts.toml"), ScanFacts)

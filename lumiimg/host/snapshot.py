@@ -159,10 +159,6 @@ class Snapshot:
     """Version of amdgpu; None where no such module is loaded, or it does not say."""
     gpus: tuple[str, ...] = ()
     """GPUs of AMD, each as compilers name its processor: `gfx90a`."""
-    rocm: tuple[str, ...] = ()
-    """Versions of ROCm under /opt."""
-    slurm: str | None = None
-    """Version."""
     engine: ContainerEngine | None = None
     """The container engine of the node; null where none is found."""
     gaps: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from lumiimg.fabric.names import (
     part_of,
 )
 from lumiimg.fabric.path import Part
-from lumiimg.host.scan_facts import known
+from lumiimg.host.scan_facts import scan_facts
 
 _STEMS = (
     *("librccl", "libnccl", "librccl-net", "libnccl-net", "librccl-net-ofi", "libnccl-net-ofi", "librccl-net-aws"),
@@ -45,7 +45,7 @@ def test_a_file_is_a_part_by_its_name_and_nothing_beside_a_library_is() -> None:
 
 
 def test_a_scan_of_a_node_looks_for_the_same_plugins() -> None:
-    patterns = next(role.files for role in known().role if role.name == "net-plugin")
+    patterns = next(role.files for role in scan_facts().role if role.name == "net-plugin")
     found = {name for name in FILES if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
     assert found == {name for name in FILES if part_of(name) is Part.PLUGIN and name.endswith(".so")}
 

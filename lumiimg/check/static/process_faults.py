@@ -30,7 +30,7 @@ from lumiimg.fabric.names import LIBCXI, LIBFABRIC, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.findings import Code, Severity
 from lumiimg.host.job_process import rccl_in
-from lumiimg.host.scan_facts import known
+from lumiimg.host.scan_facts import scan_facts
 from lumiimg.image.permissions import barred, set_id
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
         closed_by = [remedies_for(Code.LIBRARY_NOT_FOR_ALL, "closed", path=shlex.quote(path)) for path in obstacles]
         ways = tuple(itertools.chain.from_iterable(closed_by))
         found.add(Code.LIBRARY_NOT_FOR_ALL, Severity.UNKNOWN, where=next(iter(closed)), evidence=lines, remedy=ways)
-    mounted = tuple(f"{folder}/" for folder in (*_MOUNTED, *known().places.own_folders))
+    mounted = tuple(f"{folder}/" for folder in (*_MOUNTED, *scan_facts().own_folders))
     leaks = [
         f"{loaded.path}: {element}"
         for loaded in process.objects

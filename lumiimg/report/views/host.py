@@ -51,8 +51,6 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     yield "devices", " ".join(snapshot.devices) or "none of cxi, kfd, dri, xpmem"
     yield "GPUs", ", ".join(f"{n} {gpu}" for gpu, n in sorted(Counter(snapshot.gpus).items())) or "none of AMD's"
     yield "amdgpu", snapshot.gpu_driver or "none"
-    yield "ROCm", ", ".join(snapshot.rocm) or "none under /opt"
-    yield "Slurm", snapshot.slurm or "none"
     yield "engine", f"{engine.name} {engine.version}" if engine else "none"
     yield "LD_LIBRARY_PATH", (snapshot.library_path or "").replace(":", " : ")
 

@@ -63,7 +63,6 @@ _NODE_FILES = (
     "/sys/class/cxi/cxi0/device/uevent",
     "/sys/class/cxi/cxi0/device/properties/speed",
     "/sys/class/cxi/cxi0/device/properties/link",
-    "/opt/rocm-6.3.4/.info/version",
 )
 
 
@@ -72,7 +71,6 @@ _NODE_FILES = (
     "host.node_facts.operating_system",
     "host.node_facts.cpu",
     "host.node_facts.nics",
-    "host.node_facts.rocm_versions",
     "host.root_queries.read_text",
     refuses=(),
     rounds=15,
@@ -83,7 +81,6 @@ def _node(data: bytes) -> None:
     host_node.operating_system(root)
     host_node.cpu(root)
     host_node.nics(root)
-    host_node.rocm_versions(root)
     host_node.devices(root)
 
 

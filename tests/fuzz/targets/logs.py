@@ -19,7 +19,6 @@ from lumiimg.fabric.path import FabricPath
 from lumiimg.fetch import mirrors
 from lumiimg.fetch.mirrors import Mirrors, general_index
 from lumiimg.host import import_calls
-from lumiimg.host import node_facts as host_node
 from lumiimg.host.job_process import JobProcess
 from lumiimg.nccl.bandwidth import BandwidthReader
 from lumiimg.nccl.flight import parsed, progress, stalled
@@ -134,7 +133,6 @@ def _probe(data: bytes) -> None:
     "engine.engine.find_engine",
     "engine.failures.explain",
     "engine.failures.telling_line",
-    "host.node_facts.slurm_version",
     "fetch.mirrors.general_index",
     "nccl.node_names.folded",
     "cluster.nodes.slurm.seconds",
@@ -153,8 +151,6 @@ def _programs(data: bytes) -> str:
     failures.telling_line(text)
     with contextlib.suppress(CudaError):
         python_project.refuse_cuda(uv.requirers_in(text))
-    with answering(host_node, data), mock.patch("shutil.which", return_value="/bin/scontrol"):
-        host_node.slurm_version(_ENVIRONMENT)
     with contextlib.suppress(MissingHereError), answering(mirrors, data):
         general_index(Mirrors({}), {})
     with contextlib.suppress(MissingHereError), answering(engine, data):
