@@ -24,7 +24,6 @@ NOT_FOREIGN = {
     "cluster.module.wrappers": _OWN_TEXT,
     "definition.writer": _OWN_TEXT,
     "report.terminal": "the lines that rich has just drawn",
-    "engine.own_folder": "notes in a folder to which nobody but the user can write, and a word of fixed form",
     "engine.process": "the lines of any child, not taken apart further",
 }
 """Modules that split or parse, but nothing foreign, and why."""
