@@ -1,10 +1,12 @@
-"""The sessions of requests that all of lumiimg's HTTP goes through; to import this costs what requests costs."""
+"""One exchange with a server, by requests, which a deadline ends; to import this costs what requests costs."""
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import requests
@@ -12,103 +14,131 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, NewConnectionError
 
 from lumiimg import __version__
-from lumiimg.errors import one_line
+from lumiimg.errors import FailedError, one_line
 from lumiimg.fetch.logins import login_for
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Mapping
-
-    from lumiimg.fetch.deadline import Deadline
 
 _READ_S = 60.0
 """Between two reads."""
 _PAUSE_S = 0.5
 """Before the second try; twice as long before each that follows."""
 _BUSY = frozenset({429, 500, 502, 503, 504})
+_BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+"""Variables that name the certificates to believe: requests' own two, and OpenSSL's."""
 _CHUNK_BYTES = 64 * 1024
 
 
-class _OfThread(threading.local):
-    deadline: Deadline
-    """Of the exchange for which this thread asks a server at this moment."""
+class Exchange(requests.Session):
+    """All tries, redirects and bytes of one answer, which end together; to be used by `with`.
 
+    The timeouts of requests count between two bytes. A server that sends one now and then, in a header, the size of a
+    chunk or a trailer, would never be left. So all connections are shut down, whatever is read at that moment.
+    """
 
-_of_thread = _OfThread()
-
-
-class Session(requests.Session):
-    """A session of requests that keeps deadlines, and leaves the body of a redirect unread."""
-
-    def __init__(self, attempts: int, connect_s: float) -> None:
+    def __init__(self, seconds: float, late: FailedError) -> None:
         super().__init__()
-        self._connect_s = connect_s
         self.headers.update({"User-Agent": f"lumiimg/{__version__}", "Accept-Encoding": "gzip"})
-        self._attempts = attempts
         for scheme in ("https://", "http://"):
-            self.mount(scheme, _Adapter())
+            self.mount(scheme, _Adapter(self))
+        self._error: FailedError | None = None
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._connections: list[socket.socket] = []
+        self._timer = threading.Timer(max(0.0, seconds), self.end, (late,))
+        self._timer.daemon = True
+        self._timer.start()
 
-    def ask(self, url: str, headers: Mapping[str, str], login: str | None, deadline: Deadline) -> requests.Response:
+    def close(self) -> None:
+        self._timer.cancel()
+        super().close()
+        with self._lock:
+            while self._connections:
+                self._connections.pop().close()
+
+    def end(self, error: FailedError) -> None:
+        """End the exchange with an error, from any thread."""
+        with self._lock:
+            self._error = self._error or error
+            self._over.set()
+            for connection in self._connections:
+                with suppress(OSError):  # the server was quicker
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def check(self, wait_s: float = 0.0) -> None:
+        """Raise the error of the exchange if it has ended, or does so while this waits."""
+        if self._over.wait(wait_s) and self._error is not None:
+            raise self._error
+
+    def watch(self, connection: socket.socket) -> None:
+        """Take a connection that will be shut down. Raises as `check`."""
+        with self._lock:  # a descriptor of its own: TLS takes that of the socket, and may be in the middle of a read
+            self._connections.append(socket.socket(fileno=os.dup(connection.fileno())))
+        self.check()
+
+    def ask(
+        self, url: str, headers: Mapping[str, str], login: str | None, *, attempts: int, connect_s: float
+    ) -> requests.Response:
         """Return the answer of a server, its body unread; the login of the address `login` is shown, if there is one.
 
         Raises ConnectionError without a connection, OSError without an answer, ValueError for what is not an address.
         """
-
-        def authenticate(request: requests.PreparedRequest) -> requests.PreparedRequest:
-            """Do by hand what requests does unasked: it puts ~/.netrc over an Authorization of ours."""
-            known = None if login is None else login_for(login)
-            if known is not None and "Authorization" not in request.headers:
-                request.prepare_auth(known)
-            return request
-
-        _of_thread.deadline = deadline
-        timeout, headers = (self._connect_s, _READ_S), dict(headers)
+        known = None if login is None or "Authorization" in headers else login_for(login)
+        bundle = next(filter(None, map(os.environ.get, _BUNDLES)), None)
         # not by urllib3's Retry, which reads what a busy server says to its end
-        for attempt in range(self._attempts + 1):
-            is_last = attempt == self._attempts
+        for attempt in range(attempts + 1):
             try:
                 answer = self.get(
-                    url, headers=headers, auth=authenticate, stream=True, timeout=timeout, allow_redirects=False
+                    url,
+                    headers=dict(headers),
+                    auth=known or _without_login,
+                    stream=True,
+                    timeout=(connect_s, _READ_S),
+                    allow_redirects=False,
+                    verify=bundle or True,
                 )
-            except requests.RequestException as error:
-                if is_last or not isinstance(error, (requests.ConnectionError, requests.Timeout)):
+            except (requests.ConnectionError, requests.Timeout) as error:
+                if attempt == attempts:
                     is_unconnected = isinstance(_innermost(error), (NewConnectionError, ConnectTimeoutError))
                     raise (ConnectionError if is_unconnected else OSError)(_reason(error)) from error
             else:
-                if is_last or answer.status_code not in _BUSY:
+                if attempt == attempts or answer.status_code not in _BUSY:
                     return answer
                 answer.close()
-            deadline.check(wait_s=_PAUSE_S * 2**attempt)
+            self.check(wait_s=_PAUSE_S * 2**attempt)
         raise AssertionError
-
-    def merge_environment_settings(self, *args: Any, **settings: Any) -> Any:  # noqa: ANN401 - as in requests
-        """Return what requests takes of the environment; SSL_CERT_FILE, OpenSSL's name, counts after its own two."""
-        merged: Any = super().merge_environment_settings(*args, **settings)
-        if merged["verify"] is True and (file := os.environ.get("SSL_CERT_FILE")):
-            merged["verify"] = file
-        return merged
 
     def get_redirect_target(self, resp: requests.Response) -> None:
         """Return nothing: requests reads, and unpacks, all that comes with a redirect, also of one not followed."""
 
 
+def _without_login(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Keep requests from putting ~/.netrc over an Authorization of ours."""
+    return request
+
+
 class _Adapter(HTTPAdapter):
+    """Makes each connection of urllib3, also one to a proxy, one that its exchange watches."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__()
+        self._exchange = exchange
+
     def get_connection_with_tls_context(self, *args: Any, **settings: Any) -> Any:  # noqa: ANN401 - as in requests
         pool: Any = super().get_connection_with_tls_context(*args, **settings)
         if not issubclass(pool.ConnectionCls, _Watched):
-            pool.ConnectionCls = type("Connection", (_Watched, pool.ConnectionCls), {})
+            pool.ConnectionCls = type("Connection", (_Watched, pool.ConnectionCls), {"exchange": self._exchange})
         return pool
 
 
 class _Watched:
-    """What a connection of urllib3 becomes, also one to a proxy: one that the deadline of its exchange shuts down."""
-
-    sock: socket.socket | None
+    exchange: Exchange
 
     def _new_conn(self) -> socket.socket:
         connection: socket.socket = super()._new_conn()  # type: ignore[misc]
         try:
-            _of_thread.deadline.watch(connection)
+            self.exchange.watch(connection)
         except BaseException:
             connection.close()
             raise
@@ -116,12 +146,7 @@ class _Watched:
 
     def _tunnel(self) -> None:
         super()._tunnel()  # type: ignore[misc]
-        _of_thread.deadline.check()  # to http.client, an end is the end of what the proxy says
-
-    def request(self, *args: Any, **settings: Any) -> None:  # noqa: ANN401 - as in urllib3
-        if self.sock is not None:  # of an earlier exchange
-            _of_thread.deadline.watch(self.sock)
-        super().request(*args, **settings)  # type: ignore[misc]
+        self.exchange.check()  # to http.client, an end is the end of what the proxy says
 
 
 def read(answer: requests.Response, *, decode: bool) -> bytes:

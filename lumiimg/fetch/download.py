@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine.owner import is_left, owner_mark
 from lumiimg.errors import FailedError
-from lumiimg.fetch.deadline import Bounds
-from lumiimg.fetch.http import BrokeOffError, Http, display_url
+from lumiimg.fetch.http import Bounds, BrokeOffError, Http, display_url
 from lumiimg.files import regular_file
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, one_line
-from lumiimg.fetch.deadline import Bounds, Deadline
 from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     import requests
+
+    from lumiimg.fetch.connection import Exchange
 
 _ANSWER_S = 120.0
 _ALL_ANSWERS_S, _ALL_FILES_S = 3600.0, 24 * 3600.0
@@ -33,6 +33,15 @@ _CARRIED = frozenset({"accept", "accept-encoding", "range"})
 _ENCODINGS = frozenset({"identity", "gzip"})
 """What was asked for: what is packed twice may unpack to a million times its size."""
 ELSEWHERE = "name a mirror (--mirror FROM=TO), or fetch it on a machine with a network"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How large an answer may be, and how long it may take."""
+
+    size_bytes: int
+    within_s: float
+    since: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +68,22 @@ class ReplacedError(FailedError):
 class Http:
     """The HTTP client of a command. Every request raises FailedError if there is no answer, or too large a one.
 
-    MissingHereError says that there is no network. Sessions are of one thread each: requests promises nothing else.
+    MissingHereError says that there is no network.
     """
 
     def __init__(self, *, offline: bool = False, retry: bool = True) -> None:
         """`retry` is for what must come: where something else will do, one try of few seconds is enough."""
         self.offline = offline
         self._attempts, self._connect_s = (_ATTEMPTS, _CONNECT_S) if retry else (0, _SOON_S)
-        self._of_thread = threading.local()
-        self._running: set[Deadline] = set()
+        self._running: set[Exchange] = set()
         self._is_stopped = False
         self._left_s = {"answers": _ALL_ANSWERS_S, "files": _ALL_FILES_S}
 
     def stop(self) -> None:
         """End what comes at this moment in all threads, with FailedError there; nothing can be asked for afterwards."""
         self._is_stopped = True
-        for deadline in [*self._running]:
-            deadline.end(FailedError("was stopped"))
+        for exchange in [*self._running]:
+            exchange.end(FailedError("was stopped"))
 
     def get(
         self,
@@ -108,40 +116,43 @@ class Http:
     def _request(
         self, kind: str, url: str, bounds: Bounds, headers: Mapping[str, str], allow: Collection[int], login: str
     ) -> Iterator[Response]:
-        with self._exchange(url, bounds, kind) as deadline, self._follow(url, headers, allow, login, deadline) as found:
-            is_whole = kind == "answers"
-            if is_whole and found.headers.get("content-encoding", "identity").strip().lower() not in _ENCODINGS:
-                raise FailedError("has an encoding that was not requested", where=display_url(found.url))
-            lower = {name.lower(): value for name, value in found.headers.items()}
-            where = display_url(found.url if is_whole else url)
-            chunks = _chunks(found, bounds, deadline, where, decode=is_whole)
-            yield Response(found.url, found.status_code, lower, chunks=chunks)
+        if self.offline:
+            raise MissingHereError(
+                "would be needed from the network, which --offline forbids",
+                where=display_url(url),
+                hint="fetch it once without --offline, or name the file: --source NAME=FILE",
+            )
+        from lumiimg.fetch.connection import Exchange  # 135 ms that only the network should cost
 
-    @contextmanager
-    def _exchange(self, url: str, bounds: Bounds, kind: str) -> Iterator[Deadline]:
-        """Yield the time of one exchange: what is left of its own, and of that of all of its kind."""
         start, all_s = time.monotonic(), self._left_s[kind]
         own_s = bounds.since + bounds.within_s - start
         what = f"did not come within {bounds.within_s:.0f} s"
         if all_s < own_s:
             what = f"did not come within {max(0, all_s):.0f} s, all that is left for the {kind} of one command"
         late = FailedError(what, where=display_url(url), hint=ELSEWHERE)
-        with Deadline(min(own_s, all_s), late) as deadline:
-            self._running.add(deadline)
+        with Exchange(min(own_s, all_s), late) as exchange:
+            self._running.add(exchange)
             try:
                 if self._is_stopped:
                     raise FailedError("was stopped")
-                yield deadline
+                with self._follow(exchange, url, headers, allow, login) as found:
+                    is_whole = kind == "answers"
+                    lower = {name.lower(): value for name, value in found.headers.items()}
+                    where = display_url(found.url if is_whole else url)
+                    if is_whole and lower.get("content-encoding", "identity").strip().lower() not in _ENCODINGS:
+                        raise FailedError("has an encoding that was not requested", where=where)
+                    chunks = _chunks(found, bounds, exchange, where, decode=is_whole)
+                    yield Response(found.url, found.status_code, lower, chunks=chunks)
             finally:
-                self._running.discard(deadline)
+                self._running.discard(exchange)
                 self._left_s[kind] -= time.monotonic() - start
 
     def _follow(
-        self, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None, deadline: Deadline
-    ) -> AbstractContextManager[requests.Response]:
+        self, exchange: Exchange, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None
+    ) -> requests.Response:
         """Ask, and follow redirects by hand: never from https to http, and with no word of ours to another host."""
         for _ in range(_REDIRECTS + 1):
-            answer = self._ask(url, headers, login, deadline)
+            answer = self._ask(exchange, url, headers, login)
             target = answer.headers.get("location")
             if answer.status_code not in _MOVED or not target:
                 if answer.ok or answer.status_code in allow:
@@ -157,27 +168,16 @@ class Http:
             url = there
         raise FailedError(f"redirects more than {_REDIRECTS} times", where=display_url(url))
 
-    def _ask(self, url: str, headers: Mapping[str, str], login: str | None, deadline: Deadline) -> requests.Response:
-        if self.offline:
-            raise MissingHereError(
-                "would be needed from the network, which --offline forbids",
-                where=display_url(url),
-                hint="fetch it once without --offline, or name the file: --source NAME=FILE",
-            )
-        from lumiimg.fetch.connection import Session  # 135 ms that only the network should cost
-
-        if not hasattr(self._of_thread, "session"):
-            self._of_thread.session = Session(self._attempts, self._connect_s)
-        session: Session = self._of_thread.session
+    def _ask(self, exchange: Exchange, url: str, headers: Mapping[str, str], login: str | None) -> requests.Response:
         try:
-            return session.ask(url, headers, login, deadline)
+            return exchange.ask(url, headers, login, attempts=self._attempts, connect_s=self._connect_s)
+        except ValueError as error:
+            raise BadInputError(f"is not an address: {one_line(str(error))}", where=display_url(url)[:200]) from error
         except OSError as error:
-            deadline.check()
+            exchange.check()
             # no network, or a wrong address, is another thing than a server that misbehaves
             kind = MissingHereError if isinstance(error, ConnectionError) else FailedError
             raise kind(f"could not be reached: {error}", where=display_url(url), hint=ELSEWHERE) from error
-        except (ValueError, UnicodeError) as error:
-            raise BadInputError(f"is not an address: {one_line(str(error))}", where=display_url(url)[:200]) from error
 
 
 def _redirected(url: str, target: str) -> str:
@@ -194,7 +194,7 @@ def _redirected(url: str, target: str) -> str:
 
 
 def _chunks(
-    answer: requests.Response, bounds: Bounds, deadline: Deadline, where: str, *, decode: bool
+    answer: requests.Response, bounds: Bounds, exchange: Exchange, where: str, *, decode: bool
 ) -> Iterator[bytes]:
     from lumiimg.fetch.connection import read
 
@@ -206,9 +206,9 @@ def _chunks(
                 raise FailedError(f"is larger than {bounds.size_bytes} bytes", where=where)
             yield chunk
     except OSError as error:
-        deadline.check()
+        exchange.check()
         raise BrokeOffError(f"broke off: {error}", where=where, hint=ELSEWHERE) from error
-    deadline.check()  # a connection that was shut down looks like the end of an answer of unknown length
+    exchange.check()  # a connection that was shut down looks like the end of an answer of unknown length
 
 
 def require_tls_or_digest(url: str, sha256: str | None = None) -> None:

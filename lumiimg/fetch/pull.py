@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.fetch.daemon import save_from_daemon
-from lumiimg.fetch.deadline import Bounds
 from lumiimg.fetch.download import claim_partial, download, storage_errors
+from lumiimg.fetch.http import Bounds
 from lumiimg.fetch.reference import DAEMON_SCHEME, parse_reference
 from lumiimg.fetch.registry import LAYER_LIMIT_BYTES, ImageManifest, Repository, resolve_image
 from lumiimg.wording import size

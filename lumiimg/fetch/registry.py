@@ -23,7 +23,7 @@ from lumiimg.wording import engine_word
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from lumiimg.fetch.deadline import Bounds
+    from lumiimg.fetch.http import Bounds
 
 _T = TypeVar("_T")
 DOCKER_HUB_API = "registry-1.docker.io"

@@ -18,8 +18,7 @@ from lumiimg.catalog.drivers import today
 from lumiimg.catalog.needs import NO_VERSION, Need, version_of
 from lumiimg.catalog.releases import FILE, METADATA, PIN, PROJECT, ReadFact, Release, Unlisted, expand, placeholders
 from lumiimg.errors import FailedError
-from lumiimg.fetch.deadline import Bounds
-from lumiimg.fetch.http import require_tls_or_digest
+from lumiimg.fetch.http import Bounds, require_tls_or_digest
 from lumiimg.fetch.package_index import IndexFile, metadata_of, project_page
 from lumiimg.resolve.source_archive import read_texts
 
