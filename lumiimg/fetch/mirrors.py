@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from lumiimg.engine.process import Completed, run, which
+from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.files import read_beginning
 from lumiimg.secret import has_key, has_login, hidden
@@ -21,12 +21,16 @@ _APT_FILE_LIMIT_BYTES = 256 * 1024
 PYPI = "pypi"
 """What --mirror, and `[mirrors]` in config.toml, call the index of Python packages."""
 _PIP_S = 60.0
-_PIPS_INDEX = re.compile(r"--index-url <url>\s+Base URL[^(]*\(default (\S+?)\)")
-_PIPS_OWN = "from pip._internal.models.index import PyPI; print(PyPI.netloc, PyPI.file_storage_domain)"
-_ONE_LINE = re.compile(r"\s*deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<url>\S+)\s+\S+(?P<components>[^#]*)")
-_FIELD = re.compile(r"(?m)^([^\s:]+)[ \t]*:(.*(?:\n[ \t]+\S.*)*)")
-_OFF = frozenset({"0", "disable", "false", "no", "off", "without"})
+_PIPS_OWN = (
+    "from pip._internal.commands import create_command; from pip._internal.models.index import PyPI; "
+    "print(create_command('download').parser.get_default_values().index_url, PyPI.netloc, PyPI.file_storage_domain)"
+)
+"""Prints the index that pip's settings, files and variables, come to; everybody's index; and the host of its files."""
+_OF_PACKAGES = re.compile(r"^\s*(?:types:(?:.*[ \t])?)?deb\s", re.IGNORECASE | re.MULTILINE)
+_OFF = re.compile(r"^enabled:\s*(?:0|disable|false|no|off|without)\s*$", re.IGNORECASE | re.MULTILINE)
 """What apt takes for a no (apt-pkg/contrib/strutl.cc StringToBool)."""
+_MAIN = re.compile(r"\smain(?:\s|$)")
+_KEY = re.compile(r"\bsigned-by\s*[:=]\s*([^\s\]]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +93,6 @@ def apt_mirror(archive: str, folder: Path = APT_FOLDER) -> str | None:
     that of the distribution (`/usr/share/keyrings/debian-archive-keyring.gpg`): the archives of others, whose addresses
     end like this too, have keys of their own. Source: sources.list(5), both the one-line and the deb822 format.
     """
-    for entry in _apt_entries(folder):
-        key = entry.get("signed-by", "").rpartition("/")[2]
-        if "main" not in entry["components"].split() or (key and not key.startswith(f"{archive}-archive-")):
-            continue
-        for url in entry["uris"].split():
-            if re.fullmatch(rf"https?://[^\s\[\]]+/{re.escape(archive)}/*", url):
-                return validated_url(url, f"the apt sources in {folder}")
-    return None
-
-
-def _apt_entries(folder: Path) -> Iterator[Mapping[str, str]]:
-    """Yield what apt gets packages from, each with the fields of a deb822 stanza, by name in small letters."""
     parts = folder / "sources.list.d"
     for path in (*sorted(parts.glob("*.sources")), folder / "sources.list", *sorted(parts.glob("*.list"))):
         try:
@@ -108,16 +100,15 @@ def _apt_entries(folder: Path) -> Iterator[Mapping[str, str]]:
         except OSError:
             continue
         text = re.sub(r"(?m)^\s*#.*\n?", "", text)
-        if path.suffix == ".sources":
-            for stanza in re.split(r"\n\s*\n", text):
-                fields = dict.fromkeys(("types", "uris", "components"), "")
-                fields |= {name.lower(): value.strip() for name, value in _FIELD.findall(stanza)}
-                if "deb" in fields["types"].split() and fields.get("enabled", "").lower() not in _OFF:
-                    yield fields
-        else:
-            for line in filter(None, map(_ONE_LINE.match, text.splitlines())):
-                options = dict(option.partition("=")[::2] for option in (line["options"] or "").split())
-                yield {**options, "uris": line["url"], "components": line["components"]}
+        for entry in re.split(r"\n\s*\n" if path.suffix == ".sources" else r"\n", text):
+            key = _KEY.search(entry)
+            if not _OF_PACKAGES.search(entry) or _OFF.search(entry) or not _MAIN.search(entry):
+                continue
+            if key is None or key[1].rpartition("/")[2].startswith(f"{archive}-archive-"):
+                found = re.search(rf"(?<!\S)https?://[^\s\[\]]+/{re.escape(archive)}/*(?!\S)", entry)
+                if found is not None:
+                    return validated_url(found[0], f"the apt sources in {folder}")
+    return None
 
 
 def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ) -> str:
@@ -131,10 +122,8 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
     named = mirrors.named(PYPI)
     if named is not None:
         return named
-    # Its help names the index that its settings, files and variables, come to; one wide line, so that none is cut.
-    for answer in _asked_of_pip("-m", "pip", "download", "--help", environment=environment):
-        if found := _PIPS_INDEX.search(answer.output):
-            return mirrors.rewrite(validated_url(found[1], "the index of pip's settings"))
+    if found := _asked_of_pip(environment):
+        return mirrors.rewrite(validated_url(found[0], "the index of pip's settings"))
     raise MissingHereError(
         "pip, which would say where Python packages are looked up, does not answer here",
         hint=f"name the index: --mirror {PYPI}=URL",
@@ -144,28 +133,21 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
 def public_index(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the addresses of everybody's index of Python packages and of its files, as pip is made to know them.
 
-    What a lock has from there is from the index, whatever index this machine asks. Where no pip answers, or one that
-    does not say (its `models/index.py` is its own matter), there are none: a lock is then believed for less.
+    What a lock has from there is from the index, whatever index this machine asks. Where no pip answers there are none:
+    a lock is then believed for less.
     """
-    for answer in _asked_of_pip("-c", _PIPS_OWN, environment=environment):
-        hosts = answer.last_line.split()
-        if len(hosts) == 2:
-            return tuple(f"https://{host}" for host in hosts)
-    return ()
+    return tuple(f"https://{host}" for host in _asked_of_pip(environment)[1:])
 
 
-def _asked_of_pip(*words: str, environment: Mapping[str, str]) -> Iterator[Completed]:
-    """Yield the answers of this Python and of the machine's, where each has a pip.
-
-    The Python that uv makes for a tool has none; that of the machine reads the same settings.
-    """
-    for python in dict.fromkeys((sys.executable, which("python3", environment.get("PATH")))):
-        if python is None:
-            continue
+def _asked_of_pip(environment: Mapping[str, str]) -> list[str]:
+    """Return the answer of the pip of this Python or, as what uv makes for a tool has none, of the machine's."""
+    for python in dict.fromkeys(filter(None, (sys.executable, which("python3", environment.get("PATH"))))):
         # From `/`: a pip.py of the current folder is none of ours (-P, which says so, is not known before Python 3.11).
-        completed = run([python, *words], env={**environment, "COLUMNS": "10000"}, cwd=Path("/"), timeout_s=_PIP_S)
-        if completed.ok:
-            yield completed
+        completed = run([python, "-c", _PIPS_OWN], env=environment, cwd=Path("/"), timeout_s=_PIP_S)
+        words = completed.last_line.split() if completed.ok else []
+        if len(words) == 3:
+            return words
+    return []
 
 
 def refuse_password(address: str, where: str) -> None:
