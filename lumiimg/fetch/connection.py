@@ -39,7 +39,7 @@ class Exchange(requests.Session):
 
     def __init__(self, seconds: float, late: FailedError) -> None:
         super().__init__()
-        self.headers.update({"User-Agent": f"lumiimg/{__version__}", "Accept-Encoding": "gzip"})
+        self.headers.update({"User-Agent": f"lumiimg/{__version__}", "Accept-Encoding": "identity"})
         for scheme in ("https://", "http://"):
             self.mount(scheme, _Adapter(self))
         self._error: FailedError | None = None
@@ -149,10 +149,10 @@ class _Watched:
         self.exchange.check()  # to http.client, an end is the end of what the proxy says
 
 
-def read(answer: requests.Response, *, decode: bool) -> bytes:
+def read(answer: requests.Response) -> bytes:
     """Return what has come of a body, nothing at its end. Raises OSError where it breaks off."""
     try:  # not iter_content, which waits for a whole chunk
-        chunk: bytes = answer.raw.read1(_CHUNK_BYTES, decode_content=decode)
+        chunk: bytes = answer.raw.read1(_CHUNK_BYTES, decode_content=False)
     except (HTTPError, OSError) as error:
         raise OSError(_reason(error)) from error
     return chunk

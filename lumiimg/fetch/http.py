@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -30,8 +30,6 @@ _REDIRECTS = 5
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _CARRIED = frozenset({"accept", "accept-encoding", "range"})
 """What a redirect to another host may carry: none of it is a secret, and a signed address still serves a part."""
-_ENCODINGS = frozenset({"identity", "gzip"})
-"""What was asked for: what is packed twice may unpack to a million times its size."""
 ELSEWHERE = "name a mirror (--mirror FROM=TO), or fetch it on a machine with a network"
 
 
@@ -40,7 +38,7 @@ class Bounds:
     """How large an answer may be, and how long it may take."""
 
     size_bytes: int
-    within_s: float
+    within_s: float = field(default_factory=lambda: _ANSWER_S)
     since: float = field(default_factory=time.monotonic)
 
 
@@ -99,23 +97,24 @@ class Http:
         Where `headers` carry no Authorization, the login that ~/.netrc has for the host of `login` (of `url`, if that
         is None) is shown.
         """
-        bounds = Bounds(limit_bytes, _ANSWER_S)
-        with self._request("answers", url, bounds, headers or {}, allow, login or url) as answer:
+        with self.open(url, Bounds(limit_bytes), headers or {}, allow, login=login, is_file=False) as answer:
             return replace(answer, body=b"".join(answer.chunks))
 
+    @contextmanager
     def open(
-        self, url: str, bounds: Bounds, headers: Mapping[str, str], allow: Collection[int] = ()
-    ) -> AbstractContextManager[Response]:
-        """Yield a file, byte by byte as it lies on the server: what a digest is of, and a range.
+        self,
+        url: str,
+        bounds: Bounds,
+        headers: Mapping[str, str],
+        allow: Collection[int] = (),
+        *,
+        login: str | None = None,
+        is_file: bool = True,
+    ) -> Iterator[Response]:
+        """Yield an answer as `get` has it, byte by byte as it lies on the server: what a digest is of, and a range.
 
         Its chunks raise BrokeOffError where the connection ends early.
         """
-        return self._request("files", url, bounds, {"Accept-Encoding": "identity", **headers}, allow, url)
-
-    @contextmanager
-    def _request(
-        self, kind: str, url: str, bounds: Bounds, headers: Mapping[str, str], allow: Collection[int], login: str
-    ) -> Iterator[Response]:
         if self.offline:
             raise MissingHereError(
                 "would be needed from the network, which --offline forbids",
@@ -124,6 +123,7 @@ class Http:
             )
         from lumiimg.fetch.connection import Exchange  # 135 ms that only the network should cost
 
+        kind = "files" if is_file else "answers"
         start, all_s = time.monotonic(), self._left_s[kind]
         own_s = bounds.since + bounds.within_s - start
         what = f"did not come within {bounds.within_s:.0f} s"
@@ -135,14 +135,12 @@ class Http:
             try:
                 if self._is_stopped:
                     raise FailedError("was stopped")
-                with self._follow(exchange, url, headers, allow, login) as found:
-                    is_whole = kind == "answers"
+                with self._follow(exchange, url, headers, allow, login or url) as found:
                     lower = {name.lower(): value for name, value in found.headers.items()}
-                    where = display_url(found.url if is_whole else url)
-                    if is_whole and lower.get("content-encoding", "identity").strip().lower() not in _ENCODINGS:
+                    where = display_url(url if is_file else found.url)
+                    if not is_file and lower.get("content-encoding", "identity").strip().lower() != "identity":
                         raise FailedError("has an encoding that was not requested", where=where)
-                    chunks = _chunks(found, bounds, exchange, where, decode=is_whole)
-                    yield Response(found.url, found.status_code, lower, chunks=chunks)
+                    yield Response(found.url, found.status_code, lower, chunks=_chunks(found, bounds, exchange, where))
             finally:
                 self._running.discard(exchange)
                 self._left_s[kind] -= time.monotonic() - start
@@ -193,14 +191,12 @@ def _redirected(url: str, target: str) -> str:
     return there
 
 
-def _chunks(
-    answer: requests.Response, bounds: Bounds, exchange: Exchange, where: str, *, decode: bool
-) -> Iterator[bytes]:
+def _chunks(answer: requests.Response, bounds: Bounds, exchange: Exchange, where: str) -> Iterator[bytes]:
     from lumiimg.fetch.connection import read
 
     size = 0
     try:
-        while chunk := read(answer, decode=decode):
+        while chunk := read(answer):
             size += len(chunk)
             if size > bounds.size_bytes:
                 raise FailedError(f"is larger than {bounds.size_bytes} bytes", where=where)

@@ -16,14 +16,12 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from lumiimg.errors import FailedError, UndecidedError, shortened
-from lumiimg.fetch.http import Http, ReplacedError, Response
+from lumiimg.fetch.http import Bounds, Http, ReplacedError, Response
 from lumiimg.fetch.reference import DEFAULT_TAG, DIGEST, DOCKER_HUB, ImageReference
 from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-
-    from lumiimg.fetch.http import Bounds
 
 _T = TypeVar("_T")
 DOCKER_HUB_API = "registry-1.docker.io"
@@ -162,30 +160,29 @@ class Repository:
 
     @contextmanager
     def open(
-        self, url: str, bounds: Bounds, headers: Mapping[str, str], allow: Collection[int] = ()
+        self,
+        url: str,
+        bounds: Bounds,
+        headers: Mapping[str, str],
+        allow: Collection[int] = (),
+        *,
+        is_file: bool = True,
     ) -> Iterator[Response]:
-        """Yield a blob, as Http.open does; where a token has expired, another is got."""
+        """Yield a blob, as Http.open does; where a token is wanted, or has expired, one is got."""
         for is_last in (False, True):
-            with self._http.open(url, bounds, self._with_token(headers), {*allow, *_HANDLED}) as answer:
+            known, handled = self._with_token(headers), {*allow, *_HANDLED}
+            with self._http.open(url, bounds, known, handled, is_file=is_file) as answer:
+                # Blobs are redirected to addresses whose query is a key to them: not for messages.
+                answer = replace(answer, url=answer.url.partition("?")[0])  # noqa: PLW2901
                 if answer.status not in _HANDLED:
                     yield answer
                     return
-                refusal = replace(answer, url=answer.url.partition("?")[0])
-            if is_last or not self._renew_token(refusal):
-                self._refuse(refusal)
-
-    def _get(self, path: str, headers: Mapping[str, str], limit_bytes: int) -> Response:
-        url = f"{self._url}/{path}"
-        for is_last in (False, True):
-            with_token = self._with_token(headers)
-            answer = self._http.get(url, limit_bytes=limit_bytes, headers=with_token, allow=_HANDLED)
-            # Blobs are redirected to addresses whose query is a key to them: not for messages.
-            answer = replace(answer, url=answer.url.partition("?")[0])
-            if answer.status not in _HANDLED:
-                return answer
             if is_last or not self._renew_token(answer):
                 self._refuse(answer)
-        raise AssertionError
+
+    def _get(self, path: str, headers: Mapping[str, str], limit_bytes: int) -> Response:
+        with self.open(f"{self._url}/{path}", Bounds(limit_bytes), headers, is_file=False) as answer:
+            return replace(answer, body=b"".join(answer.chunks))
 
     def _with_token(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         return headers if self._token is None else {**headers, "Authorization": f"Bearer {self._token}"}

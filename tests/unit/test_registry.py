@@ -334,9 +334,10 @@ class Answering(Http):
         super().__init__()
         self.status, self.headers, self.asked = status, headers, list[str]()
 
-    def get(self, url: str, **_: Any) -> Response:
+    @contextlib.contextmanager
+    def open(self, url: str, *_: Any, **__: Any) -> Iterator[Response]:
         self.asked.append(url)
-        return Response(url, self.status, {name.replace("_", "-"): text for name, text in self.headers.items()}, b"")
+        yield Response(url, self.status, {name.replace("_", "-"): text for name, text in self.headers.items()})
 
 
 @pytest.mark.threat

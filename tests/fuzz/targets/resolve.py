@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,13 @@ class _Served(Http):
         self._answer = answer
         self._by_name = by_name
 
-    def get(self, url: str, **_: Any) -> Response:
-        if self._by_name is None:
-            return Response(url, self._answer.status, self._answer.headers, self._answer.body)
-        found = self._by_name.get(url.rpartition("/")[2])
-        return Response(url, 404 if found is None else 200, self._answer.headers, found or b"")
+    @contextmanager
+    def open(self, url: str, *_: Any, **__: Any) -> Iterator[Response]:
+        body, status = self._answer.body, self._answer.status
+        if self._by_name is not None:
+            found = self._by_name.get(url.rpartition("/")[2])
+            body, status = found or b"", 404 if found is None else 200
+        yield Response(url, status, self._answer.headers, chunks=iter([body]))
 
 
 @target("requirement-file", "resolve.requirement_files.requirement_of", refuses=(FailedError,))
@@ -118,13 +120,13 @@ def _token(data: bytes) -> None:
     """What a registry answers to who has no token, and what its token server does."""
     challenge, retry, token = parts(data, 3)
     manifest = "https://host.test/v2/a/manifests/latest"
-    last = (
-        Response(manifest, 429, {"retry-after": text_of(retry)}, b"") if retry else Response(manifest, 200, {}, _OF_SIF)
-    )
-    refusal = Response(manifest, 401, {"www-authenticate": text_of(challenge)}, b"")
-    answers = [refusal, Response("https://auth.test/token", 200, {}, token), last]
+    last = Response(manifest, 200, {}, chunks=iter([_OF_SIF]))
+    if retry:
+        last = Response(manifest, 429, {"retry-after": text_of(retry)})
+    refusal = Response(manifest, 401, {"www-authenticate": text_of(challenge)})
+    answers = [refusal, Response("https://auth.test/token", 200, {}, chunks=iter([token])), last]
     web = Http()
-    with mock.patch.object(web, "get", side_effect=answers):
+    with mock.patch.object(web, "open", side_effect=map(nullcontext, answers)):
         resolve_image(parse_reference("host.test/a", _NO_MIRRORS), web)
 
 
