@@ -6,7 +6,6 @@ pip in the container gets the very wheels and no index, and afterwards the image
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,15 +24,16 @@ from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
-from lumiimg.files import refuse_places
+from lumiimg.files import refuse_places, replaced
 from lumiimg.image import open_image, refuse_empty, refuse_not_runnable
+from lumiimg.image.python import NoPythonError, read_python
 from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.own_packages import brought_by_layers, resolve_own
 from lumiimg.resolve.own_requirements import OwnPackages, read_own
 from lumiimg.resolve.python_project import LayerRequirements
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.venv import MOUNT, RECORD, VenvRecord, mark_of, seen_by
+from lumiimg.resolve.venv import BIN, MOUNT, RECORD, VenvRecord, mark_of, versions_in
 from lumiimg.secret import hidden
 from lumiimg.wording import count, word
 
@@ -61,18 +61,25 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class VenvPlan:
-    """What an environment over an image will have."""
+    """What an environment over an image will be."""
 
-    image: Path
+    record: VenvRecord
     python: str
-    """Path in the image."""
-    target: PythonTarget
-    torch: str | None
-    """Of the image, as far as it has one."""
+    """Path of the Python in the image."""
     wheels: tuple[LockedSource, ...]
-    own: OwnPackages
     doubt: str | None
     """Why the image may have more than is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenVenv:
+    """The environment over an image that was made."""
+
+    record: VenvRecord
+    path: Path
+    """Absolute path of the file, or of the folder."""
+    doubt: str | None
+    """Why not all of the image is known."""
 
 
 def refuse_venv(output: Path, image: Path, *, as_folder: bool, force: bool) -> None:
@@ -112,10 +119,14 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
         refuse_empty(image, opened)
         refuse_not_runnable(image, opened)
         contents = Inventory(opened)
-        of_image, python = contents.has, contents.python
-        if python is None:
+        of_image = contents.has
+        if contents.python is None:
             raise BadInputError("has no Python, over which an environment could be made", where=str(image))
-        has, doubt = seen_by(opened, python.path)
+        try:
+            python = read_python(opened.root, contents.python.path, opened.environment)
+        except NoPythonError as error:
+            raise BadInputError(str(error), where=str(image)) from error
+        has = versions_in(opened.root, python.folders)
     version, glibc = (version_of(of_image.get(name)) for name in ("python", "glibc"))
     if version is None or glibc is None:
         raise BadInputError("its Python or its C library is not known, so no wheels can be chosen", where=str(image))
@@ -125,36 +136,31 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
     sources.on_line(f"resolving {asked} beside what {image.name} has, for {target}")
     there = LayerRequirements("image", "", has=has)
     try:
-        beside = () if "pip" in has else ("pip",)
-        wheels = resolve_own([there], own, target, sources, until=until, beside=beside)
+        wheels = resolve_own([there], own, target, sources, until=until, beside=() if "pip" in has else ("pip",))
     except FailedError as error:
-        raise type(error)(
-            _by_adapt(error.what, image), where=error.where, hint=_by_adapt(error.hint or "", image) or None
-        ) from error
+        what, hint = (_by_adapt(text, image) for text in (error.what, error.hint or ""))
+        raise type(error)(what, where=error.where, hint=hint or None) from error
     if not any(wheel.name != "pip" for wheel in wheels):
-        named = dict.fromkeys(one.name for one in own.requirements)
-        there_already = [f"{name} {has[name]}" for name in named if name in has]
+        there_already = [f"{name} {has[name]}" for name in dict.fromkeys(one.name for one in own.requirements)]
         raise RefusedError(
             f"no environment is needed: the image has all of it already ({', '.join(there_already[:_SHOWN])})",
             where=str(image),
         )
-    return VenvPlan(image.absolute(), python.path, target, of_image.get("torch"), wheels, own, doubt)
+    record = VenvRecord(
+        image=str(image.absolute()),
+        image_mark=mark_of(image),
+        python=target.python,
+        torch=of_image.get("torch"),
+        requirements=own.texts,
+        packages={one.name: one.version for one in wheels},
+        made_by=f"lumiimg {__version__}",
+    )
+    return VenvPlan(record, python.path, wheels, python.doubt)
 
 
 def _by_adapt(text: str, image: Path) -> str:
     """Return what a refusal proposes as a command: a layer goes into an image, not into an environment."""
     return text.replace("--add ", f"lumiimg adapt {word(str(image))} --add ")
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenVenv:
-    """The environment over an image that was made."""
-
-    record: VenvRecord
-    path: Path
-    """Absolute path of the file, or of the folder."""
-    doubt: str | None
-    """Why not all of the image is known."""
 
 
 def make_venv(
@@ -169,7 +175,6 @@ def make_venv(
     if mksquashfs is None and not as_folder:
         hint = "install squashfs-tools, or load the site's module of it; -o FOLDER/ needs none"
         raise MissingHereError("mksquashfs is not on PATH", hint=hint)
-    mark = mark_of(plan.image)
     files = sources.store.sources(plan.wheels, sources.on_line)
     with scratch_folder(output.absolute().parent if as_folder else sources.cache / "venv") as scratch:
         folder, wheels = scratch / "venv", scratch / "wheels"
@@ -177,93 +182,75 @@ def make_venv(
         folder.chmod(0o755)
         wheels.mkdir()
         for source, path in files.items():
-            _link(path, wheels / source.file)
-        sources.on_line(f"making the environment in a container of {plan.image.name}: {len(files)} packages")
+            shutil.copyfile(path, wheels / source.file)
+        image = Path(plan.record.image)
+        sources.on_line(f"making the environment in a container of {image.name}: {len(files)} packages")
         _fill(plan, engine, folder, wheels, environment)
-        record = VenvRecord(
-            image=str(plan.image),
-            image_mark=mark,
-            python=_python_of(plan),
-            torch=plan.torch,
-            requirements=plan.own.texts,
-            packages={one.name: one.version for one in plan.wheels},
-            made_by=f"lumiimg {__version__}",
-        )
-        made_over = WrittenVenv(record, output.absolute(), plan.doubt)
-        _write_record(folder / RECORD, to_json(record))
+        with replaced(folder / RECORD) as file:  # a link there, which the image's Python may have put, makes way
+            file.write(to_json(plan.record).encode())
+        (folder / RECORD).chmod(0o644)
         if as_folder:
             try:
                 folder.rename(output)
             except OSError as error:
                 raise FailedError(f"cannot be written: {error.strerror}", where=str(output)) from error
-            return made_over
-        with written_by_rename(output) as partial:
-            pack(
-                mksquashfs,
-                folder,
-                partial,
-                "-all-root",
-                "-no-xattrs",
-                within=lambda argv: run(argv, env=dict(environment), timeout_s=_LIMIT_S),
-            )
-    return made_over
-
-
-def _python_of(plan: VenvPlan) -> str:
-    return ".".join(map(str, plan.target.python))
-
-
-def _write_record(path: Path, text: str) -> None:
-    """Write a new file: what the image's Python may have put there, such as a link to a file of the user's, goes."""
-    path.unlink(missing_ok=True)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
-        os.fchmod(file.fileno(), 0o644)
-
-
-def _link(path: Path, target: Path) -> None:
-    try:
-        os.link(path, target)
-    except OSError:  # another file system
-        shutil.copyfile(path, target)
+        else:
+            with written_by_rename(output) as partial:
+                pack(
+                    *(mksquashfs, folder, partial, "-all-root", "-no-xattrs"),
+                    within=lambda argv: run(argv, env=dict(environment), timeout_s=_LIMIT_S),
+                )
+    return WrittenVenv(plan.record, output.absolute(), plan.doubt)
 
 
 def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environment: Mapping[str, str]) -> None:
     """Make the environment, and hold what it has against what the image has. Raises FailedError."""
+    image = Path(plan.record.image)
     with resources.as_file(resources.files("lumiimg.build").joinpath("venv_inside.py")) as script:
-        binds = ((wheels, _WHEELS), (script, _SCRIPT))
 
         def inside(*argv: str) -> Completed:
-            words = exec_words(engine, plan.image, argv, binds=binds, writable=((folder, MOUNT),), apart=True)
+            binds, writable = ((wheels, _WHEELS), (script, _SCRIPT)), ((folder, MOUNT),)
+            words = exec_words(engine, image, argv, binds=binds, writable=writable, apart=True)
             # its files are root's in a squashfs file: what their owner alone may read, nobody could
             masked = ["/bin/sh", "-c", 'umask 022; exec "$@"', "sh", *words]
             return run(masked, env=clean_environment(environment), timeout_s=_LIMIT_S)
 
-        before = _listed(inside(plan.python, "-s", _SCRIPT, "list"))
         names = sorted(path.name for path in wheels.iterdir())
         pip = next(([f"{_WHEELS}/{name}/pip"] for name in names if name.startswith("pip-")), ["-m", "pip"])
-        put_in = [f"{MOUNT}/bin/python", "-s", *pip, "install", *_PIP, *(f"{_WHEELS}/{name}" for name in names)]
-        for words in ([plan.python, "-s", _SCRIPT, "make", MOUNT], put_in):
+        own_python = (f"{BIN}/python", "-s")
+        before = _listed(inside(plan.python, "-s", _SCRIPT, "list"))
+        for words in (
+            (plan.python, "-s", _SCRIPT, "make", MOUNT),
+            (*own_python, *pip, "install", *_PIP, *(f"{_WHEELS}/{name}" for name in names)),
+        ):
             if not (done := inside(*words)).ok:
                 known = explain(done.output)
                 what = known.meaning if known else one_line(done.last_line)[:300]
                 hint = known.remedy if known else None
-                raise FailedError(f"in the container: {what}", where=str(plan.image), hint=hint)
-        after = _listed(inside(f"{MOUNT}/bin/python", "-s", _SCRIPT, "list", "--unmet"))
+                raise FailedError(f"in the container: {what}", where=str(image), hint=hint)
+        after = _listed(inside(*own_python, _SCRIPT, "list"))
+        checked = inside(*own_python, *pip, "check", "--disable-pip-version-check")
+    _refuse_wrong(plan.record, before, after, checked.output)
+
+
+def _refuse_wrong(record: VenvRecord, before: _Listing, after: _Listing, checked: str) -> None:
+    """Raise FailedError unless a new environment has all of the image, and what was put in, which is all that it needs.
+
+    `checked` is what `pip check` prints.
+    """
     there = after.there
-    if (python := _python_of(plan)) != after.python:
-        raise FailedError(
-            f"its Python is {after.python}, and its files are those of Python {python}", where=str(plan.image)
-        )
+    if record.python != after.python:
+        what = f"its Python is {after.python}, and its files are those of Python {record.python}"
+        raise FailedError(what, where=record.image)
     lost = [f"{name} {was} ({there.get(name, 'gone')})" for name, was in before.there.items() if there.get(name) != was]
     if lost:
         hint = "leave out what brings it: what the image has stays as it is"
         raise FailedError(f"these of the image would be replaced: {', '.join(lost[:_SHOWN])}", hint=hint)
-    own = {wheel.name: wheel.version for wheel in plan.wheels}
+    own = record.packages
     if unseen := [f"{name} {version}" for name, version in own.items() if there.get(name) != version]:
         hint = "does the image set PYTHONHOME or PYTHONPATH?"
         raise FailedError(f"its Python does not see what was put in: {', '.join(unseen[:_SHOWN])}", hint=hint)
-    if unmet := [line for line in after.unmet if line.partition(" ")[0] in own]:
+    if unmet := [one_line(line) for line in checked.splitlines() if line.partition(" ")[0] in own]:
         hint = "the index says something else of a wheel than the wheel itself: name another version"
         raise FailedError("; ".join(unmet[:_SHOWN]), hint=hint)
 
@@ -276,7 +263,6 @@ class _Listing:
     """`3.12`."""
     there: Mapping[str, str]
     """Versions by name."""
-    unmet: tuple[str, ...]
 
 
 def _listed(done: Completed) -> _Listing:

@@ -1,6 +1,6 @@
 """Runs in the container, by the Python of the image: makes an environment over it, or lists what one has.
 
-Usage: venv_inside.py make FOLDER, or venv_inside.py list [--unmet], which prints what is there as JSON, last.
+Usage: venv_inside.py make FOLDER, or venv_inside.py list, which prints what is there as JSON, last.
 It stands alone, for Python 3.8 and newer.
 """
 
@@ -29,25 +29,6 @@ def _there() -> dict[str, str]:
         if one.metadata["Name"]:
             found.setdefault(_name(one.metadata["Name"]), one.version)
     return found
-
-
-def _unmet(there: dict[str, str]) -> list[str]:
-    """Return the requirements of what is there that nothing there meets."""
-    try:
-        from packaging import requirements
-    except ImportError:  # pip brings its own
-        from pip._vendor.packaging import requirements  # type: ignore[no-redef]
-    found = set()
-    for one in metadata.distributions():
-        for text in one.requires or []:
-            wanted = requirements.Requirement(text)
-            if wanted.marker and not wanted.marker.evaluate({"extra": ""}):
-                continue
-            have = there.get(_name(wanted.name))
-            if have is None or not wanted.specifier.contains(have, prereleases=True):
-                whose = f"{_name(one.metadata['Name'])} {one.version} requires {wanted.name}{wanted.specifier}"
-                found.add(f"{whose}, and there is {have or 'none'}")
-    return sorted(found)
 
 
 def _make(folder: Path) -> None:
@@ -84,10 +65,8 @@ def main() -> None:
     if sys.argv[1] == "make":
         _make(Path(sys.argv[2]))
         return
-    there = _there()
-    unmet = _unmet(there) if sys.argv[2:] == ["--unmet"] else []
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    sys.stdout.write(f"\n{json.dumps({'python': python, 'there': there, 'unmet': unmet})}\n")
+    sys.stdout.write(f"\n{json.dumps({'python': python, 'there': _there()})}\n")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from lumiimg.host.manifest import Bind
 from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image import Image, ImageError, ImageKind, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
-from lumiimg.image.python import NoPythonError, read_python
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
 from lumiimg.inventory.python import distributions_in
 from lumiimg.resolve.own_requirements import OF_TORCH
@@ -98,7 +97,7 @@ class Venv:
 
 
 def open_venv(path: Path) -> Venv:
-    """Return an environment. Raises BadInputError for what is not one."""
+    """Return an environment. Raises BadInputError for what is not one, or whose record was changed by hand."""
     try:
         image = open_image(path)
     except ImageError as error:
@@ -107,34 +106,29 @@ def open_venv(path: Path) -> Venv:
         if image.kind not in (ImageKind.SQUASHFS, ImageKind.FOLDER):
             raise _no_venv(path, f"it is a {image.kind.value}")
         root = image.root
-        if read_text(root, "/pyvenv.cfg") is None or not any(
-            name.startswith("python") for name in names_in(root, "/bin")
-        ):
+        has_python = any(name.startswith("python") for name in names_in(root, "/bin"))
+        if not has_python or read_text(root, "/pyvenv.cfg") is None:
             raise _no_venv(path, "it has no pyvenv.cfg or no bin/python")
         library = next(filter(None, map(_LIBRARY.fullmatch, names_in(root, "/lib"))), None)
-        folder = f"/lib/{library[0]}/site-packages" if library else ""
+        record = read_text(root, f"/{RECORD}")
+        where, hint = f"{path}, {RECORD} in it", "make the environment again: lumiimg venv"
         return Venv(
             path=path.absolute(),
             is_file=image.kind is ImageKind.SQUASHFS,
             python=library[1] if library else None,
-            packages=_versions(root, [folder]) if folder else {},
-            record=_record(root, path),
+            packages=versions_in(root, [f"/lib/{library[0]}/site-packages"] if library else []),
+            record=None if record is None else decode_json(record.encode(), VenvRecord, where=where, hint=hint),
         )
 
 
 def _no_venv(path: Path, why: str) -> BadInputError:
-    hint = "make one: lumiimg venv IMAGE -r requirements.txt -o env.sqsh"
-    return BadInputError(
-        f"is not a Python environment in a squashfs file or a folder: {why}", where=str(path), hint=hint
-    )
+    what = f"is not a Python environment in a squashfs file or a folder: {why}"
+    return BadInputError(what, where=str(path), hint="make one: lumiimg venv IMAGE -r requirements.txt -o env.sqsh")
 
 
-def _record(root: RootFileSystem, path: Path) -> VenvRecord | None:
-    """Return what it was made for. Raises BadInputError for a record that was changed by hand."""
-    if (text := read_text(root, f"/{RECORD}")) is None:
-        return None
-    hint = "make the environment again: lumiimg venv"
-    return decode_json(text.encode(), VenvRecord, where=f"{path}, {RECORD} in it", hint=hint)
+def versions_in(root: RootFileSystem, folders: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the Python distributions in some folders, by name."""
+    return {name: each.version for name, each in distributions_in(root, folders).items()}
 
 
 def mark_of(path: Path) -> str | None:
@@ -162,51 +156,28 @@ def mark_of(path: Path) -> str | None:
     return digest.hexdigest()[:32]
 
 
-def _versions(root: RootFileSystem, folders: Iterable[str]) -> dict[str, str]:
-    """Return the versions of the Python distributions in some folders, by name."""
-    return {name: each.version for name, each in distributions_in(root, folders).items()}
-
-
-def seen_by(image: Image, python: str) -> tuple[dict[str, str], str | None]:
-    """Return the distributions that a Python of an image imports, and why others may be there, where they may.
-
-    Raises BadInputError for what is not a Python.
-    """
-    try:
-        interpreter = read_python(image.root, python, image.environment)
-    except NoPythonError as error:
-        raise BadInputError(str(error), hint="an environment is made over a Python of the image") from error
-    return _versions(image.root, interpreter.folders), interpreter.doubt
-
-
 def faults_of(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[tuple[VenvFault, str]]:
     """Yield what stands against an environment over an image, which has these versions, worst first."""
-    name, torch = venv.path.name, has.get("torch")
-    python = venv.record.python if venv.record else venv.python
+    name, torch, record = venv.path.name, has.get("torch"), venv.record
+    python = record.python if record else venv.python
     if python is not None and has.get("python") not in (None, python):
         yield VenvFault.OTHER_PYTHON, f"{name} was made for Python {python}, and the image has Python {has['python']}"
-    own = [f"{one} {venv.packages[one]}" for one in sorted(OF_TORCH & venv.packages.keys())]
+    own = ", ".join(f"{one} {venv.packages[one]}" for one in sorted(OF_TORCH & venv.packages.keys()))
     if "torch" in venv.packages:
         instead = f"the image's torch {torch}" if torch else "any of the image"
-        yield VenvFault.OWN_TORCH, f"{name} carries {', '.join(own)}, which is imported instead of {instead}"
+        yield VenvFault.OWN_TORCH, f"{name} carries {own}, which is imported instead of {instead}"
     elif own:
-        yield (
-            VenvFault.OWN_PART,
-            f"{name} carries {', '.join(own)}; the index has that for CUDA, not for the image's torch",
-        )
-    if venv.record is None:
+        yield VenvFault.OWN_PART, f"{name} carries {own}; the index has that for CUDA, not for the image's torch"
+    if record is None:
         yield VenvFault.NOT_KNOWN, f"{name} does not say which image it was made for"
-        return
-    mark, here = mark_of(path), str(path.absolute())
-    if venv.record.torch != torch:
-        made, this = (f"torch {version}" if version else "no torch" for version in (venv.record.torch, torch))
+    elif record.torch != torch:
+        made, this = (f"torch {version}" if version else "no torch" for version in (record.torch, torch))
         yield VenvFault.OTHER_IMAGE, f"{name} was made for an image with {made}, and this one has {this}"
-    elif mark != venv.record.image_mark or (mark is None and venv.record.image != here):
-        made, this = (
-            f"{path} ({mark[:12] if mark else 'a folder'})"
-            for path, mark in ((venv.record.image, venv.record.image_mark), (here, mark))
-        )
-        yield VenvFault.OTHER_IMAGE, f"{name} was made for another image, {made}; this is {this}"
+    else:
+        made_for, this_one = (record.image, record.image_mark), (str(path.absolute()), mark_of(path))
+        if made_for[1] != this_one[1] or (this_one[1] is None and made_for != this_one):
+            made, this = (f"{image} ({mark[:12] if mark else 'a folder'})" for image, mark in (made_for, this_one))
+            yield VenvFault.OTHER_IMAGE, f"{name} was made for another image, {made}; this is {this}"
 
 
 def notes_of_venv(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[str]:
