@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import stat
 import tarfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -40,50 +39,37 @@ def keeping(
     Where the script did not come to its end, or the folder is gone, nothing changes.
     """
     names = ", ".join(layers)
-    before = _put(cache, key, names, folder, on_notice)
+    if (entry := cache.find(key)) is not None:
+        try:
+            if not cache.is_whole(entry):
+                raise tarfile.ReadError("it is damaged")
+            unpack_kept(entry.data, folder)
+            on_notice(f"{names}: compile cache kept, {size(entry.size_bytes)}")
+        except UNREADABLE as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            cache.remove(entry.key)
+            on_notice(f"{names}: its compile cache cannot be unpacked, so everything is compiled again: {error}")
+    before = _state(folder) if folder.exists() else {}
     try:
         yield
     finally:
         try:
-            if has_ended() and os.path.lexists(folder) and (after := digests(folder)) != before:
-                _keep(cache, key, layers, folder if after else None)
+            if has_ended() and os.path.lexists(folder) and (after := _state(folder)) != before:
+                if after:
+                    with cache.building() as scratch:
+                        pack_kept(folder, scratch / "data.tar")
+                        kept = tuple(f"{name} (compiled)" for name in layers)
+                        cache.store(key, scratch / "data.tar", layers=kept, seconds=0.0, replaces=True)
+                else:
+                    cache.remove(key.digest)
         except (OSError, FailedError) as error:  # the layer is what counts
             on_notice(f"the compile cache of {names} is not kept: {error}")
 
 
-def _put(
-    cache: LayerCache, key: CacheKey, names: str, folder: Path, on_notice: Callable[[str], None]
-) -> dict[str, str]:
-    """Unpack what was kept, if it is good; return its digests by name."""
-    entry = cache.find(key)
-    if entry is None:
-        return {}
-    try:
-        if not cache.is_whole(entry):
-            raise tarfile.ReadError("it is damaged")
-        unpack_kept(entry.data, folder)
-    except UNREADABLE as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        cache.remove(entry.key)
-        on_notice(f"{names}: its compile cache cannot be unpacked, so everything is compiled again: {error}")
-        return {}
-    on_notice(f"{names}: compile cache kept, {size(entry.size_bytes)}")
-    return digests(folder)
-
-
-def _keep(cache: LayerCache, key: CacheKey, layers: Sequence[str], folder: Path | None) -> None:
-    if folder is None:
-        cache.remove(key.digest)
-        return
-    names = tuple(f"{name} (compiled)" for name in layers)
-    with cache.building() as scratch:
-        pack_kept(folder, scratch / "data.tar")
-        cache.store(key, scratch / "data.tar", layers=names, seconds=0.0, replaces=True)
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """Return the digests of kept files by name. Raises OSError."""
-    return {name: hashlib.file_digest(file, "sha256").hexdigest() for name, file in kept_files(folder)}
+def _state(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of each kept file, by name. Raises OSError."""
+    seen = ((name, os.fstat(file.fileno())) for name, file in kept_files(folder))
+    return {name: (one.st_size, one.st_mtime_ns) for name, one in seen}
 
 
 def kept_files(folder: Path) -> Iterator[tuple[str, BufferedReader]]:
@@ -111,8 +97,7 @@ def pack_kept(folder: Path, target: Path) -> None:
     """Write kept files into one. Raises OSError."""
     with tarfile.open(target, "w") as archive:
         for name, file in kept_files(folder):
-            member = archive.gettarinfo(arcname=name, fileobj=file)
-            member.type, member.linkname = tarfile.REGTYPE, ""  # under a second name, too
+            member = tarfile.TarInfo(name)
             member.size = os.fstat(file.fileno()).st_size
             archive.addfile(member, file)
 
@@ -136,7 +121,3 @@ def unpack_kept(source: Path, folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as copy:
                 shutil.copyfileobj(content, copy)
-            if target.stat().st_size != member.size:
-                raise tarfile.ReadError("ends within a member")
-            with suppress(OSError, OverflowError):  # of a day that no file system knows
-                os.utime(target, (member.mtime, member.mtime))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from lumiimg import __version__
@@ -31,102 +31,79 @@ _NOT_READ = {
 the merge of /lib and /usr/lib."""
 
 
-class Component(NamedTuple):
-    """One thing that is in an image."""
-
-    kind: str
-    """`deb`, `pypi`, `source`."""
-    name: str
-    version: str
-    where: str = ""
-    sha256: str = ""
-
-
 def bill(contents: Inventory, sources: Iterable[LockedSource], identity: str) -> bytes:
     """Return the bill of materials of an image; `identity` is what its number is made of."""
-    root, system = contents.image.root, contents.os_release
-    packages, no_packages = _debian(root)
-    distributions, no_distributions = _python(contents)
-    found = sorted({*packages, *distributions, *_of_sources(sources)})
-    missing = [*no_packages, *_not_read(root), *no_distributions]
+    root, system, missing = contents.image.root, contents.os_release, list[str]()
+    found = [*_of_dpkg(root, missing)]
+    missing += (f"packages of {tool} are not listed" for tool in _NOT_READ if _has_database(root, tool))
+    found += _of_python(contents, missing)
+    found += (_component("generic", one.name, one.version, one.location, one.sha256) for one in sources)
+    by_text = {(one["purl"], str(one)): one for one in found}
     metadata: dict[str, Any] = {
         "tools": {"components": [{"type": "application", "name": "lumiimg", "version": __version__}]}
     }
     if missing:
         metadata["properties"] = [{"name": INCOMPLETE, "value": what} for what in missing]
+    operating_system = {
+        "type": "operating-system",
+        "name": system.get("ID", "unknown"),
+        "version": system.get("VERSION_ID", ""),
+    }
     document: dict[str, Any] = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'lumiimg:sbom:{identity}')}",
         "version": 1,
         "metadata": metadata,
-        "components": [
-            {
-                "type": "operating-system",
-                "name": system.get("ID", "unknown"),
-                "version": system.get("VERSION_ID", ""),
-            },
-            *map(_component, found),
-        ],
+        "components": [operating_system, *(by_text[one] for one in sorted(by_text))],
     }
     return json.dumps(document, indent=1, sort_keys=True).encode()
 
 
-def _component(one: Component) -> dict[str, Any]:
-    purl = {
-        "deb": f"pkg:deb/{quote(one.name)}@{quote(one.version)}",
-        "pypi": f"pkg:pypi/{quote(one.name)}@{quote(one.version)}",
-        "source": f"pkg:generic/{quote(one.name)}?download_url={quote(one.where, safe='')}",
-    }[one.kind]
-    document: dict[str, Any] = {"type": "library", "name": one.name, "version": one.version, "purl": purl}
-    if one.where:
-        document["properties"] = [{"name": "lumiimg:where", "value": one.where}]
-    if one.sha256:
-        document["hashes"] = [{"alg": "SHA-256", "content": one.sha256}]
+def _component(kind: str, name: str, version: str, where: str = "", sha256: str | None = None) -> dict[str, Any]:
+    """Return one thing that is in an image; `kind` as in a package URL (https://github.com/package-url/purl-spec)."""
+    of_source = f"?download_url={quote(where, safe='')}"
+    purl = f"pkg:{kind}/{quote(name)}{of_source if kind == 'generic' else f'@{quote(version)}'}"
+    document: dict[str, Any] = {"type": "library", "name": name, "version": version, "purl": purl}
+    if where:
+        document["properties"] = [{"name": "lumiimg:where", "value": where}]
+    if sha256:
+        document["hashes"] = [{"alg": "SHA-256", "content": sha256}]
     return document
 
 
-def _debian(root: RootFileSystem) -> tuple[list[Component], list[str]]:
-    """Return installed packages, and what is missing."""
+def _of_dpkg(root: RootFileSystem, missing: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield installed packages; say what is missing."""
     try:
-        return [Component("deb", *package) for package in packages_of_dpkg(root)], []
+        yield from (_component("deb", *package) for package in packages_of_dpkg(root))
     except OSError:
-        return [], []
+        return
     except ImageError:  # larger than any, or damaged
-        return [], ["packages of dpkg are not listed: its status file cannot be read"]
+        missing.append("packages of dpkg are not listed: its status file cannot be read")
 
 
-def _not_read(root: RootFileSystem) -> list[str]:
-    """Return whose packages are in the image, and not in the bill: of tools whose databases are not read."""
-    return [
-        f"packages of {tool} are not listed"
-        for tool, folders in _NOT_READ.items()
-        if any(_has_files(root, folder) for folder in folders)
-    ]
+def _has_database(root: RootFileSystem, tool: str) -> bool:
+    """Whether a tool has more in a folder than `.rpm.lock`, which is left by an rpm that was only asked something."""
+    for folder in _NOT_READ[tool]:
+        try:
+            if any(not entry.name.startswith(".") for entry in root.list_dir(folder)):
+                return True
+        except OSError:
+            continue
+        except ImageError:
+            return True  # damaged: nobody can tell
+    return False
 
 
-def _has_files(root: RootFileSystem, folder: str) -> bool:
-    """Whether there is more in a folder than `.rpm.lock`, which is left by an rpm that was only asked something."""
+def _of_python(contents: Inventory, missing: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield Python distributions; say what is missing."""
     try:
-        return any(not entry.name.startswith(".") for entry in root.list_dir(folder))
-    except OSError:
-        return False
-    except ImageError:
-        return True  # damaged: nobody can tell
-
-
-def _python(contents: Inventory) -> tuple[list[Component], list[str]]:
-    """Return Python distributions, and what is missing."""
-    try:
-        found = [one for distributions in contents.distributions.values() for one in distributions.values()]
-        is_whole, has_conda = contents.has_all_distributions, contents.has_conda
+        for distributions in contents.distributions.values():
+            yield from (_component("pypi", one.name, one.version, one.metadata) for one in distributions.values())
     except ImageError as error:
-        return [], [f"Python distributions are not listed: {error.what}"]
-    missing = [] if is_whole else ["too many Python distributions: not all are listed"]
-    missing += ["packages of conda are not listed, but for Python distributions"] if has_conda else []
-    return [Component("pypi", one.name, one.version, one.metadata) for one in found], missing
-
-
-def _of_sources(sources: Iterable[LockedSource]) -> Iterator[Component]:
-    for source in sources:
-        yield Component("source", source.name, source.version, source.location, source.sha256 or "")
+        missing.append(f"Python distributions are not listed: {error.what}")
+        return
+    if not contents.has_all_distributions:
+        missing.append("too many Python distributions: not all are listed")
+    if contents.has_conda:
+        missing.append("packages of conda are not listed, but for Python distributions")
