@@ -159,7 +159,7 @@ class _Wheels:
         dated = f", as of {', '.join(map(str, sorted(days | {until})))}" if until else ""
         self.sources.on_line(f"resolving the requirements of {names} for {python}{dated}")
         with _without_network(f"the catalogue does not have the wheels for {names}"):
-            found = resolve_wheels(wanted, python, self.sources, until=until, preferred=self.preferred)
+            found = resolve_wheels(wanted, python, self.sources, until=until, preferred=self.preferred).by_layer
         self.sources.on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
         wheels = {one.name: one for one in with_digests([*itertools.chain(*found.values())], self.sources)}
         return [replace(layer, wheels=tuple(wheels[one.name] for one in found[layer.name])) for layer in stack]

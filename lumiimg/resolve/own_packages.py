@@ -25,7 +25,7 @@ from lumiimg.resolve.python_project import (
     all_requirers,
     is_named,
     pins_by_project,
-    resolve_project,
+    resolve_wheels,
     version_of_pin,
     with_digests,
 )
@@ -76,8 +76,7 @@ def check_own_packages(own: OwnPackages, stack: Stack, base: Layer) -> Iterator[
             "would end the build of own-packages: name the image as --base, by its path or address"
         )
         yield RuleResult("layers", RuleOutcome.UNKNOWN, "the image's packages", "some of them", because, base.source)
-    everywhere = tuple(one for one in own.requirements if one.requirement.marker is None)
-    yield from _objections(replace(own, requirements=everywhere), _planned(stack))
+    yield from _objections(own, _planned(stack))
 
 
 def _planned(stack: Stack) -> _There:
@@ -111,9 +110,11 @@ def _with_triton(there: _There) -> _There:
 
 
 def _objections(own: OwnPackages, there: _There) -> Iterator[RuleResult]:
-    """Yield what stands against lines that count: uv names the first alone, and none where what is there is a file."""
+    """Yield what stands against lines without a marker, one by one: uv names the first alone."""
     for one in own.requirements:
         version, by = there.get(one.name, (None, ""))
+        if one.requirement.marker is not None:
+            continue
         if one.name not in there:
             if objection := _not_for_image(one.name, own, there):
                 because = f"{one.where} names {one.name}, which {'; '.join(objection)}"
@@ -152,20 +153,19 @@ def resolve_own(
     Raises RefusedError for what is CUDA's, or a layer's; FailedError for what cannot be had, or does not go together.
     """
     there = _resolved(below)
-    counting = tuple(one for one in own.requirements if target.meets(one.requirement.marker))
-    if objections := [one.because for one in _objections(replace(own, requirements=counting), there)]:
+    if objections := [one.because for one in _objections(own, there)]:
         raise RefusedError(_joined(objections), hint="change these lines: what is below stays as it is")
     named = {one.name for one in own.requirements}
     below = [replace(layer, without=tuple(name for name in layer.without if name not in named)) for layer in below]
     asked = (*own.texts, *beside)
     try:
-        found = resolve_project(below, target, sources, until=until, preferred=preferred or {}, requirements=asked)
+        found = resolve_wheels(below, target, sources, until=until, preferred=preferred or {}, requirements=asked)
     except NoSolutionError as error:
         error.hint = error.hint or _hint(error.what, own, there)
         raise
     _refuse_brought(own, there, found.requirers)
     # an extra of what is there is required by a layer below, to the resolver
-    wheels = tuple(wheel for several in found.of.values() for wheel in several if wheel.name not in there)
+    wheels = tuple(wheel for several in found.by_layer.values() for wheel in several if wheel.name not in there)
     wants_torch = (one for one in wheels if one.name in found.requirers.get("torch", ()))
     if compiled := [f"{one.name} {one.version}" for one in wants_torch if not one.file.endswith("-any.whl")]:
         sources.on_line(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,8 @@ ROCM_TRITONS = ("pytorch-triton-rocm", "triton-rocm")
 """What PyTorch calls its triton for ROCm: up to 2.9, and from then on. Source: METADATA of torch at its own index."""
 THIS_IMAGE = "this-image"
 """What uv calls the project, whose requirements are the layers and the user's own."""
+_HERE = "here"
+"""The index, a folder, of what no server is asked for."""
 _SHOWN = 8
 _UV = "uv"
 """In the cache: what uv keeps."""
@@ -93,7 +96,7 @@ class LayerRequirements:
 class ResolvedWheels:
     """What an image gets."""
 
-    of: Mapping[str, tuple[LockedSource, ...]]
+    by_layer: Mapping[str, tuple[LockedSource, ...]]
     """The wheels of each layer, by its name: its own, and those that it is the first to require. Under OWN_PACKAGES are
     those that the user's requirements bring beside them. One whose index gives no digest has none yet."""
     requirers: Mapping[str, frozenset[str]]
@@ -107,65 +110,53 @@ def resolve_wheels(
     *,
     until: dt.date | None,
     preferred: Mapping[str, str],
-) -> Mapping[str, tuple[LockedSource, ...]]:
-    """Return the wheels of each layer. Raises as `resolve_project`, and CudaError where CUDA comes in."""
-    found = resolve_project(layers, target, sources, until=until, preferred=preferred)
-    refuse_cuda(found.requirers)
-    return found.of
-
-
-def resolve_project(
-    layers: Sequence[LayerRequirements],
-    target: PythonTarget,
-    sources: Sources,
-    *,
-    until: dt.date | None,
-    preferred: Mapping[str, str],
     requirements: Sequence[str] = (),
 ) -> ResolvedWheels:
-    """Return the wheels that layers, and a user's `requirements`, bring.
+    """Return the wheels that layers, and a user's `requirements` over them, bring.
 
     Nothing is taken that was uploaded after the end of the day `until`, but for what is pinned; `preferred` are
     versions to keep where they still fit. Layers of an earlier day come first, as of that day: what they get then stays
     where it goes together with the layers of later days, so that a new layer does not bring an old one what it never
     met.
 
-    Raises FailedError for what cannot be had, NoSolutionError for what does not go together.
+    Raises FailedError for what cannot be had, NoSolutionError for what does not go together, CudaError where CUDA comes
+    in by the layers alone.
     """
-    general = general_index(sources.mirrors)
+    general, cache = general_index(sources.mirrors), sources.cache / _UV
     require_tls_or_digest(general)
     indexes = {
         name: _index_of(name, layer.indexes or (general,), sources.web)
         for layer in layers
         for name in pins_by_project(layer.pins)
     }
-    project = _Project(layers, indexes, requirements, general, offline=sources.web.offline)
+    project = _Project(layers, indexes, requirements, target, cache, general, offline=sources.web.offline)
     for day in sorted({layer.date for layer in layers if layer.date and until and layer.date < until}):
         of_day = [layer if layer.date and layer.date <= day else layer.as_installed for layer in layers]
         then = replace(project, layers=of_day, requirements=())
-        preferred = {**preferred, **then.versions_as_of(day, target, sources.cache, preferred)}
+        with scratch_folder(sources.cache) as folder, suppress(NoTimesError, NoSolutionError):
+            preferred = {**preferred, **then.resolve(folder, day, preferred).versions}
     with scratch_folder(sources.cache) as folder:
         try:
             try:
-                found = project.resolve(folder, target, sources.cache, until, preferred)
+                found = project.resolve(folder, until, preferred)
             except NoTimesError:
                 sources.on_line(f"the index gives no upload times, so the date {until} has no effect")
                 until = None
-                found = project.resolve(folder, target, sources.cache, until, preferred)
+                found = project.resolve(folder, until, preferred)
         except NoSolutionError as error:
             if until and error.is_by_date:
                 error.hint = f"uploads after {until} are excluded: use another date with --exclude-newer"
             elif not requirements:
-                pins = [(layer.name, pin) for layer in layers for pin in layer.pins]
-                named = [
-                    f"the layer {layer} pins {pin}" for layer, pin in pins if is_named(pin.split("=")[0], error.what)
-                ]
+                pins = [f"the layer {layer.name} pins {pin}" for layer in layers for pin in layer.pins]
+                named = [pin for pin in pins if is_named(pin.split()[-1].split("=")[0], error.what)]
                 error.hint = "; ".join([*named[:_SHOWN], "ask for another release"])
             raise
-        packages = compile_wheels(folder, target, sources.cache / _UV, found.versions)
+        packages = compile_wheels(folder, target, cache, found.versions)
+    if not requirements:
+        refuse_cuda(found.requirers)
     for line in found.warnings:
         sources.on_line(line)
-    wheels = [_wheel(one, target) for one in packages if one.wheels]
+    wheels = [_wheel(one, target) for one in packages if one.name not in project.here]
     if (plain := [one.location for one in wheels if one.location.startswith("http:")]) and not project.is_plain:
         raise FailedError(f"its index, with TLS, links to a wheel without: {plain[0][:200]}, which is not followed")
     return ResolvedWheels(_by_layer(layers, wheels, found.requirers), found.requirers)
@@ -251,6 +242,8 @@ class _Project:
     """Of each project that is pinned, its index."""
     requirements: Sequence[str]
     """The user's own."""
+    target: PythonTarget
+    cache: Path
     general: str
     offline: bool
 
@@ -265,52 +258,45 @@ class _Project:
         return {name: pin for layer in self.layers for name, pin in pins_by_project(layer.pins).items()}
 
     @cached_property
-    def there(self) -> dict[str, str]:
-        """The versions of what needs no wheel, by project: it is in the image in another way.
+    def here(self) -> dict[str, str]:
+        """The versions of what no index is asked for, by project: the layers, and what is in the image otherwise.
 
-        The distribution `triton` is one: ROCm's has another name, and what requires `triton` means the module. The
-        layers write a distribution of that name beside it (python.sh), in a version that no index has.
+        The distribution `triton` is there, too: ROCm's has another name, and what requires `triton` means the module.
+        The layers write a distribution of that name beside it (python.sh), in a version that no index has.
         """
-        found = {
-            str(canonicalize_name(name)): version
-            for layer in self.layers
-            for name, version in (layer.has or {}).items()
-            if is_version(version)
-        }
+        versions = [(name, version) for layer in self.layers for name, version in (layer.has or {}).items()]
+        found = {str(canonicalize_name(name)): version for name, version in versions if is_version(version)}
         for name in ROCM_TRITONS:
             if name in self.pins:
                 found[TRITON] = _stand_in_version(version_of_pin(self.pins[name]))
             elif name in found:
                 found.setdefault(TRITON, _stand_in_version(found[name]))
-        return {name: version for name, version in found.items() if name not in self.pins}
+        layers = {one.project: one.version if is_version(one.version) else "0" for one in self.layers}
+        return {name: version for name, version in found.items() if name not in self.pins} | layers
 
-    def resolve(
-        self, folder: Path, target: PythonTarget, cache: Path, until: dt.date | None, preferred: Mapping[str, str]
-    ) -> ResolvedVersions:
+    def resolve(self, folder: Path, until: dt.date | None, preferred: Mapping[str, str]) -> ResolvedVersions:
         """Return what goes together, in a folder that has the project then. Raises as `compile_versions`."""
         from lumiimg.fetch.logins import with_login
 
-        wheels = {
-            one.project: _write_wheel(
-                folder, one.project, one.version if is_version(one.version) else "0", (*one.pins, *one.requires)
-            )
-            for one in self.layers
-        }
-        wheels |= {name: _write_wheel(folder, name, version) for name, version in self.there.items()}
-        pins, urls = self.pins, list(dict.fromkeys(self.indexes.values()))
-        wanted = [*wheels, *pins.values(), *self.requirements]
-        sources = {name: {"path": wheel} for name, wheel in wheels.items()}
-        sources |= {name: {"index": f"i{urls.index(self.indexes[name])}"} for name in pins}
+        (folder / _HERE).mkdir(exist_ok=True)
+        required = {one.project: (*one.pins, *one.requires) for one in self.layers}
+        for name, version in self.here.items():
+            _write_wheel(folder / _HERE, name, version, required.get(name, ()))
+        urls = list(dict.fromkeys(self.indexes.values()))
+        here = (f"{name}=={version}" for name, version in self.here.items())
+        wanted = [*here, *self.pins.values(), *self.requirements]
+        sources = {name: f"i{urls.index(self.indexes[name])}" for name in self.pins} | dict.fromkeys(self.here, _HERE)
+        indexes: list[dict[str, Any]] = [{"name": _HERE, "url": _HERE, "format": "flat", "explicit": True}]
+        indexes += ({"name": f"i{at}", "url": with_login(url), "explicit": True} for at, url in enumerate(urls))
         uv = {
             "workspace": {"members": []},  # of its own: uv would look for one in the folders above, up to the home
-            "sources": sources,
-            "index": [{"name": f"i{at}", "url": with_login(url), "explicit": True} for at, url in enumerate(urls)],
+            "sources": {name: {"index": index} for name, index in sources.items()},
+            "index": indexes,
         }
         project = {"name": THIS_IMAGE, "version": "0", "requires-python": ">=3.8", "dependencies": wanted}
         kept = (f"{name}=={version}\n" for name, version in preferred.items() if name not in sources)
         without = {str(canonicalize_name(name)) for layer in self.layers for name in layer.without}
-        there = {*pins, *self.there}
-        if "torch" in there and TRITON not in there:
+        if "torch" in sources and TRITON not in sources:
             without.add(TRITON)  # whichever the image has: PyPI's is CUDA's, and would lie over its files
         settings: dict[str, Any] = {
             "no-build": True,
@@ -320,24 +306,14 @@ class _Project:
         }
         if until is not None:
             settings["exclude-newer"] = f"{until.isoformat()}T23:59:59Z"
-            settings["exclude-newer-package"] = dict.fromkeys(pins, False)
+            settings["exclude-newer-package"] = dict.fromkeys(sources, False)
         for file, text in (
             ("pyproject.toml", tomli_w.dumps({"project": project, "tool": {"uv": uv}})),
             ("uv.toml", tomli_w.dumps(settings)),
             ("held.txt", "".join(kept)),
         ):
             (folder / file).write_text(text, encoding="utf-8")
-        return compile_versions(folder, target, cache / _UV)
-
-    def versions_as_of(
-        self, day: dt.date, target: PythonTarget, cache: Path, preferred: Mapping[str, str]
-    ) -> Mapping[str, str]:
-        """Return the versions that it gets as of a day; none where its parts did not go together then."""
-        with scratch_folder(cache) as folder:
-            try:
-                return self.resolve(folder, target, cache, day, preferred).versions
-            except (NoTimesError, NoSolutionError):
-                return {}
+        return compile_versions(folder, self.target, self.cache)
 
 
 def _stand_in_version(triton: str) -> str:
@@ -345,8 +321,8 @@ def _stand_in_version(triton: str) -> str:
     return f"{Version(triton).public}+rocm"
 
 
-def _write_wheel(folder: Path, name: str, version: str, requires: Sequence[str] = ()) -> str:
-    """Write a wheel that holds nothing but what it says of itself; return its file name."""
+def _write_wheel(folder: Path, name: str, version: str, requires: Sequence[str]) -> None:
+    """Write a wheel that holds nothing but what it says of itself."""
     stem = f"{name.replace('-', '_')}-{version}"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     lines += [f"Requires-Dist: {requirement}" for requirement in requires]
@@ -355,7 +331,6 @@ def _write_wheel(folder: Path, name: str, version: str, requires: Sequence[str] 
         archive.writestr(f"{stem}.dist-info/METADATA", "\n".join([*lines, ""]))
         archive.writestr(f"{stem}.dist-info/WHEEL", about)
         archive.writestr(f"{stem}.dist-info/RECORD", "")
-    return f"{stem}-py3-none-any.whl"
 
 
 def _wheel(package: LockedPackage, target: PythonTarget) -> LockedSource:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
@@ -59,23 +58,6 @@ class PythonTarget:
     def full_version(self) -> str:
         """With a patch release: see `_PATCH`."""
         return f"{self.python}.{_PATCH}"
-
-    def meets(self, marker: Marker | None) -> bool:
-        """Whether a marker (PEP 508) holds there; one that cannot be evaluated does not."""
-        environment = {
-            "python_version": self.python,
-            "python_full_version": self.full_version,
-            "implementation_name": "cpython",
-            "platform_python_implementation": "CPython",
-            "os_name": "posix",
-            "sys_platform": "linux",
-            "platform_system": "Linux",
-            "platform_machine": self.machine,
-        }
-        try:
-            return marker is None or marker.evaluate(environment)
-        except (UndefinedComparison, UndefinedEnvironmentName, ValueError):
-            return False
 
     @property
     def platform(self) -> str:

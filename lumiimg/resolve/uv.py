@@ -44,7 +44,6 @@ _FRAME = re.compile(r"^\s*(?:error:|cause:|\u00d7|╰─▶|├─▶|│)\s*")
 _WARNING = re.compile(
     r"^warning: (`.{1,200}` is yanked .{0,400}|.{1,400} does not have an extra .{1,200})$", re.MULTILINE
 )
-_PLACE = re.compile(r" @ file://[^` ]*")
 
 
 class LockedWheel(Struct, frozen=True):
@@ -62,7 +61,6 @@ class LockedPackage(Struct, frozen=True):
     name: str
     version: str = ""
     wheels: tuple[LockedWheel, ...] = ()
-    """Of an index; none where it is a file of this machine."""
 
 
 class _PackageLock(Struct, frozen=True):
@@ -117,7 +115,7 @@ def compile_versions(folder: Path, target: PythonTarget, cache: Path) -> Resolve
     output = _run(folder, target, cache, "--annotation-style", "line", "--output-file", "held.txt")
     noted = read_text(folder / "held.txt", _MOST_BYTES)
     pinned = (line.partition("#")[0].strip().partition("==") for line in noted.splitlines() if "==" in line)
-    warnings = (_PLACE.sub("", hidden(one_line(found[1]))) for found in _WARNING.finditer(output))
+    warnings = (hidden(one_line(found[1])) for found in _WARNING.finditer(output))
     return ResolvedVersions({name: version for name, _, version in pinned}, requirers_in(noted), tuple(warnings))
 
 
@@ -135,8 +133,7 @@ def requirers_in(noted: str) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for line in noted.splitlines():
         what, _, via = line.partition("# via ")
-        what = what.strip().rpartition("/")[2]
-        name = what.split("-")[0] if what.endswith(".whl") else re.split(r"[=\[ ;]", what)[0]
+        name = re.split(r"[=\[ ;]", what.strip())[0]
         if name:
             by = (canonicalize_name(one.split()[0]) for one in via.split(", ") if one)
             found[canonicalize_name(name)] = frozenset(by)

@@ -201,7 +201,7 @@ def test_the_lock_that_comes_of_an_index_with_a_login_has_none(tls: Server, home
     sources = sources_at(f"{tls.url}/simple", tmp_path)
     layer = LayerRequirements("a", "1", pins=("egg==1.0",), indexes=(f"{tls.url}/whl",))
     found = resolve_wheels([layer], PythonTarget((3, 12), (2, 39)), sources, until=None, preferred={})
-    assert [wheel.location for wheel in found["a"]] == [f"{tls.url}/{file}"]
+    assert [wheel.location for wheel in found.by_layer["a"]] == [f"{tls.url}/{file}"]
 
 
 @pytest.mark.threat

@@ -104,7 +104,7 @@ def chosen(
     ]
     sources = sources_at(f"{world.url}/pypi/simple", tmp_path, (lines if lines is not None else []).append)
     found = resolve_wheels(wants, UBUNTU, sources, until=until, preferred=held or {})
-    return {layer: {wheel.name: wheel.version for wheel in wheels} for layer, wheels in found.items()}
+    return {layer: {wheel.name: wheel.version for wheel in wheels} for layer, wheels in found.by_layer.items()}
 
 
 def refusal(world: World, tmp_path: Path, *layers: Mapping[str, Any], until: dt.date | None = None) -> str:
