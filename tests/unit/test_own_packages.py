@@ -250,7 +250,6 @@ def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
         words = [*(own(text) if text else ()), *(word for name in more for word in ("--add", name))]
         said = refused(world, folder, capsys, *words)
         assert [part for part in parts if part not in said] == [], said
-        assert "{" not in said
 
 
 def test_on_a_torch_whose_triton_is_not_known_that_of_the_index_is_refused(
