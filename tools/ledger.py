@@ -24,8 +24,9 @@ from lumiimg.engine.engine import find_engine
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import write_text
 from lumiimg.resolve.lock import layer_digest
-from lumiimg.resolve.lock_file import LockedBase
-from lumiimg.resolve.stack import overridden_sources
+from lumiimg.resolve.lock_file import LockedBase, request_of
+from lumiimg.resolve.make_lock import lock_layer
+from lumiimg.resolve.stack import for_gpu
 from tools.compatibility import HOME
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.releases import Release
+    from lumiimg.resolve.lock import LockedLayer
     from lumiimg.resolve.lock_file import LockedEntry, LockFile
 
 HEAD = "# How far each base and release was tried. Written by `make rehearse` and `python -m tools.ledger`, never by hand.\n"
@@ -130,21 +132,21 @@ def trial_of(entry: LockedEntry, plan: LockFile, image: Path) -> Trial:
     layer = open_catalogue(HOME).entry(entry.name)
     if entry.layer != layer_digest(layer):
         raise BadInputError("was changed since the image was built", hint="build it again; unchanged steps are kept")
-    packages = plan.python.packages if plan.python else ()
-    pins = {f"{one.name}=={one.version}" for one in packages if one.tool.lumiimg.layer == entry.name}
+    pins = {f"{one.name}=={one.version}" for one in entry.locked_wheels}
     same = [one for one in layer.releases if one.version == entry.release and pins.issuperset(one.wheels)]
     if entry.release and not same:
         raise BadInputError("is not a release of the catalogue")
     release = same[0] if same else None
-    if others := overridden_sources(layer, release, entry.arguments):
-        raise BadInputError(f"was built from other sources, named by {' and '.join(others)}")
+    locked = lock_layer(for_gpu(layer, plan.gpu or None), release, request_of(plan))
+    if locked.others:
+        raise BadInputError(f"was built from other sources, named by {' and '.join(locked.others)}")
     return Trial(
         name=layer.name,
         release=entry.release,
         reach="built",
         content=content_of(layer, release, "built"),
         date=dt.datetime.fromtimestamp(image.stat().st_mtime, tz=dt.UTC).date(),
-        how="; ".join(_how(entry, layer, own_values(layer, release), len(pins), plan.request.sources)),
+        how="; ".join(_how(entry, locked, own_values(layer, release), plan)),
     )
 
 
@@ -152,19 +154,19 @@ def _title(entry: LockedEntry) -> str:
     return f"{entry.name} {entry.release}".rstrip()
 
 
-def _how(
-    entry: LockedEntry, layer: Layer, usual: Mapping[str, str], wheels: int, given: Mapping[str, str]
-) -> Iterator[str]:
+def _how(entry: LockedEntry, locked: LockedLayer, usual: Mapping[str, str], plan: LockFile) -> Iterator[str]:
+    given = plan.request.sources
     yield f"lumiimg {__version__} with {find_engine(os.environ).name}"
     if isinstance(entry, LockedBase):
         yield f"from {entry.agent} {entry.origin}"
-    if wheels:
-        yield f"{wheels} wheels"
-    if changed := [f"{name}={value}" for name, value in entry.arguments.items() if value != usual.get(name)]:
+    if entry.wheels:
+        yield f"{len(entry.wheels)} wheels"
+    if changed := [f"{name}={value}" for name, value in locked.arguments.items() if value != usual.get(name)]:
         yield ", ".join(changed)
-    if names := [source.name for source in layer.sources if source.name in given]:
+    if names := [source.name for source in locked.sources if source.name in given]:
         yield f"given by hand: {', '.join(names)}"
-    if names := [name for name in entry.first_download if name not in given]:
+    fetched = [source.name for source in locked.sources if source.location in plan.first_download]
+    if names := [name for name in fetched if name not in given]:
         yield f"fetched, without a published digest: {', '.join(names)}"
 
 

@@ -16,7 +16,6 @@ from lumiimg.build.places import refuse_folder, refuse_output
 from lumiimg.build.progress import Progress
 from lumiimg.build.provenance import PLAN, carried_files
 from lumiimg.catalog.settings import read_settings
-from lumiimg.catalog.sites import find_site
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
 from lumiimg.definition.writer import write_chain
@@ -57,8 +56,7 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
             way, because = choose_way(machine, arguments.strategy)
             if not arguments.quiet:
                 show(start_document(lock, machine.engine, output_of(arguments), f"{way}: {because}"), stderr=True)
-        site, node = lock.request.site, _node(arguments, lock, progress)
-        chain = write_chain(lock, find_site(site, os.environ).arch if site else None)
+        node, chain = _node(arguments, lock, progress), write_chain(lock)
         if arguments.why:
             found = why_rebuilt(steps_to(arguments.why, chain, machine), chain, machine, LayerCache(cache))
             return Output.of(arguments).deliver(why_document(found), "why", found, found.exit_code)
@@ -103,11 +101,10 @@ def _base_digest(arguments: argparse.Namespace) -> BaseDigest:
 
 
 def _node(arguments: argparse.Namespace, lock: Lock, progress: Progress) -> Snapshot | None:
-    """Return the node that the image is for. Raises BadInputError."""
-    host = lock.request.host
-    if arguments.locked and host is not None and not host.is_file():
-        progress.notice(f"{host}, which the lock names, is not here: the image gets no bind manifest")
-        return None
+    """Return the node that the image is for; a lock, which may be a stranger's, names none. Raises BadInputError."""
+    host = arguments.host if arguments.locked else lock.request.host
+    if host is None and lock.request.host is not None:
+        progress.notice(f"the image gets no bind manifest of {lock.request.host}, which the lock names (--host FILE)")
     return read_snapshot(host) if host else None
 
 

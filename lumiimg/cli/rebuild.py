@@ -14,7 +14,6 @@ from lumiimg.build.provenance import PLAN, carried_files
 from lumiimg.build.rebuild import read_carried, refuse_files, with_base
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.settings import read_settings
-from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.build import check_result
 from lumiimg.cli.image_build import progress_of, report_built
 from lumiimg.cli.locked import note_what_is_from_elsewhere
@@ -42,8 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
     cache, sources = read_settings(os.environ).cache, open_sources(arguments)
     with scratch_folder(cache / "work") as scratch, progress_of(arguments) as progress:
         lock = _read_lock(arguments, scratch / "layers", cache, sources, progress.notice)
-        site = find_site(lock.site, os.environ) if lock.site in site_names(os.environ) else None
-        chain = write_chain(lock, site.arch if site else None)
+        chain = write_chain(lock)
         machine = host_for_builds(os.environ, lock.bootstrap.agent)
         way, because = choose_way(machine, arguments.strategy)
         if not arguments.quiet:

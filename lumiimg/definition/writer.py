@@ -52,10 +52,8 @@ class BuildPlan:
     """The chain, in order."""
 
 
-def write_chain(lock: Lock, gpu: str | None = None) -> tuple[Definition, ...]:
+def write_chain(lock: Lock) -> tuple[Definition, ...]:
     """Return one definition a layer; each but the first starts from the image of the one before.
-
-    `gpu` is that of the site, which wheels are to have code for.
 
     Raises DefinitionError for a script or a value that a definition file cannot carry.
     """
@@ -74,7 +72,7 @@ def write_chain(lock: Lock, gpu: str | None = None) -> tuple[Definition, ...]:
                 origin=_local_origin(lock) if parent is None else None,
                 needs=tuple(f"{one + 1:02}-{lock.stack[one].layer.name}" for one in sorted(_needs(lock.stack, index))),
                 gpus=gpus_of(layer.arguments),
-                gpu_of_wheels=gpu if any(not wheel.file.endswith(_PURE) for wheel in layer.wheels) else None,
+                gpu_of_wheels=lock.gpu if any(not wheel.file.endswith(_PURE) for wheel in layer.wheels) else None,
             )
         )
     return tuple(chain)

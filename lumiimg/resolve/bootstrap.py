@@ -48,55 +48,41 @@ class LockedBootstrap:
         return self.image is not None and parse_reference(self.origin, Mirrors({})).registry != self.image.registry
 
 
-def choose_bootstrap(
-    base: Layer, mirrors: Mirrors, path: str | None, locked: Bootstrap | None = None
-) -> LockedBootstrap:
-    """Return the first bootstrap of the base that this machine can use; of a lock, the one that was `locked`.
+def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedBootstrap:
+    """Return the first bootstrap of the base that this machine can use.
 
     Raises MissingHereError, which says what each one lacks.
     """
     lacking: list[str] = []
     for one in base.bootstraps:
-        if locked is not None and (one.agent, one.origin) != (locked.agent, locked.origin):
-            continue
         found = _bootstrap_here(one, base, mirrors, path)
         if isinstance(found, LockedBootstrap):
-            because = "; ".join([*lacking, f"so {found.because}"]) if lacking else found.because
-            return replace(found, because="by the lock" if locked else because)
+            return replace(found, because="; ".join([*lacking, f"so {found.because}"])) if lacking else found
         lacking.append(found)
     raise MissingHereError(f"{base.name} is not available here ({'; '.join(lacking)})")
 
 
 def _bootstrap_here(one: Bootstrap, base: Layer, mirrors: Mirrors, path: str | None) -> LockedBootstrap | str:
     """Return a bootstrap as this machine can use it; else what it lacks."""
-    if one.agent == "debootstrap":
-        mirror = _debootstrap_mirror(one, mirrors)
-        if debootstrap_at(path) is None:
-            return "debootstrap: the program is not on PATH"
-        if mirror is None:
-            return f"debootstrap: no mirror is known (--mirror {one.mirror}=URL)"
-        url, where = mirror
-        return LockedBootstrap(one.agent, one.origin, url, base.include, f"debootstrap is here, the mirror is {where}")
-    if one.agent == "docker":
+    if one.agent in {"docker", "oras"}:
         image = parse_reference(one.origin, mirrors)
+        if one.agent == "oras":
+            return LockedBootstrap(one.agent, one.origin, None, (), "a SIF from a registry", image)
         # The packages come by apt then; a mirror, where one is named, is for them.
         mirror_url = mirrors.named(one.mirror) if one.mirror else None
         return LockedBootstrap(one.agent, one.origin, mirror_url, base.include, "from a registry", image)
-    if one.agent == "oras":
-        image = parse_reference(one.origin, mirrors)
-        return LockedBootstrap(one.agent, one.origin, None, (), "a SIF from a registry", image)
-    if not base.is_foreign and not Path(one.origin).is_file():
-        return f"{one.origin} is not on this machine"
-    return LockedBootstrap(one.agent, one.origin, None, (), "an image of yours")
-
-
-def _debootstrap_mirror(bootstrap: Bootstrap, mirrors: Mirrors) -> tuple[str, str] | None:
-    name = bootstrap.mirror or "debian"
+    if one.agent != "debootstrap":
+        if not base.is_foreign and not Path(one.origin).is_file():
+            return f"{one.origin} is not on this machine"
+        return LockedBootstrap(one.agent, one.origin, None, (), "an image of yours")
+    if debootstrap_at(path) is None:
+        return "debootstrap: the program is not on PATH"
+    name = one.mirror or "debian"
     named = mirrors.named(name)
-    if named is not None:
-        return named, "your setting"
-    found = apt_mirror(name)
-    return None if found is None else (found, "from this machine's apt sources")
+    if (url := named or apt_mirror(name)) is None:
+        return f"debootstrap: no mirror is known (--mirror {one.mirror}=URL)"
+    where = "your setting" if named else "from this machine's apt sources"
+    return LockedBootstrap(one.agent, one.origin, url, base.include, f"debootstrap is here, the mirror is {where}")
 
 
 def debootstrap_at(path: str | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +19,6 @@ from lumiimg.resolve.base_digest import digest_of_file, known_digest, note_diges
 from lumiimg.resolve.context import NO_PREFERENCES, Preferences
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels, with_digests
-from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -56,20 +55,8 @@ def complete_lock(
     bootstrap = lock.bootstrap if base == "open" else _with_base_digest(lock, sources, base, preferred.before)
     if bootstrap.image is not None:
         bootstrap.image.require_tls_or_digest()
-    kept = [*_as_before(lock, preferred.before)]
-    with _as_held(preferred.before):
-        sources.store.sources(kept, sources.on_line)
-    known = {source.location: source.sha256 for source in kept if source.sha256}
-    unknown = {source.location for layer in lock.stack for source in layer.sources if not source.sha256}
-    with _without_network("its sha256 is not in the catalogue", "; or name the file: --source NAME=FILE"):
-        known |= sources.store.digests(sorted(unknown - known.keys()), sources.on_line)
-    stack = [_with_known(layer, known) for layer in lock.stack]
-    if not lock.resolved:
-        wheels, below = _Wheels(lock, sources, preferred.wheels, until), stack[:-1] if lock.own else stack
-        if any(wants_python(layer) for layer in below):
-            below = wheels.of_layers(below)
-        stack = [*below, wheels.of_own(lock.own, below, stack[-1])] if lock.own else below
-    return replace(lock, bootstrap=bootstrap, base=stack[0], layers=tuple(stack[1:]), resolved=True)
+    lock = replace(lock, bootstrap=bootstrap)
+    return _with_wheels(_with_digests(lock, sources, preferred.before), sources, preferred.wheels, until)
 
 
 def _with_base_digest(lock: Lock, sources: Sources, base: BaseDigest, before: LockFile | None) -> LockedBootstrap:
@@ -95,17 +82,22 @@ def _with_base_digest(lock: Lock, sources: Sources, base: BaseDigest, before: Lo
     return replace(bootstrap, image=replace(image, digest=digest))
 
 
-def _as_before(lock: Lock, before: LockFile | None) -> Iterator[LockedSource]:
-    """Yield the sources that an earlier lock has the digests of, and nobody else."""
-    entries = {entry.name: entry for entry in before.stack} if before else {}
-    for layer in lock.stack:
-        entry = entries.get(layer.name)
-        if before is None or entry is None or not entry.is_of(layer):
-            continue
-        for source in layer.sources:
-            is_same = lock.request.sources.get(source.name) == before.request.sources.get(source.name)
-            if source.sha256 is None and is_same and (digest := entry.first_download.get(source.name)) is not None:
-                yield replace(source, sha256=digest)
+def _with_digests(lock: Lock, sources: Sources, before: LockFile | None) -> Lock:
+    """Return the lock with the digests that nobody has published: of the first download, which may be an earlier one.
+
+    A file that was replaced at its address since ends it.
+    """
+    unknown = {source.location: source for layer in lock.stack for source in layer.sources if not source.sha256}
+    known = {place: sha256 for place, sha256 in (before.first_download if before else {}).items() if place in unknown}
+    with _as_held(before):
+        sources.store.sources([replace(unknown[place], sha256=known[place]) for place in known], sources.on_line)
+    with _without_network("its sha256 is not in the catalogue", "; or name the file: --source NAME=FILE"):
+        known |= sources.store.digests(sorted(unknown.keys() - known.keys()), sources.on_line)
+    base, *layers = (
+        replace(layer, sources=tuple(replace(one, sha256=one.sha256 or known[one.location]) for one in layer.sources))
+        for layer in lock.stack
+    )
+    return replace(lock, base=base, layers=tuple(layers))
 
 
 @contextlib.contextmanager
@@ -132,95 +124,97 @@ def _without_network(unknown: str, otherwise: str = "") -> Iterator[None]:
         raise MissingHereError(f"{unknown}, and it {error.what}", where=error.where, hint=hint) from error
 
 
-def _with_known(layer: LockedLayer, known: Mapping[str, str]) -> LockedLayer:
-    """Return the layer with the digests that its sources had: one that was replaced at its address stops the build."""
-    kept = (s if s.sha256 else replace(s, sha256=known.get(s.location)) for s in layer.sources)
-    return replace(layer, sources=tuple(kept))
+# -- wheels --
 
 
-@dataclass(frozen=True, slots=True)
-class _Wheels:
-    """Which Python distributions a lock gets."""
-
-    lock: Lock
-    sources: Sources
-    preferred: Mapping[str, str]
-    until: dt.date | None
-
-    def of_layers(self, stack: Sequence[LockedLayer]) -> list[LockedLayer]:
-        """Return the layers with all Python distributions that the image gets."""
-        names = ", ".join(layer.name for layer in stack if wants_python(layer))
-        python = self._python(names.partition(",")[0])
-        wanted = [_requirements_of(layer, self.sources) for layer in stack]
-        if self.until is not None:  # one day for all
-            wanted = [replace(wants, date=None) for wants in wanted]
-        until = self.until or _newest_date(stack)
-        days = {wants.date for wants in wanted if wants.date}
-        dated = f", as of {', '.join(map(str, sorted(days | {until})))}" if until else ""
-        self.sources.on_line(f"resolving the requirements of {names} for {python}{dated}")
-        with _without_network(f"the catalogue does not have the wheels for {names}"):
-            found = resolve_wheels(wanted, python, self.sources, until=until, preferred=self.preferred).by_layer
-        self.sources.on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
-        wheels = {one.name: one for one in with_digests([*itertools.chain(*found.values())], self.sources)}
-        return [replace(layer, wheels=tuple(wheels[one.name] for one in found[layer.name])) for layer in stack]
-
-    def of_own(self, own: OwnPackages, below: Sequence[LockedLayer], layer: LockedLayer) -> LockedLayer:
-        """Return the layer of the user's own packages with what it brings to the layers below, which stay as they are.
-
-        Raises FailedError for what cannot be had or does not go together, MissingHereError without an index.
-        """
-        from lumiimg.resolve.own_packages import installed_layer, resolve_own
-
-        python = self._python(OWN_PACKAGES)
-        self.sources.on_line(f"resolving {own.summary} on top of the layers below, for {python}")
-        there = [installed_layer(one, is_base=at == 0) for at, one in enumerate(below)]
-        with _without_network("the catalogue does not have the wheels of your own packages"):
-            wheels = resolve_own(there, own, python, self.sources, until=self.until, preferred=self.preferred)
-        self.sources.on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {layer.name}")
-        return replace(layer, wheels=wheels)
-
-    def _python(self, layer: str) -> PythonTarget:
-        if self.lock.python is None:
-            raise FailedError(
-                f"no wheels can be chosen for {layer}: the Python of {self.lock.base.layer.name} is not known",
-                hint="read the base first: lumiimg adapt",
-            )
-        return self.lock.python
+def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], until: dt.date | None) -> Lock:
+    """Return the lock with all Python distributions that the image gets; those of the user's own come on top."""
+    if lock.resolved:
+        return lock
+    stack = list(lock.stack[:-1] if lock.own else lock.stack)
+    if wanting := [layer for layer in stack if wants_python(layer)]:
+        found = _of_layers(stack, _target(lock, wanting[0].name), sources, preferred, until)
+        stack = [replace(layer, wheels=found[layer.name]) for layer in stack]
+    if lock.own:
+        own = lock.layers[-1]
+        wheels = _of_own(lock.own, stack, _target(lock, own.name), sources, preferred, until)
+        sources.on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {own.name}")
+        stack.append(replace(own, wheels=wheels))
+    return replace(lock, base=stack[0], layers=tuple(stack[1:]), resolved=True)
 
 
-def _newest_date(stack: Sequence[LockedLayer]) -> dt.date | None:
-    """Return the day of the newest release that wants Python distributions: what was there then is what is taken.
-
-    Where no release says when it came out, it is the day on which the facts of the newest layer were looked at.
-    """
+def _of_layers(
+    stack: Sequence[LockedLayer],
+    python: PythonTarget,
+    sources: Sources,
+    preferred: Mapping[str, str],
+    until: dt.date | None,
+) -> dict[str, tuple[LockedSource, ...]]:
+    """Return the wheels that each layer brings."""
     wanting = [layer for layer in stack if wants_python(layer)]
-    dates = [layer.release.date for layer in wanting if layer.release and layer.release.date]
-    return max(dates or [layer.layer.date for layer in wanting], default=None)
+    names = ", ".join(layer.name for layer in wanting)
+    wanted = [_requirements_of(layer, sources) for layer in stack]
+    if until is None:
+        # what was there on the day of the newest release, or else on that on which the facts of a layer were looked at
+        dates = [layer.release.date for layer in wanting if layer.release and layer.release.date]
+        until = max(dates or [layer.layer.date for layer in wanting])
+    else:  # one day for all
+        wanted = [replace(wants, date=None) for wants in wanted]
+    days = sorted({until, *(wants.date for wants in wanted if wants.date)})
+    sources.on_line(f"resolving the requirements of {names} for {python}, as of {', '.join(map(str, days))}")
+    with _without_network(f"the catalogue does not have the wheels for {names}"):
+        found = resolve_wheels(wanted, python, sources, until=until, preferred=preferred).by_layer
+    sources.on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
+    wheels = {one.name: one for one in with_digests([*itertools.chain(*found.values())], sources)}
+    return {name: tuple(wheels[one.name] for one in several) for name, several in found.items()}
+
+
+def _of_own(
+    own: OwnPackages,
+    below: Sequence[LockedLayer],
+    python: PythonTarget,
+    sources: Sources,
+    preferred: Mapping[str, str],
+    until: dt.date | None,
+) -> tuple[LockedSource, ...]:
+    """Return what the user's own packages bring to the layers below, which stay as they are."""
+    from lumiimg.resolve.own_packages import installed_layer, resolve_own
+
+    sources.on_line(f"resolving {own.summary} on top of the layers below, for {python}")
+    there = [installed_layer(one, is_base=at == 0) for at, one in enumerate(below)]
+    with _without_network("the catalogue does not have the wheels of your own packages"):
+        return resolve_own(there, own, python, sources, until=until, preferred=preferred)
+
+
+def _target(lock: Lock, layer: str) -> PythonTarget:
+    """Return the Python of the image. Raises FailedError where it, or the C library, is not known."""
+    if (python := lock.python) is None:
+        raise FailedError(
+            f"no wheels can be chosen for {layer}: the Python of {lock.base.layer.name} is not known",
+            hint="read the base first: lumiimg adapt",
+        )
+    return python
 
 
 def _requirements_of(layer: LockedLayer, sources: Sources) -> LayerRequirements:
     """Return what a layer wants of Python; for its requirement files its archives are fetched."""
     release = layer.release
     without = tuple(canonicalize_name(name) for name in (release.without if release else ()))
-    requires = [expand(text, layer.arguments) for text in layer.layer.packages] if not _is_of_wheels(layer) else []
-    for source in layer.sources:
-        known = next((one for one in layer.layer.sources if one.name == source.name), None)
-        if known is not None and known.requirements and not _is_of_wheels(layer):
+    requires = list[str]()
+    if not layer.pins:  # else nothing of it is built
+        requires += (expand(text, layer.arguments) for text in layer.layer.packages)
+        files = {one.name: one.requirements for one in layer.layer.sources if one.requirements}
+        for source in (one for one in layer.sources if one.name in files):
             archive = sources.store.sources([source], sources.on_line)[source]
             where = f"the layer {layer.name}, {source.location}"
-            requires += read_requirements(archive, known.requirements, without, where)
+            requires += read_requirements(archive, files[source.name], without, where)
     return LayerRequirements(
         name=layer.name,
         version=release.version if release else "",
-        pins=release.wheels if release else (),
+        pins=layer.pins,
         indexes=tuple(sources.mirrors.rewrite(index) for index in release.indexes) if release else (),
         requires=tuple(requires),
         without=without,
         has=layer.versions,
         date=release.date if release and wants_python(layer) else None,
     )
-
-
-def _is_of_wheels(layer: LockedLayer) -> bool:
-    """Whether the release comes as wheels, so that nothing of it is built."""
-    return bool(layer.release and layer.release.wheels)

@@ -136,7 +136,7 @@ def preferences_of(before: LockFile, upgraded: Collection[str]) -> Preferences:
     Raises BadInputError for a name that the lock does not have.
     """
     layers = {entry.name: entry.release for entry in before.layer if entry.release}
-    wheels = {one.name: one.version for one in (before.python.packages if before.python else ())}
+    wheels = {wheel.name: wheel.version for entry in before.stack for wheel in entry.locked_wheels}
     for name in upgraded:
         if name not in {*layers, *wheels, "all"}:
             known = ", ".join(sorted({*layers, *wheels}))

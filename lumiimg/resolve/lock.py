@@ -7,13 +7,18 @@ import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import parse_wheel_filename
 
 from lumiimg import __version__
+from lumiimg.catalog.needs import version_of
 from lumiimg.catalog.releases import expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.files import open_regular
 from lumiimg.findings import Severity
+from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.rules import NO_MACHINE, RuleResult
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer, overridden_sources
 
@@ -24,7 +29,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.own_requirements import OwnPackages
-    from lumiimg.resolve.python_target import PythonTarget
     from lumiimg.resolve.request import Request
 
 MADE_HERE = "no digest is published; that of the first download holds from then on"
@@ -57,6 +61,18 @@ class LockedSource:
         return not self.location.startswith(("http://", "https://"))
 
 
+def locked_wheel(url: str, sha256: str | None) -> LockedSource:
+    """Return a wheel by its address, whose last part is the name of the file, with project and version (PEP 427, 503).
+
+    Raises ValueError for an address without such a name.
+    """
+    file = unquote(urlsplit(url).path).rpartition("/")[2]
+    name, version, _, _ = parse_wheel_filename(file)
+    if not STAGED_FILE.fullmatch(file):
+        raise ValueError(f"{file!r} is not a plain name of a file")
+    return LockedSource(name, "", file, sha256, url, version=str(version))
+
+
 @dataclass(frozen=True, slots=True)
 class LockedLayer(ReleasedLayer):
     """A layer with its arguments and sources settled."""
@@ -78,6 +94,11 @@ class LockedLayer(ReleasedLayer):
         """Versions of components that it brings, with arguments filled in."""
         found = {**self.layer.has, **(self.release.has if self.release else {})}
         return {name: expand(version, self.arguments) for name, version in found.items()}
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """The Python distributions that its release names, each in one version."""
+        return self.release.wheels if self.release else ()
 
     @property
     def set_environment(self) -> dict[str, str]:
@@ -104,8 +125,8 @@ class Lock:
     """Where it gets libfabric with the cxi provider from."""
     site: str | None = None
     """The machine that it is for; null: none was named."""
-    python: PythonTarget | None = None
-    """None where the base's Python, or its C library, is not known."""
+    gpu: str | None = None
+    """The GPU of that machine, which layers are compiled for where nobody names another; null where it is not known."""
     rules: tuple[RuleResult, ...] = ()
     """What the compatibility rules said."""
     resolved: bool = False
@@ -125,6 +146,15 @@ class Lock:
     def stack(self) -> tuple[LockedLayer, ...]:
         """Base first."""
         return (self.base, *self.layers)
+
+    @property
+    def python(self) -> PythonTarget | None:
+        """What wheels are chosen for; null where the base's Python, or its C library, is not known."""
+        versions = {name: version for layer in self.stack for name, version in layer.versions.items()}
+        python, glibc = (version_of(versions.get(name)) for name in ("python", "glibc"))
+        if python is None or glibc is None or min(len(python.release), len(glibc.release)) < 2:
+            return None
+        return PythonTarget((python.major, python.minor), (glibc.major, glibc.minor))
 
     @property
     def doubts(self) -> tuple[RuleResult, ...]:
@@ -148,8 +178,7 @@ class Lock:
 def wants_python(layer: LockedLayer) -> bool:
     """Whether a layer wants Python distributions of a package index."""
     own = layer.layer
-    is_of_wheels = layer.release is not None and bool(layer.release.wheels)
-    return is_of_wheels or bool(own.packages) or any(one.requirements for one in own.sources_of(layer.release))
+    return bool(layer.pins or own.packages) or any(one.requirements for one in own.sources_of(layer.release))
 
 
 def layer_digest(layer: Layer) -> str:

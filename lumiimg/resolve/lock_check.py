@@ -9,35 +9,37 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from msgspec import structs
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 
-from lumiimg.catalog.layers import Bootstrap, Layer
-from lumiimg.catalog.needs import version_of
+from lumiimg.catalog.layers import Layer
+from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.decode import LONG_FAULT
 from lumiimg.errors import BadInputError, LumiimgError, RefusedError, shortened
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import Mirrors, general_index, public_index, validated_url
-from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
+from lumiimg.gpu.cuda import is_of_cuda
+from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.image_base import LOCAL_AGENTS, foreign_layer
-from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, layer_digest, wants_python
+from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource, layer_digest, wants_python
 from lumiimg.resolve.lock_file import AGAIN, LockedBase, LockedEntry, LockFile, request_of
-from lumiimg.resolve.make_lock import check_used, lock_sources, split_digest
-from lumiimg.resolve.python_target import PythonTarget
+from lumiimg.resolve.make_lock import check_used, lock_layer, split_digest
 from lumiimg.resolve.request import name_of, wanted
-from lumiimg.resolve.stack import LONGEST, OWN_PACKAGES, is_gpu, values_of
+from lumiimg.resolve.stack import OWN_PACKAGES, for_gpu, is_gpu
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.releases import Release
+    from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.request import Request
 
 _SHOWN = 5
@@ -66,29 +68,32 @@ def lock_of(
 
 
 def _lock(document: LockFile, catalogues: Sequence[Catalogue], mirrors: Mirrors, search_path: str | None) -> Lock:
-    request, wheels = request_of(document), _wheels_of(document)
+    request = request_of(document)
     for name, given in request.sources.items():
         location, digest = split_digest(name, given)
         if not (digest and Path(location).is_absolute()):
-            _address(location, f"the source {name}")
-    base = _base(document.base, catalogues, request)
-    layers = []
+            _refuse_address(location, f"the source {name}")
+    base = _base_layer(document.base, catalogues)
+    released = [(base, _release(document.base, base))]
     for entry in document.layer:
-        layer = _found(entry, catalogues)
+        layer = for_gpu(_found(entry, catalogues), document.gpu or None)
         if entry.name == OWN_PACKAGES and request.own:
             layer = structs.replace(layer, packages=request.own.texts)
-        layers.append(_locked(entry, layer, request, wheels.pop(entry.name, ())))
-    if wheels:
-        raise BadInputError(f"Python packages are of {min(wheels)!r}, which is not among the layers")
-    check_used(request, [base.layer, *(one.layer for one in layers)], {one.name: one.release for one in layers})
+        released.append((layer, _release(entry, layer)))
+    check_used(request, released)
+    stack = [
+        replace(lock_layer(layer, release, request), wheels=entry.locked_wheels)
+        for entry, (layer, release) in zip(document.stack, released, strict=True)
+    ]
+    bottom, *layers = _with_first_downloads(stack, document)
     return Lock(
         request=request,
-        bootstrap=_bootstrap(document.base, base.layer, mirrors, search_path),
-        base=base,
+        bootstrap=_bootstrap(document.base, base, mirrors, search_path),
+        base=bottom,
         layers=tuple(layers),
         fabric=document.fabric,
         site=document.site or None,
-        python=_python_of(document),
+        gpu=document.gpu or None,
         rules=document.rule,
         resolved=True,
     )
@@ -115,49 +120,29 @@ def _found(entry: LockedEntry, catalogues: Sequence[Catalogue], *, is_base: bool
     )
 
 
-def _base(entry: LockedBase, catalogues: Sequence[Catalogue], request: Request) -> LockedLayer:
+def _base_layer(entry: LockedBase, catalogues: Sequence[Catalogue]) -> Layer:
     if entry.image is None:
-        layer = _found(entry, catalogues, is_base=True)
-    elif entry.agent not in {"docker", "oras"} and not (entry.agent in LOCAL_AGENTS and entry.origin.startswith("/")):
+        return _found(entry, catalogues, is_base=True)
+    if entry.agent not in {"docker", "oras"} and not (entry.agent in LOCAL_AGENTS and entry.origin.startswith("/")):
         raise BadInputError(f"key 'base.from' is not the whole path of an image: {shortened(entry.origin)!r}")
-    else:
-        layer = foreign_layer(entry.agent, entry.origin, entry.image.has, entry.image.provides)
-        layer = structs.replace(layer, name=entry.name)
-    if (entry.agent, entry.origin) not in {(one.agent, one.origin) for one in layer.bootstraps}:
-        raise BadInputError(f"key 'base.from' is not where the catalogue has {layer.name} from")
-    return _locked(entry, layer, request, ())
+    layer = foreign_layer(entry.agent, entry.origin, entry.image.has, entry.image.provides)
+    return structs.replace(layer, name=entry.name)
 
 
 def _bootstrap(entry: LockedBase, base: Layer, mirrors: Mirrors, search_path: str | None) -> LockedBootstrap:
-    bootstrap = choose_bootstrap(base, mirrors, search_path, locked=Bootstrap(entry.agent, entry.origin))
-    if bootstrap.image is not None and not entry.digest:
-        raise BadInputError("key 'base.digest' is missing")
-    image = bootstrap.image and replace(bootstrap.image, digest=entry.digest)
-    return replace(bootstrap, image=image, sha256=entry.image.sha256 if entry.image else None)
+    ways = tuple(one for one in base.bootstraps if (one.agent, one.origin) == (entry.agent, entry.origin))
+    if not ways:
+        raise BadInputError(f"key 'base.from' is not where the catalogue has {base.name} from")
+    bootstrap = choose_bootstrap(structs.replace(base, bootstraps=ways), mirrors, search_path)
+    image, sha256 = bootstrap.image, entry.image.sha256 if entry.image else None
+    if image is None:
+        return replace(bootstrap, sha256=sha256)
+    if not entry.digest or image.digest not in {None, entry.digest}:
+        raise BadInputError(f"key 'base.digest' is {'not that of base.from' if entry.digest else 'missing'}")
+    return replace(bootstrap, image=replace(image, digest=entry.digest))
 
 
-def _locked(entry: LockedEntry, layer: Layer, request: Request, wheels: tuple[LockedSource, ...]) -> LockedLayer:
-    """Return a layer with what is locked of it. Raises BadInputError for what is wrong, missing, or not its own."""
-    name, arguments = layer.name, entry.arguments
-    if unknown := sorted(arguments.keys() ^ layer.arguments.keys()):
-        raise BadInputError(f"the argument {name}.{shortened(unknown[0])} is left out, or is not one of the layer")
-    for key, value in arguments.items():
-        pattern = layer.arguments[key].pattern
-        if len(value) > LONGEST:
-            raise BadInputError(f"argument {name}.{key} has {len(value)} characters; at most {LONGEST} are allowed")
-        if pattern is not None and not pattern.fullmatch(value):
-            raise BadInputError(f"argument {name}.{key} does not match {pattern.pattern}")
-    release = None if layer.is_base else _release(entry, layer, wheels)
-    sources = lock_sources(layer, release, arguments, request.sources)
-    if wrong := {one.name for one in sources if one.sha256 is None} ^ entry.first_download.keys():
-        raise BadInputError(
-            f"the digest of {shortened(min(wrong))} of {name} is left out, or is not for the lock to say"
-        )
-    sources = tuple(replace(one, sha256=one.sha256 or entry.first_download[one.name]) for one in sources)
-    return LockedLayer(layer, release, arguments, sources, wheels)
-
-
-def _release(entry: LockedEntry, layer: Layer, wheels: Sequence[LockedSource]) -> Release | None:
+def _release(entry: LockedEntry, layer: Layer) -> Release | None:
     """Return the release that was locked; of several rows for one version, that whose pins are locked."""
     rows = [release for release in layer.releases if release.version == entry.release]
     if entry.row is not None:
@@ -168,16 +153,16 @@ def _release(entry: LockedEntry, layer: Layer, wheels: Sequence[LockedSource]) -
         rows.append(entry.row)
     if not rows and (entry.release or layer.releases):
         raise BadInputError(f"{shortened(entry.release)!r} is not a release of {layer.name}")
-    locked = {f"{wheel.name}=={wheel.version}" for wheel in wheels}
+    locked = {f"{wheel.name}=={wheel.version}" for wheel in entry.locked_wheels}
     return min(rows, key=lambda row: not locked.issuperset(row.wheels), default=None)
 
 
 def _row_faults(row: Release, layer: Layer) -> Iterator[str]:
     """Yield why a row is not one that reading a package index, or the nearest row, could have made (unlisted.py)."""
     rule = layer.unlisted
-    if not row.is_unlisted:
+    if not row.is_unlisted or layer.is_base:
         yield "it is not of a release that was read from a package index"
-    if version_of(row.version) is None:
+    if not is_version(row.version):
         yield f"{shortened(row.version)!r} is not a version"
     for name in sorted(row.arguments.keys() - (rule.arguments.keys() if rule else set())):
         yield f"arguments.{name} is not for a package index to say"
@@ -188,7 +173,7 @@ def _row_faults(row: Release, layer: Layer) -> Iterator[str]:
         if rule is None and getattr(row, key):
             yield f"{key} is there, and the layer has none"
     for index in row.indexes:
-        _address(index, "an index")
+        _refuse_address(index, "an index")
     for pin in row.wheels:
         try:
             Requirement(pin)
@@ -197,31 +182,24 @@ def _row_faults(row: Release, layer: Layer) -> Iterator[str]:
     yield from (f"{shortened(key)} {what}" for key, what in row.faults(layer.arguments).items() if what)
 
 
-def _wheels_of(document: LockFile) -> dict[str, tuple[LockedSource, ...]]:
-    """Return the wheels by layer."""
-    found: dict[str, tuple[LockedSource, ...]] = {}
-    for one in document.python.packages if document.python else ():
-        (file,), layer = one.wheels, one.tool.lumiimg.layer
-        url = _address(file.url, f"the wheel of {one.name}")
-        wheel = LockedSource(one.name, "", file.name, file.hashes.sha256, url, "", one.version)
-        found[layer] = (*found.get(layer, ()), wheel)
-    return found
-
-
-def _address(url: str, whose: str) -> str:
-    """Return an address. Raises BadInputError, which leaves it to the caller to say in which file."""
+def _refuse_address(url: str, whose: str) -> None:
+    """Raise BadInputError, which leaves it to the caller to say in which file, for what is not a plain address."""
     try:
-        return validated_url(url, whose)
+        validated_url(url, whose)
     except BadInputError as error:
         raise BadInputError(f"the address of {whose}: {error.what}") from error
 
 
-def _python_of(document: LockFile) -> PythonTarget | None:
-    if document.python is None:
-        return None
-    _, minor, *_ = document.python.requires_python.split(".")
-    _, glibc = document.python.tool.lumiimg.glibc.split(".")
-    return PythonTarget((3, int(minor)), (2, int(glibc)))
+def _with_first_downloads(stack: Sequence[LockedLayer], document: LockFile) -> list[LockedLayer]:
+    """Return the layers with the digests that the lock alone has. Raises BadInputError unless there are just these."""
+    known = document.first_download
+    unknown = {source.location for layer in stack for source in layer.sources if source.sha256 is None}
+    if wrong := unknown ^ known.keys():
+        raise BadInputError(f"the digest of {shortened(min(wrong))} is left out, or is not for the lock to say")
+    return [
+        replace(layer, sources=tuple(replace(one, sha256=one.sha256 or known[one.location]) for one in layer.sources))
+        for layer in stack
+    ]
 
 
 # -- whether it is of one mind: what it leaves out or says twice, a build would not notice --
@@ -229,68 +207,44 @@ def _python_of(document: LockFile) -> PythonTarget | None:
 
 def _refuse_faults(lock: Lock) -> None:
     """Raise BadInputError for the first fault."""
-    names = [layer.name for layer in lock.layers]
-    wheels = [canonicalize_name(wheel.name) for layer in lock.stack for wheel in layer.wheels]
-    for what, several in (("layer", names), ("Python package", wheels)):
-        if name := next((name for name, count in Counter(several).items() if count > 1), None):
-            raise BadInputError(f"the {what} {name} is listed twice")
-    for fault in (*_of_needs(lock), *_of_pins(lock), *_of_own(lock), *_of_request(lock)):
+    for fault in _faults(lock):
         raise BadInputError(fault)
 
 
-def _of_needs(lock: Lock) -> Iterator[str]:
-    """Hold that what a layer requires is below it; in which version was for the rules, when the lock was made."""
+def _faults(lock: Lock) -> Iterator[str]:
+    """Yield what is left out, or there twice; in which version a layer requires another was for the rules."""
+    request, layers = lock.request, {layer.name: layer for layer in lock.stack}
+    wheels = [wheel for layer in lock.stack for wheel in layer.wheels]
+    for what, names in (("layer", [one.name for one in lock.stack]), ("Python package", [one.name for one in wheels])):
+        yield from (f"the {what} {name} is listed twice" for name, count in Counter(names).items() if count > 1)
     there = {"libfabric", "libcxi"} if lock.fabric is Fabric.HOST else set[str]()
     for layer in lock.stack:
         for need in layer.layer.needs_of(layer.release) if layer is not lock.base else ():
             if need.component not in there and not is_gpu(need.component):  # GPUs are of the site
                 yield f"{layer.name} requires {need.component}, which is not among the layers below it"
-        there |= {layer.name, *layer.layer.provides, *layer.versions}
+        there |= {wheel.name for wheel in layer.wheels}
+        for pin in layer.pins:
+            if canonicalize_name(Requirement(pin).name) not in there:
+                yield f"the Python package {pin} of {layer.name} is left out"
+        there |= {layer.name, *layer.layer.provides, *layer.versions, *map(canonicalize_name, layer.versions)}
         if "python3" in there:  # there is one, and which it is only reading the image shows
             there.add("python")
-
-
-def _of_pins(lock: Lock) -> Iterator[str]:
-    below: set[str] = set()
-    for layer in lock.stack:
-        below |= {canonicalize_name(wheel.name) for wheel in layer.wheels}
-        for pin in layer.release.wheels if layer.release else ():
-            if canonicalize_name(Requirement(pin).name) not in below:
-                yield f"the Python package {pin} of {layer.name} is left out"
-        below |= {canonicalize_name(name) for name in layer.versions}
-
-
-def _of_own(lock: Lock) -> Iterator[str]:
-    """Hold that the user's own packages are all there; which lines a marker leaves out was decided by the lock."""
-    is_there = any(layer.name == OWN_PACKAGES for layer in lock.layers)
-    if is_there != bool(lock.own):
+    if (OWN_PACKAGES in layers) != bool(lock.own):
         yield f"request.own and the layer {OWN_PACKAGES} are there without each other"
-    versions: dict[str, str] = {
-        canonicalize_name(wheel.name): wheel.version for layer in lock.stack for wheel in layer.wheels
-    }
-    # ROCm's triton has another name, and stands for it
-    there = {"triton", *(canonicalize_name(name) for layer in lock.stack for name in layer.versions)}
+    versions = {wheel.name: wheel.version for wheel in wheels}
     for one in lock.own.requirements if lock.own else ():
-        wanted, version = one.requirement, versions.get(one.name)
-        if version is None and one.name not in there and wanted.marker is None:
+        wish, version = one.requirement, versions.get(one.name)
+        # which lines a marker leaves out was decided by the lock; ROCm's triton has another name, and stands for it
+        if version is None and one.name not in {*there, "triton"} and wish.marker is None:
             yield f"request.own names {one.text}, which is left out"
-        elif version is not None and not wanted.specifier.contains(version, prereleases=True):
+        elif version is not None and not wish.specifier.contains(version, prereleases=True):
             yield f"request.own names {one.text}, and {version} is there"
-
-
-def _of_request(lock: Lock) -> Iterator[str]:
-    """Hold what `lumiimg lock` would settle again beside what is built now."""
-    request, layers = lock.request, {layer.name: layer for layer in lock.stack}
     if not lock.base.layer.is_foreign and request.base != lock.base.name:
         yield f"request.base is {request.base!r}, and the base is {lock.base.name}"
     for text in request.add:
-        layer = layers.get(name_of(text))
-        version = layer.release.version if layer and layer.release else None
-        if layer is None or (version is not None and not wanted(text)[1].contains(version, prereleases=True)):
+        asked = layers.get(name_of(text))
+        if asked is None or (asked.version and not wanted(text)[1].contains(asked.version, prereleases=True)):
             yield f"request.add names {text}, which is not among the layers"
-    for (name, argument), value in request.arguments.items():
-        if layers[name].arguments.get(argument, value) != value:
-            yield f"request.arguments sets {name}.{argument}, and the layer has another value"
 
 
 # -- what it takes from elsewhere than the catalogue has it --
@@ -304,27 +258,29 @@ def outside_catalogue(
     `carried` is the folder of the layers that an image brought along, whose scripts are code of whoever made it;
     `given` the base that a person named beside it.
     """
-    found = []
+    found, bootstrap = list[str](), lock.bootstrap
     if lock.base.layer.is_foreign and given is None:
-        bootstrap = lock.bootstrap
         digest = bootstrap.image.digest if bootstrap.image else bootstrap.sha256 and f"sha256:{bootstrap.sha256}"
         found.append(f"base {bootstrap.agent} {bootstrap.image or bootstrap.origin} ({digest or 'without a digest'})")
     for layer in lock.stack:
         if carried is not None and layer.layer.folder.is_relative_to(carried):
             found.append(f"the layer {layer.name}, as the image carries it ({layer_digest(layer.layer)})")
-        found += [_shown("source", one, layer) for one in layer.sources if not _is_known(one, layer)]
+        found += [_shown("source", one, layer) for one in layer.sources if not _is_known(one, layer, lock.request)]
     return [*found, *_wheels(lock, mirrors)]
 
 
-def _is_known(source: LockedSource, layer: LockedLayer) -> bool:
-    """Whether a source is what the catalogue has there: by its digest, or by its address where none is published."""
-    by_name = {one.name: one for one in lock_sources(layer.layer, layer.release, layer.arguments, {})}
-    settled = by_name.get(source.name)
-    if settled is None or source.location != settled.location:
+def _is_known(source: LockedSource, layer: LockedLayer, request: Request) -> bool:
+    """Whether a source is what the catalogue has there: by its digest, or by its address where none is published.
+
+    Of a release without a row the address is not the catalogue's alone.
+    """
+    if source.name in request.sources:
         return False
-    usual = values_of(layer.layer, layer.release, {})
-    is_usual = settled.sha256 is None and settled in lock_sources(layer.layer, layer.release, usual, {})
-    return is_usual or source.sha256 == settled.sha256
+    if source.note != MADE_HERE:
+        return True
+    usual = lock_layer(layer.layer, layer.release, replace(request, arguments={}, sources={}))
+    is_listed = layer.release is None or not layer.release.is_unlisted
+    return is_listed and source.location in {one.location for one in usual.sources}
 
 
 def refuse_untrusted(found: Sequence[str], path: Path) -> None:
@@ -339,42 +295,64 @@ def refuse_untrusted(found: Sequence[str], path: Path) -> None:
 
 
 def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
+    """Yield each wheel that resolving the layers could not have come to, or not in that index."""
     if not any(layer.wheels for layer in lock.stack):
         return
-    indexes = own_table("lumiimg.fetch", "indexes.toml")["index"]
-    files_of = {f"https://{index['host']}": f"https://{index['files']}" for index in indexes}
-    hosts = {*public_index(), *map(_host, mirrors.table.values())}
+    general = {*public_index()}
     with suppress(LumiimgError):
-        hosts.add(_host(general_index(mirrors)))
+        general.add(general_index(mirrors))
+    pins = _pins(lock)
+    in_no_index = _in_no_index(lock, pins)
     for layer in lock.stack:
-        release, takes_any = layer.release, wants_python(layer)
-        # the row of a release that was read is the lock's own, and vouches for no index
-        named = release.indexes if release else ()
-        if release is not None and release.is_unlisted:
-            named = layer.layer.unlisted.indexes if layer.layer.unlisted else ()
-        own = hosts | set(map(_host, named))
-        own |= {files_of[host] for host in own & files_of.keys()}
-        pins: dict[str, Requirement] = {
-            canonicalize_name(pin.name): pin for pin in map(Requirement, release.wheels if release else ())
-        }
         for wheel in layer.wheels:
-            if _host(wheel.location) not in own or not _is_named(wheel) or not (takes_any and _fits(wheel, pins)):
+            pin, indexes = pins.get(wheel.name, (None, ()))
+            if pin is None:
+                is_wanted = wheel.name not in in_no_index and not is_of_cuda(wheel.name)
+            else:
+                is_wanted = pin.specifier.contains(wheel.version, prereleases=True)
+            if not (wants_python(layer) and is_wanted and _host(wheel.location) in _hosts(indexes or general, mirrors)):
                 yield _shown("Python package", wheel, layer)
 
 
-def _is_named(wheel: LockedSource) -> bool:
-    """Whether a wheel is by its file, there and here, the package in the version that the lock names."""
-    try:
-        name, version, *_ = parse_wheel_filename(wheel.file)
-    except ValueError:
-        return False
-    there = unquote(urlsplit(wheel.location).path).rpartition("/")[2]
-    return (wheel.file, canonicalize_name(wheel.name), wheel.version) == (there, name, str(version))
+def _pins(lock: Lock) -> dict[str, tuple[Requirement, Sequence[str]]]:
+    """Return each project that a layer pins, with the indexes where the catalogue has it from; none: the general one.
+
+    The row of a release that was read is the lock's own: what other rows of that layer pin is from its index, too.
+    """
+    found: dict[str, tuple[Requirement, Sequence[str]]] = {}
+    for layer in lock.stack:
+        indexes, pins = layer.release.indexes if layer.release else (), layer.pins
+        if layer.release is not None and layer.release.is_unlisted:
+            indexes = layer.layer.unlisted.indexes if layer.layer.unlisted else ()
+            pins += tuple(Requirement(pin).name for row in layer.layer.releases for pin in row.wheels)
+        for pin in map(Requirement, pins):
+            found.setdefault(canonicalize_name(pin.name), (pin, indexes))
+    return found
 
 
-def _fits(wheel: LockedSource, pins: Mapping[str, Requirement]) -> bool:
-    pin = pins.get(canonicalize_name(wheel.name))
-    return pin is None or pin.specifier.contains(wheel.version, prereleases=True)
+def _in_no_index(lock: Lock, pinned: Collection[str]) -> set[str]:
+    """Return projects that no index is asked for: the image has them in another way, or a release leaves them out."""
+    own = {one.name for one in lock.own.requirements} if lock.own else set[str]()
+    found = set[str]()
+    for layer in lock.stack:
+        if layer is lock.base or wants_python(layer):
+            has = {name for name, version in layer.versions.items() if name not in NOT_PYTHON and is_version(version)}
+            found |= set(map(canonicalize_name, has))
+        found |= set(map(canonicalize_name, layer.release.without if layer.release else ())) - own
+    return found | {"triton"} if "torch" in {*found, *pinned} else found
+
+
+def _hosts(indexes: Iterable[str], mirrors: Mirrors) -> set[str]:
+    """Return where files of some indexes may lie: beside them, beside their mirrors, or where their pages lead."""
+    files = {f"https://{one['host']}": f"https://{one['files']}" for one in _file_hosts()}
+    hosts = {_host(url) for index in indexes for url in (index, mirrors.rewrite(index))}
+    return hosts | {files[host] for host in hosts & files.keys()}
+
+
+@cache
+def _file_hosts() -> list[dict[str, str]]:
+    found: list[dict[str, str]] = own_table("lumiimg.fetch", "indexes.toml")["index"]
+    return found
 
 
 def _host(url: str) -> str:

@@ -84,7 +84,8 @@ class WrittenLock(LockDiff):
         words = ["lumiimg", "build", "--locked"]
         words += ["--lock", str(self.lock)] if str(self.lock) != _USUAL else []
         words += ["--trust-lock"] if self.beyond else []
-        found_by = words_of(("--mirror", self.of.request.mirrors), ("--layers", self.of.request.layers))
+        request = self.of.request
+        found_by = words_of(("--mirror", request.mirrors), ("--layers", request.layers), ("--host", (request.host,)))
         return " ".join(filter(None, (typed(words), found_by, "-o image.sif")))
 
 
@@ -108,24 +109,22 @@ def _changes(before: LockFile, after: LockFile) -> tuple[LockChange, ...]:
 
 def _entries(document: LockFile) -> Iterator[tuple[str, str]]:
     """Yield what a lock settles, each thing by a name for people."""
-    base = document.base
+    base, asked = document.base, document.request
     yield "site", document.site or "none"
+    yield "GPU", document.gpu or "not known"
     yield "fabric", document.fabric
     yield "base", f"{base.name} ({base.agent} {base.origin})"
     if digest := base.digest or (base.image and base.image.sha256):
         yield "digest of the base", digest
-    for name, version in (base.image.has if base.image else {}).items():
-        yield f"{name} of the base", version
+    yield from ((f"{name} of the base", version) for name, version in (base.image.has if base.image else {}).items())
     for entry in document.stack:
         scripts = (entry.layer or "")[:19]
         yield f"layer {entry.name}", entry.release or scripts
         yield f"scripts of {entry.name}", scripts
-        for argument, value in entry.arguments.items():
-            yield f"argument {entry.name}.{argument}", value
-        for source, sha256 in entry.first_download.items():
-            yield f"source {source} of {entry.name}", f"sha256 {sha256[:12]}"
-    for source, given in document.request.sources.items():
-        yield f"source {source}", given
-    for package in document.python.packages if document.python else ():
-        name, sha256 = f"python {package.name} of {package.tool.lumiimg.layer}", package.wheels[0].hashes.sha256
-        yield name, f"{package.version} sha256 {sha256[:12]}"
+        for wheel in entry.locked_wheels:
+            yield f"python {wheel.name} of {entry.name}", f"{wheel.version} sha256 {(wheel.sha256 or '')[:12]}"
+    yield from ((f"argument {name}", value) for name, value in asked.arguments.items())
+    yield from ((f"source {name}", place) for name, place in asked.sources.items())
+    yield from (
+        (f"first download of {url}", f"sha256 {sha256[:12]}") for url, sha256 in document.first_download.items()
+    )

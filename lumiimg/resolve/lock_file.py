@@ -1,12 +1,12 @@
 """`lumiimg.lock`: what the catalogue does not determine of an image, as types that are written as they are (TOML).
 
     request          what it was made from, so that it can be made again
-    base, layer      names, digests of their folders, releases, arguments, and digests that nobody published
-    python           the wheels, in the shape of PEP 751
+    base, layer      names, digests of their folders, releases, wheels by their addresses
+    first-download   digests that nobody published, by address
     rule             what the compatibility rules said
 
-A layer is found in the catalogue by its name, must be the same by digest, and has its sources, with their addresses and
-digests, from there. An image carries the same document, as JSON.
+A layer is found in the catalogue by its name and must be the same by digest; its arguments, and the addresses and
+digests of its sources, follow from there and from the request. An image carries the same document, as JSON.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 import tomli_w
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from lumiimg import __version__
 from lumiimg.catalog.layers import AGENTS, NAME
 from lumiimg.catalog.releases import Release
-from lumiimg.decode import AnyText, DecodeError, Sha256, Text, decode_toml, encode, read_text
-from lumiimg.errors import BadInputError
+from lumiimg.decode import AnyText, DecodeError, Sha256, Text, decode_toml, encode, matching, read_text, refuse
+from lumiimg.errors import BadInputError, shortened
 from lumiimg.fabric.path import Fabric
+from lumiimg.fetch.mirrors import validated_url
 from lumiimg.files import read_beginning
 from lumiimg.resolve.image_base import LOCAL_AGENTS
-from lumiimg.resolve.lock import MADE_HERE, STAGED_FILE, Lock, LockedLayer, layer_digest
+from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource, layer_digest, locked_wheel
 from lumiimg.resolve.own_requirements import OwnPackages
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.requirement_files import OwnRequirement, requirement_of
@@ -40,7 +42,7 @@ from lumiimg.resolve.rules import RuleResult
 from lumiimg.secret import hidden
 from lumiimg.toml import TomlError, parse_toml
 
-FORMAT: Literal[2] = 2
+FORMAT: Literal[3] = 3
 """Of the file; raised when an older lumiimg could not read a newer file rightly."""
 AGAIN = "write it again: lumiimg lock"
 _SIZE_LIMIT_BYTES = 2 * 1024 * 1024
@@ -49,19 +51,12 @@ _FORMAT_LINE = re.compile(rb"^format = ([0-9]{1,9})$", re.MULTILINE)
 _BEGINS = "# Written by `lumiimg lock`;"
 _HEAD = f"{_BEGINS} to change it, change the request and write it again.\n"
 
-_Name = Annotated[
-    str, Meta(pattern=rf"\A{NAME.pattern}\Z", description="a name of small letters, digits, dots, dashes")
-]
-_Digest = Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z", description="sha256: and 64 hexadecimal digits")]
-_File = Annotated[str, Meta(pattern=rf"\A{STAGED_FILE.pattern}\Z", description="a plain name of a file")]
-_Agent = Annotated[
-    str, Meta(pattern=rf"\A({'|'.join(sorted({*AGENTS, *LOCAL_AGENTS, 'oras'}))})\Z", description="an agent")
-]
-_Python = Annotated[str, Meta(pattern=r"\A==3\.[0-9]{1,3}\.\*\Z", description="'==3.12.*' or such")]
-_Glibc = Annotated[str, Meta(pattern=r"\A2\.[0-9]{1,3}\Z", description="'2.39' or such")]
+_Name = Annotated[str, matching(NAME.pattern, "a name of lower-case letters, digits, dots and dashes")]
+_Digest = Annotated[str, matching("sha256:[0-9a-f]{64}", "sha256: and 64 hexadecimal digits")]
+_Agent = Annotated[str, matching("|".join(sorted({*AGENTS, *LOCAL_AGENTS, "oras"})), "an agent")]
 
 
-class _Written(Struct, frozen=True, forbid_unknown_fields=True):
+class _Written(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     """A table of the file."""
 
 
@@ -72,7 +67,7 @@ class LockedRequest(_Written, frozen=True):
     """As for --base; a file by its whole path."""
     add: tuple[str, ...] = ()
     """As for --add."""
-    own_files: tuple[str, ...] = msgspec.field(default=(), name="own-files")
+    own_files: tuple[str, ...] = ()
     """As for -r, by their whole paths."""
     own: tuple[OwnRequirement, ...] = ()
     """What these, and `--add pip:…`, require."""
@@ -101,17 +96,18 @@ class LockedEntry(_Written, frozen=True):
     """Digest of its folder; null for an image, which is in no catalogue."""
     release: str = ""
     """Empty for a layer without releases."""
-    arguments: dict[str, AnyText] = {}
-    """Values by the argument's name."""
-    first_download: dict[str, Sha256] = msgspec.field(default_factory=dict, name="first-download")
-    """Digests that nobody published, by the source: of the first download."""
     row: Release | None = None
     """Of a release that no layer.toml has: what was taken for it."""
+    wheels: dict[str, Sha256] = {}
+    """Digests of its Python distributions by their addresses, without a mirror."""
 
-    def is_of(self, layer: LockedLayer) -> bool:
-        """Whether it is of that layer, in that release, with these arguments."""
-        release, arguments = layer.release.version if layer.release else "", dict(layer.arguments)
-        return (self.layer, self.release, self.arguments) == (layer_digest(layer.layer), release, arguments)
+    def __post_init__(self) -> None:
+        refuse({"wheels": next(filter(None, map(_wheel_fault, self.wheels)), None)})
+
+    @property
+    def locked_wheels(self) -> tuple[LockedSource, ...]:
+        """Its Python distributions."""
+        return tuple(starmap(locked_wheel, self.wheels.items()))
 
 
 class LockedImage(_Written, frozen=True):
@@ -138,108 +134,45 @@ class LockedBase(LockedEntry, frozen=True, kw_only=True):
     """Of an image that is in no catalogue."""
 
 
-class LockedHashes(_Written, frozen=True):
-    """What a file must be."""
-
-    sha256: Sha256
-    """In hexadecimal."""
-
-
-class LockedWheel(_Written, frozen=True):
-    """The file of a Python distribution."""
-
-    name: _File
-    """In the build."""
-    url: Text
-    """Where it is fetched, without a mirror."""
-    hashes: LockedHashes
-    """What it must be."""
-
-
-class PackageNote(_Written, frozen=True):
-    """What PEP 751 leaves to a tool to say of a distribution."""
-
-    layer: _Name
-    """That it belongs to."""
-
-
-class PackageTool(_Written, frozen=True):
-    """What tools say of a distribution."""
-
-    lumiimg: PackageNote
-    """The one tool."""
-
-
-class LockedPackage(_Written, frozen=True):
-    """A Python distribution."""
-
-    name: Text
-    """As its index has it."""
-    version: Text
-    """With its local part."""
-    wheels: Annotated[tuple[LockedWheel, ...], Meta(min_length=1, max_length=1, description="1 file")]
-    """The one that is taken."""
-    tool: PackageTool
-    """To which layer it belongs."""
-
-
-class PythonNote(_Written, frozen=True):
-    """What PEP 751 leaves to a tool to say of all."""
-
-    glibc: _Glibc
-    """The C library that they were chosen for."""
-
-
-class PythonTool(_Written, frozen=True):
-    """What tools say of all."""
-
-    lumiimg: PythonNote
-    """The one tool."""
-
-
-class LockedPython(_Written, frozen=True, rename="kebab"):
-    """The wheels, as PEP 751 has them."""
-
-    lock_version: Literal["1.0"]
-    """Of PEP 751."""
-    created_by: str
-    """The tool."""
-    requires_python: _Python
-    """The Python that they were chosen for."""
-    tool: PythonTool
-    """The C library."""
-    packages: tuple[LockedPackage, ...]
-    """In the order of the layers."""
-
-
 class LockFile(_Written, frozen=True, kw_only=True):
     """What a lock says; and the plan that an image carries."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     """Of the file."""
     lumiimg: str = __version__
     """Version that wrote it."""
     digest: _Digest | None = None
     """Of what stands below the head; null in an image."""
+    fabric: Fabric = Fabric.NONE
+    """Where it gets libfabric with the cxi provider from."""
+    site: str = ""
+    """The machine that it is for; empty: none was named."""
+    gpu: str = ""
+    """The GPU of that machine; empty where it is not known."""
     request: LockedRequest
     """What was asked for."""
     base: LockedBase
     """What the layers stand on."""
     layer: tuple[LockedEntry, ...] = ()
     """In the order in which they are built."""
-    python: LockedPython | None = None
-    """Null where no layer has a wheel."""
+    first_download: dict[str, Sha256] = {}
+    """Digests of sources that nobody published, by address: of the first download."""
     rule: tuple[RuleResult, ...] = ()
     """What the compatibility rules said."""
-    fabric: Fabric = Fabric.NONE
-    """Where it gets libfabric with the cxi provider from."""
-    site: str = ""
-    """The machine that it is for; empty: none was named."""
 
     @property
     def stack(self) -> tuple[LockedEntry, ...]:
         """Base first."""
         return (self.base, *self.layer)
+
+
+def _wheel_fault(url: str) -> str | None:
+    """Return why an address is not one of a wheel."""
+    try:
+        locked_wheel(validated_url(url, "a wheel"), None)
+    except (BadInputError, ValueError):
+        return f"has {shortened(url)!r}, which is not a plain address that ends in the name of a wheel"
+    return None
 
 
 # -- writing --
@@ -278,29 +211,30 @@ def document_of(lock: Lock) -> LockFile:
     """Return what is written of a lock. Raises ValueError for one that is not complete."""
     if lock.missing_digests:
         raise ValueError(lock.missing_digests[0])
-    bootstrap = lock.bootstrap
+    bootstrap, base = lock.bootstrap, lock.base.layer
+    sources = (source for layer in lock.stack for source in layer.sources)
     return LockFile(
+        fabric=lock.fabric,
+        site=lock.site or "",
+        gpu=lock.gpu or "",
         request=_request(lock),
         base=LockedBase(
             **_entry(lock.base),
             agent=bootstrap.agent,
             origin=bootstrap.origin,
             digest=bootstrap.image.digest if bootstrap.image else None,
-            image=_image(lock) if lock.base.layer.is_foreign else None,
+            image=LockedImage(dict(base.has), base.provides, bootstrap.sha256) if base.is_foreign else None,
         ),
         layer=tuple(LockedEntry(**_entry(layer)) for layer in lock.layers),
-        python=_python(lock),
+        first_download={one.location: one.sha256 for one in sources if one.sha256 and one.note == MADE_HERE},
         rule=lock.rules,
-        fabric=lock.fabric,
-        site=lock.site or "",
     )
 
 
 def _request(lock: Lock) -> LockedRequest:
     """Return what was asked for, as it is found from another folder than it was asked in."""
     request, origin = lock.request, lock.bootstrap.origin
-    site = request.site or ""
-    own = request.own or OwnPackages()
+    site, own = request.site or "", request.own or OwnPackages()
     return LockedRequest(
         base=origin if str(Path(request.base).absolute()) == origin else request.base,
         add=request.add,
@@ -322,32 +256,9 @@ def _entry(layer: LockedLayer) -> dict[str, Any]:
         "name": layer.name,
         "layer": None if layer.layer.is_foreign else layer_digest(layer.layer),
         "release": release.version if release else "",
-        "arguments": dict(layer.arguments),
-        "first_download": {one.name: one.sha256 for one in layer.sources if one.note == MADE_HERE},
         "row": release if release and release.is_unlisted else None,
+        "wheels": {wheel.location: wheel.sha256 for wheel in layer.wheels},
     }
-
-
-def _image(lock: Lock) -> LockedImage:
-    layer = lock.base.layer
-    return LockedImage(dict(layer.has), layer.provides, lock.bootstrap.sha256)
-
-
-def _python(lock: Lock) -> LockedPython | None:
-    if lock.python is None or not any(layer.wheels for layer in lock.stack):
-        return None
-    (major, minor), glibc = lock.python.version, ".".join(map(str, lock.python.glibc))
-    packages = tuple(
-        LockedPackage(
-            wheel.name,
-            wheel.version,
-            (LockedWheel(wheel.file, wheel.location, LockedHashes(wheel.sha256 or "")),),
-            PackageTool(PackageNote(layer.name)),
-        )
-        for layer in lock.stack
-        for wheel in layer.wheels
-    )
-    return LockedPython("1.0", "lumiimg", f"=={major}.{minor}.*", PythonTool(PythonNote(glibc)), packages)
 
 
 def _digest(text: str) -> str:

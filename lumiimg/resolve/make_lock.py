@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import SHA256, Layer, LayerSource
-from lumiimg.catalog.needs import version_of
 from lumiimg.catalog.releases import Release, expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
@@ -16,16 +16,18 @@ from lumiimg.fetch.mirrors import validated_url
 from lumiimg.files import file_sha256
 from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource
-from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.stack import HEADERS, LONGEST, Stack, values_of
 from lumiimg.secret import hidden, is_secret_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from lumiimg.resolve.context import PlanContext
     from lumiimg.resolve.plan import Plan
     from lumiimg.resolve.request import Request
+
+Released = tuple[Layer, Release | None]
+"""A layer in one release, where it has some."""
 
 
 def make_lock(plan: Plan, stack: Stack, context: PlanContext) -> Lock:
@@ -34,59 +36,46 @@ def make_lock(plan: Plan, stack: Stack, context: PlanContext) -> Lock:
     Raises BadInputError for an argument or a source that is wrong, or that nothing takes; MissingHereError if the base
     cannot be had on this machine.
     """
-    request, base, fabric = plan.asked, plan.base, plan.fabric
-    layers = [chosen.layer for chosen in stack.layers]
-    if fabric is not Fabric.HOST and HEADERS in request.sources:
+    request, site = plan.asked, plan.site
+    if plan.fabric is not Fabric.HOST and HEADERS in request.sources:
         raise BadInputError(
-            f"the host's libfabric is not used: the fabric is {fabric.value}",
+            f"the host's libfabric is not used: the fabric is {plan.fabric.value}",
             where=f"--source {HEADERS}",
             hint="leave it out, or use --fabric host",
         )
-    releases = {chosen.name: chosen.release for chosen in stack.layers}
-    check_used(request, [base, *layers], releases)
-    given: dict[str, str] = {}
-    locked = []
-    for layer in (base, *layers):
-        release = None if layer is base else releases.get(layer.name)
-        arguments = _arguments(layer, release, request)
-        _refuse_secrets(layer, arguments)
-        for source in layer.sources_of(release):
-            if source.name in request.sources:
-                given[source.name] = _with_digest(source, arguments, request.sources[source.name])
-        locked.append(LockedLayer(layer, release, arguments, lock_sources(layer, release, arguments, given)))
+    released: list[Released] = [(plan.base, None), *((chosen.layer, chosen.release) for chosen in stack.layers)]
+    check_used(request, released)
+    sources = {
+        source.name: _with_digest(source, values_of(layer, release, request.arguments), request.sources[source.name])
+        for layer, release in released
+        for source in layer.sources_of(release)
+        if source.name in request.sources
+    }
+    request = replace(request, sources=sources)
+    base, *layers = (lock_layer(layer, release, request) for layer, release in released)
     return Lock(
-        request=replace(request, sources=given),
-        bootstrap=choose_bootstrap(base, context.mirrors, context.path),
-        base=locked[0],
-        layers=tuple(locked[1:]),
-        fabric=fabric,
-        site=plan.site.name if plan.site else None,
-        python=_python(stack),
+        request=request,
+        bootstrap=choose_bootstrap(plan.base, context.mirrors, context.path),
+        base=base,
+        layers=tuple(layers),
+        fabric=plan.fabric,
+        site=site.name if site else None,
+        gpu=site.arch if site else None,
         rules=plan.rules,
     )
 
 
-def _python(stack: Stack) -> PythonTarget | None:
-    python, glibc = _pair(stack.version("python")), _pair(stack.version("glibc"))
-    return PythonTarget(python, glibc) if python and glibc else None
-
-
-def _pair(version: str | None) -> tuple[int, int] | None:
-    found = version_of(version)
-    return (found.major, found.minor) if found is not None and len(found.release) > 1 else None
-
-
-def check_used(request: Request, stack: Sequence[Layer], releases: Mapping[str, Release | None]) -> None:
+def check_used(request: Request, released: Sequence[Released]) -> None:
     """Refuse an argument or a source that nothing takes: it is a typing error, not a wish."""
-    known_arguments = [f"{layer.name}.{name}" for layer in stack for name in layer.arguments]
+    known_arguments = [f"{layer.name}.{name}" for layer, _ in released for name in layer.arguments]
     for layer_name, name in request.arguments:
         if f"{layer_name}.{name}" not in known_arguments:
             raise BadInputError(
                 f"no layer of this image takes the argument {layer_name}.{name}",
                 hint=f"known: {', '.join(known_arguments) or 'none'}",
             )
-    known_sources = [source.name for layer in stack for source in layer.sources_of(releases.get(layer.name))]
-    unused = {name: f"{layer} {one.version}" for layer, one in releases.items() if one for name in one.unused}
+    known_sources = [source.name for layer, release in released for source in layer.sources_of(release)]
+    unused = {name: f"{layer.name} {one.version}" for layer, one in released if one for name in one.unused}
     for name in request.sources:
         if name not in known_sources:
             otherwise = f"no layer of this image takes a source called {name!r}"
@@ -96,23 +85,28 @@ def check_used(request: Request, stack: Sequence[Layer], releases: Mapping[str, 
             )
 
 
-def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[str, str]:
-    values = values_of(layer, release, request.arguments)
+def lock_layer(layer: Layer, release: Release | None, request: Request) -> LockedLayer:
+    """Return a layer with what the catalogue and the request say of it: arguments, and archives but for their digests.
+
+    Raises BadInputError for an argument or a source that is wrong, or would put a secret into the image.
+    """
+    arguments = values_of(layer, release, request.arguments)
     for name, argument in layer.arguments.items():
-        value = values[name]
+        value, where = arguments[name], f"argument {layer.name}.{name}"
+        if len(value) > LONGEST:
+            what = f"{where} has {len(value)} characters; at most {LONGEST} are allowed"
+            raise BadInputError(what, hint="give long text to a layer as a file")
+        if "\0" in value:
+            raise BadInputError(f"{where} holds a NUL byte")
         if argument.pattern is not None and not argument.pattern.fullmatch(value):
             raise BadInputError(
-                f"{layer.name}.{name}={value[:80]!r} does not match {argument.pattern.pattern}",
+                f"{where} is {value[:80]!r}, which does not match {argument.pattern.pattern}",
                 hint=f"{name}: {argument.help}; default {argument.default!r}",
             )
-        if len(value) > LONGEST:
-            raise BadInputError(
-                f"{layer.name}.{name} has {len(value)} characters; at most {LONGEST} are allowed",
-                hint="give long text to a layer as a file",
-            )
-        if "\0" in value:
-            raise BadInputError(f"{layer.name}.{name} holds a NUL byte")
-    return values
+    _refuse_secrets(layer, arguments)
+    wanted = (one for one in layer.sources_of(release) if not one.optional or one.name in request.sources)
+    sources = tuple(_lock_source(one, arguments, request.sources.get(one.name)) for one in wanted)
+    return LockedLayer(layer, release, arguments, sources)
 
 
 def _refuse_secrets(layer: Layer, arguments: Mapping[str, str]) -> None:
@@ -127,31 +121,23 @@ def _refuse_secrets(layer: Layer, arguments: Mapping[str, str]) -> None:
             )
 
 
-def lock_sources(
-    layer: Layer, release: Release | None, arguments: Mapping[str, str], given: Mapping[str, str]
-) -> tuple[LockedSource, ...]:
-    """Return the archives of a layer: what the catalogue has, or what was given in its place."""
-    wanted = (one for one in layer.sources_of(release) if not one.optional or one.name in given)
-    return tuple(_lock_source(one, arguments, given.get(one.name)) for one in wanted)
-
-
 def _lock_source(source: LayerSource, arguments: Mapping[str, str], given: str | None) -> LockedSource:
     """Settle one archive, by the digest that is given or published; a file that was given has one (`_with_digest`)."""
-    pinned = source.sha256.get(expand(source.key, arguments))
+    published = source.sha256.get(expand(source.key, arguments))
     file = expand(source.file, arguments)
     if given is None:
-        url = validated_url(expand(source.url, arguments), f"the source {source.name}")
-        return LockedSource(source.name, source.variable, _safe(file), pinned, url, "" if pinned else MADE_HERE)
-    location, digest = split_digest(source.name, given)
+        location, digest = expand(source.url, arguments), published
+    else:
+        location, digest = split_digest(source.name, given)
+    note = ""
     if location.startswith(("http://", "https://")):
-        validated_url(location, f"--source {source.name}")
-        expected = digest or pinned
-        note = "" if expected else MADE_HERE
-        return LockedSource(source.name, source.variable, _safe(file), expected, location, note)
-    is_known = digest == pinned or source.optional
-    note = "" if is_known else "your own archive, not a release whose digest lumiimg knows"
-    staged = _safe(file if source.optional else Path(location).name)
-    return LockedSource(source.name, source.variable, staged, digest, location, note)
+        validated_url(location, f"the source {source.name}")
+        digest = digest or published
+        note = "" if digest else MADE_HERE
+    elif not source.optional:
+        file = Path(location).name
+        note = "" if digest == published else "your own archive, not a release whose digest lumiimg knows"
+    return LockedSource(source.name, source.variable, _safe(file), digest, location, note)
 
 
 def _with_digest(source: LayerSource, arguments: Mapping[str, str], given: str) -> str:

@@ -338,7 +338,7 @@ def _wheel(package: LockedPackage, target: PythonTarget) -> LockedSource:
     name = str(canonicalize_name(package.name))
     found: list[tuple[tuple[int, Any], LockedSource]] = []
     for wheel in package.wheels:
-        file = wheel.name or unquote(urlsplit(wheel.url).path).rpartition("/")[2]
+        file = unquote(urlsplit(wheel.url).path).rpartition("/")[2]
         try:
             own, version, build, _ = parse_wheel_filename(file)
             rank = target.rank(file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
+from lumiimg.resolve.lock import Lock, LockedLayer, locked_wheel
 from lumiimg.resolve.request import Request
 
 REQUESTS = (
@@ -30,11 +30,10 @@ def settled(lock: Lock) -> Lock:
 def _settled(layer: LockedLayer) -> LockedLayer:
     sources = tuple(replace(one, sha256=one.sha256 or _made_up(one.location)) for one in layer.sources)
     wheels = []
-    for pin in layer.release.wheels if layer.release else ():
+    for pin in layer.pins:
         name, _, version = pin.partition("==")
         file = f"{name.partition('[')[0].replace('-', '_')}-{version}-py3-none-any.whl"
-        location = f"https://wheels.test/{file}"
-        wheels.append(LockedSource(name.partition("[")[0], "", file, _made_up(file), location, "", version))
+        wheels.append(locked_wheel(f"https://wheels.test/{file}", _made_up(file)))
     return replace(layer, sources=sources, wheels=tuple(wheels))
 
 

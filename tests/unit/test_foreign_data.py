@@ -224,7 +224,7 @@ def of_whole(folder: Path) -> Lock:
 
 def signed(body: str) -> str:
     """A lock with the digest of what it says, as a hostile author would give it."""
-    return f'format = 2\nlumiimg = "0"\ndigest = "sha256:{hashlib.sha256(body.encode()).hexdigest()}"\n\n{body}'
+    return f'format = 3\nlumiimg = "0"\ndigest = "sha256:{hashlib.sha256(body.encode()).hexdigest()}"\n\n{body}'
 
 
 def lock_of_whole(world: World, folder: Path) -> tuple[list[str], str]:
@@ -276,12 +276,12 @@ def test_no_text_of_a_lock_becomes_a_command(
     assert taken
 
 
-RELEASE, GIVEN = '(?s)(release = "2.0".*?\n\n)(?=\\[python)', r"(?s)(\[request\].*?\n\n)(?=\[base\])"
+RULE, GIVEN = r"(?=\[\[rule\]\])", r"(?s)(\[request\].*?\n\n)(?=\[base\])"
 ON_THIS_MACHINE = {
     "a section in the digest": ('digest = "sha256:[0-9a-f]+"', r'digest = "sha256:1\\n\\n%pre\\n    touch /x\\n"'),
     "a line of its own": ('because = "[^"]*"', r'because = "x\\nlumiimg: all is well"'),
     "no release": ('release = "2.0"', 'release = ""'),
-    "no argument": ('NOTE = "of it"\n', ""),
+    "an argument of nobody": (GIVEN, r'\1[request.arguments]\n"whole.MORE" = "x"\n\n'),
     "a base from elsewhere": ('from = "busybox"', 'from = "evil.test/busybox"'),
     "a section in the name": ('from = "busybox"', r'from = "busybox\\n\\n%pre\\n    touch /x\\n"'),
     "a script of debootstrap": (
@@ -289,12 +289,12 @@ ON_THIS_MACHINE = {
         'name = "x"\\1agent = "debootstrap"\nfrom = "/tmp/suite"\n[base.image]',
     ),
     "a program of another agent": ('agent = "docker"', 'agent = "yum"'),
-    "a source that the catalogue has": (RELEASE, rf'\1[layer.first-download]\nsrc = "{"1" * 64}"\n\n'),
-    "a source of a name outside": (RELEASE, rf'\1[layer.first-download]\n"../x" = "{"1" * 64}"\n\n'),
+    "a source that the catalogue has": (RULE, f'[first-download]\n"https://x.test/2.0.tar.gz" = "{"1" * 64}"\n\n'),
+    "a source of a name outside": (RULE, f'[first-download]\n"../x" = "{"1" * 64}"\n\n'),
     "a file without a digest": (GIVEN, r'\1[request.sources]\nsrc = "/etc/passwd"\n\n'),
     "a file of this folder": (GIVEN, rf'\1[request.sources]\nsrc = "x#sha256={"1" * 64}"\n\n'),
     "a section in an address": (GIVEN, r'\1[request.sources]\nsrc = "https://x.test/x\\n%pre\\ntouch /x"\n\n'),
-    "a wheel outside": ('name = "snake-2.0[^"]*whl"', 'name = "../../x.whl"'),
+    "a wheel outside": ('/snake-2.0[^"]*whl"', '/..%2f..%2fx.whl"'),
 }
 
 
@@ -321,7 +321,7 @@ def test_a_lock_runs_nothing_on_this_machine_in_any_verb(
             assert Path("lumiimg.lock").read_text().partition("\n\n")[2] == good, case
 
 
-BASE_, WHEEL, EVIL = "\n[base]\n", 'url = "https://download.pytorch.org/', "https://evil.test/"
+BASE_, WHEEL, EVIL = "\n[base]\n", '"https://download.pytorch.org/whl', "https://evil.test/"
 SNAKE = "Python package snake 2.0+rocm6.4 of whole from"
 ONES = "1" * 64
 
@@ -338,15 +338,13 @@ ELSEWHERE = {
         "source src of whole from https://x.test/2.0.t",
     ),
     "a file of mine": (BASE_, given(f"/etc/passwd#sha256={ONES}"), "source src of whole from /etc/passwd"),
-    "a wheel": (WHEEL, f'url = "{EVIL}', f"{SNAKE} {EVIL}"),
+    "a wheel": (WHEEL, f'"{EVIL}', f"{SNAKE} {EVIL}"),
     "a release that is not pinned": (
-        'version = "2.0+rocm6.4"',
-        'version = "1.0"',
+        "/snake-2.0+rocm6.4-py3",
+        "/snake-1.0-py3",
         "Python package snake 1.0 of whole from ",
     ),
-    "a wheel under another name": ('name = "egg"', 'name = "yolk"', "Python package yolk 1.0 of whole from "),
     "a wheel without TLS": (WHEEL, WHEEL.replace("https", "http"), f"{SNAKE} http://download.pytorch.org/"),
-    "the wheel of another": ("/egg-1.0-py3", "/evil-1.0-py3", "Python package egg 1.0 of whole from "),
 }
 
 
@@ -420,7 +418,7 @@ def test_a_digest_that_nobody_has_verified_gets_into_no_other_lock(
     good = Path("lumiimg.lock").read_text()
     body = good.partition("\n\n")[2]
     (of_base,) = re.findall(r'^digest = "(.*)"$', body, re.MULTILINE)
-    (of_tool,) = re.findall(r'^tool = "(.*)"$', body, re.MULTILINE)
+    (of_tool,) = re.findall(r'^"https://github.com/x/tool" = "(.*)"$', body, re.MULTILINE)
     for digest_, other, said in ((of_base, f"sha256:{ZEROS}", "no such image"), (of_tool, ZEROS, "has another digest")):
         bad = signed(body.replace(digest_, other))
         Path("lumiimg.lock").write_text(bad)

@@ -7,6 +7,8 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -86,7 +88,12 @@ def lock(world: World, layers: Path, *words: str, code: int = ExitCode.GOOD) -> 
 
 def locked(tmp_path: Path) -> dict[str, str]:
     document = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
-    return {package["name"]: package["version"] for package in document["python"]["packages"]}
+    return {name: version for name, version, *_ in (url.rpartition("/")[2].split("-") for url in wheels_of(document))}
+
+
+def wheels_of(document: dict[str, Any]) -> dict[str, str]:
+    """The digests of a lock's wheels by their addresses."""
+    return {unquote(url): sha256 for layer in document["layer"] for url, sha256 in layer.get("wheels", {}).items()}
 
 
 def test_a_lock_has_all_that_a_layer_requires_with_digests(world: World, folder: Path, tmp_path: Path) -> None:
@@ -95,12 +102,11 @@ def test_a_lock_has_all_that_a_layer_requires_with_digests(world: World, folder:
     document = tomllib.loads(text)
     assert document["base"]["digest"].startswith("sha256:")
     assert locked(tmp_path) == {"snake": "2.0+rocm6.4", "egg": "2.0", "yolk": "3.0"}
-    (tool,) = [layer for layer in document["layer"] if layer["name"] == "tool"]
     archive = b"archive of /archives/x/tool/archive/v1.tar.gz"
-    assert tool["first-download"] == {"tool": digest(archive).removeprefix("sha256:")}
-    (egg,) = [package for package in document["python"]["packages"] if package["name"] == "egg"]
-    hashed = digest(wheel("egg", "2.0", ("yolk>=2",))).removeprefix("sha256:")
-    assert egg["wheels"][0]["hashes"]["sha256"] == hashed
+    (address,) = (source["url"] for source in tomllib.loads(ARCHIVE)["sources"].values())
+    assert document["first-download"] == {address: digest(archive).removeprefix("sha256:")}
+    (egg,) = [sha256 for url, sha256 in wheels_of(document).items() if "/egg-" in url]
+    assert egg == digest(wheel("egg", "2.0", ("yolk>=2",))).removeprefix("sha256:")
     assert not any("/pypi/simple/snake" in path for path in world.asked), "a pinned name is asked for in its own index"
     # addresses are those without the mirror; the index that `pypi` names is no mirror of one address
     assert "https://download.pytorch.org/whl/" in text
@@ -146,6 +152,8 @@ def test_what_is_locked_is_kept_until_an_upgrade_is_asked_for(
     after = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
     assert locked(tmp_path) == {"snake": "1.0+rocm6.4", "egg": "2.0", "yolk": "4.0"}
     assert "python yolk of snake: 3.0" in capsys.readouterr().out
+    for document in (before, after):
+        document["layer"] = [{key: layer[key] for key in layer if key != "wheels"} for layer in document["layer"]]
     assert [after[key] for key in ("base", "layer", "site")] == [before[key] for key in ("base", "layer", "site")]
     lock(world, folder, "--upgrade", "all")
     assert locked(tmp_path) == {"snake": "1.0+rocm6.4", "egg": "3.0"}
@@ -237,16 +245,16 @@ def test_a_lock_that_was_changed_is_refused_in_one_line(
     text = file.read_text()
     capsys.readouterr()
     for old, new, fault in (
-        ('version = "2.0"', 'version = "1.0"', "changed after it was written"),
-        ("format = 2", "format = 3", "has format 3"),
+        ('release = "2.0"', 'release = "1.0"', "changed after it was written"),
+        ("format = 3", "format = 4", "has format 4"),
         (
+            "format = 3",
             "format = 2",
-            "format = 1",
-            "has format 1, written by lumiimg 0.1.0; this one reads 2; use that lumiimg, or write",
+            "has format 2, written by lumiimg 0.1.0; this one reads 3; use that lumiimg, or write",
         ),
-        ("format = 2\n", "", "'format' is missing"),
-        ("format = 2\n", "format = \n", "is not a lock: it is not TOML"),
-        ("format = 2\n", f"{'.'.join('a' * 10_000)} = 1\n", "a key of more than 8 parts"),
+        ("format = 3\n", "", "'format' is missing"),
+        ("format = 3\n", "format = \n", "is not a lock: it is not TOML"),
+        ("format = 3\n", f"{'.'.join('a' * 10_000)} = 1\n", "a key of more than 8 parts"),
     ):
         assert old in text
         file.write_text(text.replace(old, new))

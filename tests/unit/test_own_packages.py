@@ -12,6 +12,7 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.gpu.cuda import is_of_cuda
+from lumiimg.resolve.lock_file import read_document
 from lumiimg.resolve.own_requirements import read_own
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.oci_builder import digest
@@ -101,8 +102,8 @@ def lock(world: World, layers: Path, *words: str, code: int = ExitCode.GOOD) -> 
 
 
 def of_layer(name: str, file: str = "lumiimg.lock") -> dict[str, str]:
-    packages = tomllib.loads(Path(file).read_text()).get("python", {}).get("packages", [])
-    return {one["name"]: one["version"] for one in packages if one["tool"]["lumiimg"]["layer"] == name}
+    (entry,) = [entry for entry in read_document(Path(file)).layer if entry.name == name]
+    return {wheel.name: wheel.version for wheel in entry.locked_wheels}
 
 
 def refused(world: World, layers: Path, capsys: Capture, *words: str, code: int = ExitCode.NO) -> str:

@@ -32,13 +32,14 @@ from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.store import Store
 from lumiimg.files import file_sha256
-from lumiimg.host.image_manifest import MANIFEST_PATH, make_manifest, read_manifest, to_text
+from lumiimg.host.image_manifest import MANIFEST_PATH, make_manifest, read_manifest
+from lumiimg.host.image_manifest import to_text as manifest_text
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image, sif_writer
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.image_base import foreign_layer
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
-from lumiimg.resolve.lock_file import to_record
+from lumiimg.resolve.lock_file import to_record, to_text
 from lumiimg.resolve.own_requirements import OF_OPTION, OwnPackages
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request, options_of
@@ -161,7 +162,9 @@ RECORDS: dict[str, Change] = {
     "a layer without one": lambda record: record["layer"][0].pop("layer"),
     "the base as a layer": lambda record: record["layer"].append(record["base"]),
     "another release": setting("layer", 0, release="9"),
-    "an argument of nobody": setting("layer", 0, arguments={"X": "y"}),
+    "an argument of nobody": setting("request", arguments={"b.X": "y"}),
+    "a wheel without a name": setting("layer", 0, wheels={"https://x.test/?x.whl": ZEROS}),
+    "a wheel that is a file": setting("layer", 0, wheels={"file:///etc/x-1-py3-none-any.whl": ZEROS}),
     "a base from elsewhere": setting("base", from_="evil.test/x"),
     "a base without a digest": lambda record: record["base"].pop("digest"),
     "a base by debootstrap": foreign(agent="debootstrap", **{"from": "/tmp/suite"}),
@@ -171,7 +174,7 @@ RECORDS: dict[str, Change] = {
     "a source without a digest": setting("request", sources={"src": "/etc/passwd"}),
     "a source of another scheme": setting("request", sources={"src": "file:///etc/passwd"}),
     "a source with a password": setting("request", sources={"src": f"https://a:b@x.test/y#sha256={ZEROS}"}),
-    "a digest for what has one": lambda record: record["layer"][1].update({"first-download": {"src": ZEROS}}),
+    "a digest for what has one": setting(**{"first-download": {"https://x.test/t.tar.gz": ZEROS}}),
     "a requirement that is none": setting("request", own=[{"text": "-e .", "where": "x"}]),
     "half a character": setting("request", add=["\ud800"]),
     "a million layers": setting(layer=[{}] * 100_000),
@@ -447,6 +450,22 @@ def test_layers_of_an_image_that_the_catalogue_does_not_have_are_refused_or_list
     assert (tmp_path / "own.sif").read_bytes() == image.read_bytes()
 
 
+@pytest.mark.threat
+def test_no_site_and_no_node_of_a_lock_is_read(
+    stand: Stand, lock: Lock, layers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del stand
+    node = tmp_path / "node.json"
+    node.write_text("not a snapshot")
+    file, image = tmp_path / "their.lock", tmp_path / "image.sif"
+    file.write_text(to_text(replace(lock, request=replace(lock.request, site=str(tmp_path / "site.toml"), host=node))))
+    words = ["build", "--locked", "--lock", str(file), "--layers", str(layers), "--strategy", "sandbox"]
+    assert main([*words, "-o", str(image)]) == ExitCode.GOOD
+    assert f"the image gets no bind manifest of {node}" in capsys.readouterr().err
+    assert main([*words, "-o", str(tmp_path / "other.sif"), "--host", str(node)]) == ExitCode.BAD_INPUT
+    assert str(node) in capsys.readouterr().err
+
+
 def test_an_image_carries_what_it_wants_of_the_machine_and_a_label_that_names_it(
     stand: Stand, lock: Lock, tmp_path: Path
 ) -> None:
@@ -467,7 +486,7 @@ def test_an_image_carries_what_it_wants_of_the_machine_and_a_label_that_names_it
     assert build(base_alone(lock), image, cache, stand, node=node, replaces=True)
     with open_image(image) as opened:
         assert opened.labels == {"a": "b", "lumiimg.bind-manifest": "/.lumiimg/bind-manifest.json"}
-        assert opened.root.read_bytes(MANIFEST_PATH, 1 << 20) == to_text(make_manifest(opened, node)).encode()
+        assert opened.root.read_bytes(MANIFEST_PATH, 1 << 20) == manifest_text(make_manifest(opened, node)).encode()
     assert stand.built == ["01-a"]
 
 
@@ -572,7 +591,7 @@ def test_a_rebuild_neither_takes_nor_leaves_what_scripts_compiled(
 # --- show
 
 
-SAID: dict[str, Any] = {"format": 2, "lumiimg": "0.1.0", "request": {"base": "a"}}
+SAID: dict[str, Any] = {"format": 3, "lumiimg": "0.1.0", "request": {"base": "a"}}
 SAID["base"] = {
     "name": "a",
     "layer": f"sha256:{ZEROS}",
@@ -597,7 +616,7 @@ DOCUMENTS = [
     *(json.dumps(SAID | changes).encode() for changes in CHANGES),
     b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}",
     b'{"a": NaN}',
-    b'{"format": 2, "lumiimg": "\\ud800", "\\ud800": 1}',
+    b'{"format": 3, "lumiimg": "\\ud800", "\\ud800": 1}',
 ]
 BILLS = [
     b"[]",

@@ -114,7 +114,10 @@ def test_what_nothing_takes_is_a_typing_error(catalogue: Catalogue) -> None:
         ),
         (Request("base", ("plugin",), sources={"plugn": "x"}), "source called 'plugn'; known: plugin"),
         (Request("base", ("plugin", "plugin")), "asked for twice"),
-        (Request("base", ("plugin",), {("plugin", "VERSION"): "1;rm"}), r"plugin.VERSION='1;rm' does not match"),
+        (
+            Request("base", ("plugin",), {("plugin", "VERSION"): "1;rm"}),
+            r"plugin.VERSION is '1;rm', which does not match",
+        ),
     ):
         with pytest.raises(BadInputError, match=what):
             decide(request, PlanContext(catalogue, Mirrors({}), "")).require_lock()

@@ -60,24 +60,26 @@ def refused(capsys: Capture, words: list[str], text: str) -> None:
 
 # -- locks --
 
+MIRROR = ("--mirror", "pypi=https://h.test/pypi/simple")
+
 
 def test_a_lock_is_built(written: Path, capsys: Capture) -> None:
     assert __version__ in VERSIONS, "python -m tools.written"
-    assert main(["build", "--locked", "--dry-run", "--layers", "layers", "--json"]) == ExitCode.GOOD
+    assert main(["build", "--locked", "--dry-run", "--layers", "layers", *MIRROR, "--json"]) == ExitCode.GOOD
     plan = json.loads(capsys.readouterr().out)
     assert "snake" in json.dumps(plan)
     assert main(["diff", "lumiimg.lock", str(written / "lumiimg.lock")]) == ExitCode.GOOD
 
 
 def test_a_newer_lock_is_refused_and_not_written_over(written: Path, capsys: Capture) -> None:
-    text = (written / "lumiimg.lock").read_text().replace("format = 2", "format = 9").replace("0.1.0", "9.0.0")
+    text = (written / "lumiimg.lock").read_text().replace("format = 3", "format = 9").replace("0.1.0", "9.0.0")
     request = ["--base", "box", "--layers", "layers"]
-    newer = r"has format 9, written by lumiimg 9\.0\.0; this one reads 2; use that lumiimg, or write it again"
+    newer = r"has format 9, written by lumiimg 9\.0\.0; this one reads 3; use that lumiimg, or write it again"
     for name in ("lumiimg.lock", "mine.toml"):
         (written / name).write_text(text)
         refused(capsys, ["build", "--locked", "--lock", name, "--dry-run", "--layers", "layers"], newer)
         refused(capsys, ["diff", name, name], "has format 9")
-        refused(capsys, ["lock", "-o", name, *request], "is of format 9, this lumiimg writes 2; it would be lost")
+        refused(capsys, ["lock", "-o", name, *request], "is of format 9, this lumiimg writes 3; it would be lost")
         refused(capsys, ["build", "--lock", name, *request, "-o", "x.sif"], "it would be lost")
         assert (written / name).read_text() == text
 
@@ -150,7 +152,7 @@ def test_an_image_of_another_format_is_refused_by_name_and_stays(
         plan = json.dumps({"format": number, "lumiimg": "x.y", "layers": 7}).encode()
         image = made_sif(tmp_path / "root", written / "other.sif", plan)
         digest = hashlib.sha256(image.read_bytes()).hexdigest()
-        told = rf"has format {number}, written by lumiimg x\.y; this one reads 2; use that lumiimg, or build it again"
+        told = rf"has format {number}, written by lumiimg x\.y; this one reads 3; use that lumiimg, or build it again"
         refused(capsys, ["show", "other.sif"], told)
         refused(capsys, ["rebuild", "other.sif", "-o", "x.sif"], told)
         assert hashlib.sha256(image.read_bytes()).hexdigest() == digest

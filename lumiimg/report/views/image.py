@@ -81,10 +81,9 @@ def _plan_rows(plan: LockFile) -> Iterator[tuple[str, str]]:
     base = plan.base
     digest = base.digest or (base.image and base.image.sha256 and f"sha256:{base.image.sha256}")
     yield "from", f"{base.agent} {_word(base.origin)}{f' ({digest})' if digest else ''}"
-    wheels = Counter(one.tool.lumiimg.layer for one in (plan.python.packages if plan.python else ()))
     for entry in plan.stack:
         release = f" {_word(entry.release)}" if entry.release else ""
-        beside = f", {count(wheels[entry.name], 'Python distribution')}" if entry.name in wheels else ""
+        beside = f", {count(len(entry.wheels), 'Python distribution')}" if entry.wheels else ""
         if entry.name == OWN_PACKAGES:
             asked = [one.text for one in plan.request.own]
             beside += f", for {', '.join(map(_word, asked[:_SHOWN]))}{' …' if len(asked) > _SHOWN else ''}"
