@@ -39,8 +39,8 @@ class FoundReleases:
     """What is known of a version that no row has."""
 
     releases: tuple[Release, ...] = ()
-    nearest: str | None = None
-    """What the index has instead, where it does not have the version; the releases are then of the nearest."""
+    instead: str = ""
+    """What the package index has, where it does not have the version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,6 @@ class PlanContext:
             return _PREFERRED[component]
         found = [layer.name for layer in self.layers(component) if component in components_of(layer)]
         return found[0] if len(found) == 1 else None
-
-    def versions_found(self, name: str) -> list[str]:
-        """Return the versions of a layer that no row has, and that were looked for: those wanted, else the nearest."""
-        return [row.version for row in self.found[name].releases] if name in self.found else []
-
-    def nearest_in_index(self, name: str) -> str | None:
-        """Return what the package index has of a layer, where it does not have the version that is asked for."""
-        return self.found[name].nearest if name in self.found else None
 
 
 class Preferences(NamedTuple):

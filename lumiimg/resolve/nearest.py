@@ -25,10 +25,6 @@ def nearby_requests(request: Request, context: PlanContext) -> Iterator[Request]
     plain = replace(request, arguments={}, sources={})
     if plain != request:
         yield plain
-    found = ((text, name, context.versions_found(name)) for text, name in zip(plain.add, plain.unpinned, strict=True))
-    there = tuple(f"{name}=={of[0]}" if context.nearest_in_index(name) and of else text for text, name, of in found)
-    if there != plain.add:  # of a version that the package index does not have, the nearest
-        yield replace(plain, add=there)
     bases = _bases_near(plain.base, context)
     if carried := _carried(plain.base, context):
         # what an image is there for, or what does the same, and the layers on it

@@ -175,13 +175,7 @@ def _nearest(asked: Request, context: PlanContext) -> Plan | None:
         except BadInputError:  # a layer of the user's that nothing can be built with
             continue
         if not plan.refused and (plan.missing is None or other.base == asked.base):
-            # with the versions that were looked up: without them nobody looks again
-            chosen = {layer.name: layer.version for layer in plan.layers}
-            add = (
-                f"{name}=={chosen[name]}" if chosen.get(name) in context.versions_found(name) else text
-                for text, name in zip(other.add, other.unpinned, strict=True)
-            )
-            return replace(plan, asked=replace(other, add=tuple(add)))
+            return plan
     return None
 
 

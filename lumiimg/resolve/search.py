@@ -125,7 +125,9 @@ class StackSearch:
         if fitting:
             yield from (Chosen(layer, release, wish.because) for release in fitting)
             return
-        if (have := self._context.nearest_in_index(layer.name)) is not None:
+        found = self._context.found.get(layer.name)
+        if found and found.instead:
+            have = found.instead
             why = f"the package index has no such release of {layer.name}"
         elif layer.releases:
             have = f"{layer.name} {', '.join(dict.fromkeys(one.version for one in layer.releases))}"

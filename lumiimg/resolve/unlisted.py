@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -40,10 +39,7 @@ def find_releases(layer: Layer, wanted: SpecifierSet, context: PlanContext) -> F
 
 
 def _read(layer: Layer, rule: Unlisted, wanted: SpecifierSet, context: PlanContext) -> FoundReleases:
-    """Return what the index has of a version; of one that it does not have, the nearest that it has.
-
-    Raises FailedError, MissingHereError.
-    """
+    """Return what the index has of a version. Raises FailedError, MissingHereError."""
     if context.web is None:
         raise MissingHereError("there is no network")
     if context.web.offline:
@@ -58,10 +54,7 @@ def _read(layer: Layer, rule: Unlisted, wanted: SpecifierSet, context: PlanConte
         return FoundReleases(read_releases(layer, version, pages, context.web))
     exact = exact_version(wanted)
     near = sorted(versions, key=lambda one: _distance(one, exact)) if exact else versions
-    of_nearest: tuple[Release, ...] = ()
-    with suppress(FailedError, MissingHereError):
-        of_nearest = read_releases(layer, near[0], pages, context.web)
-    return FoundReleases(of_nearest, f"{layer.name} {', '.join(map(str, near[:_NEAREST]))}")
+    return FoundReleases((), f"{layer.name} {', '.join(map(str, near[:_NEAREST]))}")
 
 
 def derived(layer: Layer, version: Version, why: str) -> Release:
