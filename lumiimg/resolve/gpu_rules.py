@@ -12,11 +12,10 @@ from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import components_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from lumiimg.catalog.layers import KnownTrouble, Layer
     from lumiimg.catalog.sites import Site
-    from lumiimg.inventory.gpu_fit import ComponentFit
     from lumiimg.resolve.image_base import ForeignBase
 
 _ID = "gpu-code"
@@ -32,38 +31,24 @@ _SOURCE = "read in the image; LLVM AMDGPUUsage, target ID (lumiimg/gpu/targets.t
 
 def gpu_code(base: ForeignBase, site: Site | None) -> Iterator[RuleResult]:
     """Rule 7: what jobs of an image call has code for the GPU of the site. Layers on top do not bring it."""
-    if site is not None and site.arch is not None:
-        yield from _of_components(base.gpu, site)
-
-
-def _of_components(verdicts: Collection[ComponentFit], site: Site) -> Iterator[RuleResult]:
-    """Yield what follows from the code of an image's components."""
-    need = f"code for {site.arch}"
+    if site is None or site.arch is None:
+        return
+    need, gpu = f"code for {site.arch}", f"{site.arch}, the GPU of {site.name}"
     for fit, outcome in _OUTCOMES.items():
-        parts = [part for part in verdicts if part.needed and part.fit is fit]
-        if parts:
-            takes = outcome is RuleOutcome.OK
-            have = ", ".join(part.component if takes else f"{part.component}: {part.has}" for part in parts)
-            yield RuleResult(_ID, outcome, need, have, _because(parts, site), _SOURCE)
-    for part in verdicts:
+        if not (parts := [part for part in base.gpu if part.needed and part.fit is fit]):
+            continue
+        takes, names = outcome is RuleOutcome.OK, ", ".join(part.component for part in parts)
+        have = names if takes else ", ".join(f"{part.component}: {part.has}" for part in parts)
+        because = f"{names}: {site.arch} takes it"
+        if fit is GpuFit.NO:
+            because = f"no code for {gpu}: {'; '.join(f'{part.component}: {part.without}' for part in parts)}"
+        elif not takes:
+            because = f"{names}: {f'only with {XNACK}=1 in the job' if fit is GpuFit.XNACK else parts[0].why}"
+        yield RuleResult(_ID, outcome, need, have, because, _SOURCE)
+    for part in base.gpu:
         if not part.needed and part.fit is GpuFit.NO and not role_of(part.component).harmless:
-            have = f"{part.component}: {part.has}"
             because = f"jobs run without {part.component}; {part.without}"
-            yield RuleResult(_ID, RuleOutcome.WARNING, need, have, because, _SOURCE)
-
-
-def _because(parts: Iterable[ComponentFit], site: Site) -> str:
-    first = next(iter(parts))
-    names = ", ".join(part.component for part in parts)
-    match first.fit:
-        case GpuFit.NO:
-            withouts = "; ".join(f"{part.component}: {part.without}" for part in parts)
-            return f"no code for {site.arch}, the GPU of {site.name}: {withouts}"
-        case GpuFit.XNACK:
-            return f"{names}: only with {XNACK}=1 in the job"
-        case GpuFit.UNKNOWN:
-            return f"{names}: {first.why}"
-    return f"{names}: {site.arch} takes it"
+            yield RuleResult(_ID, RuleOutcome.WARNING, need, f"{part.component}: {part.has}", because, _SOURCE)
 
 
 def found_troubles(base: ForeignBase, layers: Iterable[Layer]) -> tuple[KnownTrouble, ...]:

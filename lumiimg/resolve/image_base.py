@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.catalogue import Catalogue, UnknownNameError
 from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.errors import BadInputError
 from lumiimg.fetch.mirrors import refuse_password
@@ -18,6 +16,7 @@ from lumiimg.wording import engine_word
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.sites import Site
     from lumiimg.inventory.components import Inventory
     from lumiimg.inventory.gpu_fit import ComponentFit
@@ -43,11 +42,6 @@ class ForeignBase(Layer, frozen=True, kw_only=True):
 
     gpu: tuple[ComponentFit, ...] = ()
     """What the GPU of the site makes of its code; empty where none is known, or the image is not here."""
-
-
-def is_foreign(base: str, catalogue: Catalogue) -> bool:
-    """Whether a base is meant as an image, not as a name of the catalogue, which comes first."""
-    return "/" in base or (not catalogue.knows(base) and Path(base).exists())
 
 
 def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = None) -> ForeignBase:
@@ -86,20 +80,15 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
 
 def local_base(path: Path, contents: Inventory, site: Site | None = None) -> ForeignBase:
     """Return an image of this machine as a base; `site`: whose GPU is to take its code."""
-    agent = _AGENTS[contents.image.kind.value]
-    return foreign_layer(agent, str(path.absolute()), contents.has, contents.provides, _gpu(contents, site))
+    image, account = contents.image, None
+    if site is not None and site.arch is not None:
+        from lumiimg.host.job_process import loaded_in_jobs
+        from lumiimg.host.processors import gpu_of_machine
+        from lumiimg.inventory.gpu_fit import account_of_gpu
 
-
-def _gpu(contents: Inventory, site: Site | None) -> tuple[ComponentFit, ...]:
-    if site is None or site.arch is None:
-        return ()
-    from lumiimg.host.job_process import loaded_in_jobs
-    from lumiimg.host.processors import gpu_of_machine
-    from lumiimg.inventory.gpu_fit import account_of_gpu
-
-    image = contents.image
-    account = account_of_gpu(contents, gpu_of_machine(None, site), image.environment.get, loaded_in_jobs(image))
-    return account.parts if account else ()
+        account = account_of_gpu(contents, gpu_of_machine(None, site), image.environment.get, loaded_in_jobs(image))
+    gpu = account.parts if account else ()
+    return foreign_layer(_AGENTS[image.kind.value], str(path.absolute()), contents.has, contents.provides, gpu)
 
 
 def read_bases(
@@ -107,32 +96,22 @@ def read_bases(
 ) -> dict[str, Layer]:
     """Return the base by its name where it is an image to be read: somebody's own, or a file that a site has.
 
-    Raises as `read_foreign`.
+    A name of the catalogue comes before a file of that name. Raises as `read_foreign`.
     """
-    origin = base
-    if "/" in base and not Path(base).exists() and not _REMOTE.match(base) and not _IN_REGISTRY.fullmatch(base):
-        names = catalogue.base_names()
-        if difflib.get_close_matches(base[:80], names, cutoff=0.8):
-            raise UnknownNameError("base", base, names)  # rocm/6.4.4
-    if not is_foreign(base, catalogue):
-        bootstraps = catalogue.base(base).bootstraps
-        files = [one.origin for one in bootstraps if one.agent == LOCAL and Path(one.origin).is_file()]
-        if not files:
-            return {}
-        [origin, *_] = files
-    return {base: read_foreign(origin, pull, site)}
+    if "/" in base or (not catalogue.knows(base) and Path(base).exists()):
+        return {base: read_foreign(base, pull, site)}
+    files = (one.origin for one in catalogue.base(base).bootstraps if one.agent == LOCAL and Path(one.origin).is_file())
+    file = next(files, None)
+    return {base: read_foreign(file, pull, site)} if file else {}
 
 
 def foreign_layer(
     agent: str, origin: str, has: Mapping[str, str], provides: Sequence[str], gpu: tuple[ComponentFit, ...] = ()
 ) -> ForeignBase:
     """Return the base that an image is, by what was read in it."""
-    stem = (
-        re.sub(r"[^a-z0-9.-]+", "-", Path(origin).name.lower().partition("@")[0].removesuffix(".sif")).strip("-.")[:48]
-        or "image"
-    )
+    name = Path(origin).name.lower().partition("@")[0].removesuffix(".sif")
     return ForeignBase(
-        name=stem,
+        name=re.sub(r"[^a-z0-9.-]+", "-", name).strip("-.")[:48] or "image",
         folder=Path(origin),
         summary="an image of yours",
         source="read in the image",

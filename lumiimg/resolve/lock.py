@@ -20,10 +20,9 @@ from lumiimg.files import open_regular
 from lumiimg.findings import Severity
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.rules import NO_MACHINE, RuleResult
-from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer, overridden_sources
+from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from lumiimg.catalog.layers import Layer
@@ -77,17 +76,10 @@ def locked_wheel(url: str, sha256: str | None) -> LockedSource:
 class LockedLayer(ReleasedLayer):
     """A layer with its arguments and sources settled."""
 
-    arguments: Mapping[str, str]
-    """Values by the argument's name."""
     sources: tuple[LockedSource, ...]
     """Files that the layer is made of."""
     wheels: tuple[LockedSource, ...] = ()
     """Python distributions, those that it names and all that they require; `name` and `version` tell which."""
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """Arguments by which other sources are named than those that the layer's facts are of."""
-        return overridden_sources(self.layer, self.release, self.arguments)
 
     @property
     def versions(self) -> dict[str, str]:

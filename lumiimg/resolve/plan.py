@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from lumiimg.catalog.layers import own_values
 from lumiimg.errors import ExitCode, MissingHereError, RefusedError
 from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
 from lumiimg.resolve.request import in_short, options_of
@@ -125,7 +126,7 @@ class Plan:
     @property
     def base_and_layers(self) -> tuple[ReleasedLayer, ...]:
         """In the order in which they are built."""
-        return (ReleasedLayer(self.base, None), *self.layers)
+        return (ReleasedLayer(self.base, None, own_values(self.base, None)), *self.layers)
 
     @property
     def environment(self) -> tuple[SiteVariable, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.drivers import age_of
@@ -16,7 +15,7 @@ from lumiimg.catalog.needs import version_of
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
 from lumiimg.findings import Severity
-from lumiimg.resolve.stack import ARCH, Chosen, Stack, given_in, gpus_of, is_gpu, troubles_of, values_of
+from lumiimg.resolve.stack import ARCH, Chosen, Stack, as_offered, given_in, gpus_of, is_gpu, troubles_of
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -111,41 +110,34 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
     if asked is Fabric.NONE:
         because, source = "you asked for none: RCCL goes over TCP", site.fabric.source
         return asked, RuleResult("fabric", RuleOutcome.WARNING, "libfabric with cxi", "no fabric", because, source)
-    gate = partial(
-        RuleResult, "glibc-gate", source=f"{site.fabric.source} ({site.fabric.date}); glibc elf/dl-version.c"
-    )
-    have = stack.version("glibc")
-    known = f"glibc {have or '(not known)'}"
-    floor = site.fabric.glibc
+    floor, version, is_host = site.fabric.glibc, stack.version("glibc"), asked is Fabric.HOST
     need = f"glibc >= {floor}" if floor else "the glibc that the host's libraries ask for"
+    have = f"glibc {version or '(not known)'}"
+    fits = _at_least(version, floor)
+    fabric, outcome = asked or Fabric.BUNDLED, RuleOutcome.OK
     if {"libcxi", "libfabric"} <= stack.offers.keys():
+        fabric, outcome = Fabric.BUNDLED, RuleOutcome.REFUSED if is_host else RuleOutcome.OK
+        need, have = "no libcxi in the base" if is_host else "libcxi in the base", "libfabric and libcxi of the base"
         because = "the base has libfabric and libcxi of its own: nothing of the host is bound"
-        own = "libfabric and libcxi of the base"
-        if asked is Fabric.HOST:
-            return Fabric.BUNDLED, gate(RuleOutcome.REFUSED, "no libcxi in the base", own, because)
-        return Fabric.BUNDLED, gate(RuleOutcome.OK, "libcxi in the base", own, because)
-    fits = None if have is None or floor is None else _at_least(have, floor)
-    if asked is Fabric.BUNDLED:
-        because = "you asked for a bundled fabric, which loads nothing of the host"
-        return asked, gate(RuleOutcome.OK, "nothing of the host", known, because)
-    if fits is None:
+    elif asked is Fabric.BUNDLED:
+        need, because = "nothing of the host", "you asked for a bundled fabric, which loads nothing of the host"
+    elif fits is None:
+        outcome = RuleOutcome.REFUSED if is_host else RuleOutcome.UNKNOWN
         because = "the C library of the base is not known, nor whether the host's libraries load in it"
         if floor is None:
             because = (
                 f"which C library the libfabric and libcxi of {site.name} ask for is not documented; a snapshot of"
                 " a node shows it (lumiimg host scan)"
             )
-        outcome = RuleOutcome.UNKNOWN if asked is None else RuleOutcome.REFUSED
-        return asked or Fabric.BUNDLED, gate(outcome, need, known, because)
-    if fits:
-        host = " ".join(filter(None, ("the host's libfabric", site.fabric.libfabric)))
+    elif fits:
+        fabric, host = Fabric.HOST, " ".join(filter(None, ("the host's libfabric", site.fabric.libfabric)))
         because = _with_age(site.fabric, site.date, f"{host} and libcxi load in the image")
-        return Fabric.HOST, gate(RuleOutcome.OK, need, known, because)
-    because = f"the host's libfabric and libcxi ask for GLIBC_{floor}, which the image does not have"
-    if asked is Fabric.HOST:
-        return asked, gate(RuleOutcome.REFUSED, need, known, because)
-    because += ": libcxi and libfabric are built in the image"
-    return Fabric.BUNDLED, gate(RuleOutcome.OK, need, known, because)
+    else:
+        outcome = RuleOutcome.REFUSED if is_host else RuleOutcome.OK
+        instead = "" if is_host else ": libcxi and libfabric are built in the image"
+        because = f"the host's libfabric and libcxi ask for GLIBC_{floor}, which the image does not have{instead}"
+    source = f"{site.fabric.source} ({site.fabric.date}); glibc elf/dl-version.c"
+    return fabric, RuleResult("glibc-gate", outcome, need, have, because, source)
 
 
 def _no_fabric(site: Site) -> RuleResult:
@@ -172,30 +164,27 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
 
     Source: src/net.cc and src/plugin/net.cc of RCCL.
     """
-    newest, oldest = stack.version("net-api"), stack.version("net-api-oldest")
-    version = stack.version("rccl")
     if "net-api" not in stack.offers:
         return None
-    plugin = stack.offers["net-api"].by
-    if newest is None or not all(map(_NET_API.fullmatch, (newest, oldest or newest))):
-        because = "which versions of the net API it exports is not known: it is built from another source than usual"
-        have = f"{plugin} (net API not known)"
-        return RuleResult("plugin-abi", RuleOutcome.UNKNOWN, "a net API that RCCL takes", have, because, _RCCL_TABLE)
-    offered = range(int(oldest or newest), int(newest) + 1)
-    have = f"{plugin}: v{newest}" if len(offered) == 1 else f"{plugin}: v{oldest} to v{newest}"
+    newest, oldest, version = stack.version("net-api"), stack.version("net-api-oldest"), stack.version("rccl")
+    plugin, outcome, need = stack.offers["net-api"].by, RuleOutcome.UNKNOWN, "a net API that RCCL takes"
     generation = generation_of(version) if version else None
-    if generation is None:
+    offered = range(int(oldest or newest), int(newest) + 1) if newest else range(0)
+    have = f"{plugin}: v{newest}" if len(offered) == 1 else f"{plugin}: v{oldest} to v{newest}"
+    if not offered:
+        have = f"{plugin} (net API not known)"
+        because = "which versions of the net API it exports is not known: it is built from another source than usual"
+    elif generation is None:
         because = "which RCCL the image has is not known" if version is None else f"RCCL {version} is not in the table"
-        return RuleResult("plugin-abi", RuleOutcome.UNKNOWN, "a net API that RCCL takes", have, because, _RCCL_TABLE)
-    need = f"RCCL {version} takes {', '.join(f'v{api}' for api in generation.accepts)}"
-    common = [api for api in generation.accepts if api in offered]
-    if not common:
+    else:
+        need = f"RCCL {version} takes {', '.join(f'v{api}' for api in generation.accepts)}"
+        common = next((api for api in generation.accepts if api in offered), None)
+        outcome = RuleOutcome.REFUSED if common is None else RuleOutcome.OK
         because = f"RCCL cannot load this plugin and goes on over TCP; {remedy_for_old_api()}"
-        return RuleResult("plugin-abi", RuleOutcome.REFUSED, need, have, because, _RCCL_TABLE)
-    because = f"they meet at v{common[0]}; RCCL looks for {' or '.join(generation.files)}"
-    if any(chosen.name == plugin for chosen in stack.layers):
-        because += ", which the layer installs"
-    return RuleResult("plugin-abi", RuleOutcome.OK, need, have, because, _RCCL_TABLE)
+        if common is not None:
+            installs = ", which the layer installs" if any(chosen.name == plugin for chosen in stack.layers) else ""
+            because = f"they meet at v{common}; RCCL looks for {' or '.join(generation.files)}{installs}"
+    return RuleResult("plugin-abi", outcome, need, have, because, _RCCL_TABLE)
 
 
 def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], str]) -> Iterator[RuleResult]:
@@ -204,10 +193,10 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
     Source: code objects are of one processor, LLVM AMDGPUUsage.
     """
     others: dict[str, list[str]] = {}
-    yield from _without_code(stack, arguments)
+    yield from _without_code(stack)
     for chosen in stack.layers:
         name, is_wheel = chosen.name, chosen.release is not None and chosen.release.wheels
-        value = values_of(chosen.layer, chosen.release, arguments).get(ARCH, "")
+        value = chosen.arguments.get(ARCH, "")
         is_chosen = site.arch is None and (name, ARCH) in arguments  # by the user, who knows the machine
         if is_gpu(value) and site.arch not in value.split(";") and not is_wheel and not is_chosen:
             others.setdefault(value, []).append(name)
@@ -226,12 +215,11 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
             yield RuleResult("layers", RuleOutcome.UNKNOWN, need, have, because, site.source)
 
 
-def _without_code(stack: Stack, arguments: Mapping[tuple[str, str], str]) -> Iterator[RuleResult]:
+def _without_code(stack: Stack) -> Iterator[RuleResult]:
     """Yield releases whose source says for which GPUs it is, and that are to be compiled for others."""
     for chosen in stack.layers:
         known = chosen.release.gpus if chosen.release else ()
-        wanted = gpus_of(values_of(chosen.layer, chosen.release, arguments))
-        if known and (lacking := [gpu for gpu in wanted if gpu not in known]):
+        if known and (lacking := [gpu for gpu in gpus_of(chosen.arguments) if gpu not in known]):
             because = f"the source of {chosen.name} {chosen.version} has code for {', '.join(known)} only"
             need, source = f"code for {', '.join(lacking)}", chosen.release.source if chosen.release else ""
             yield RuleResult("layers", RuleOutcome.REFUSED, need, f"no code for {', '.join(lacking)}", because, source)
@@ -241,32 +229,27 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
     """Rule 4: libcxi speaks to the host's driver, so a bundled one is of the host's Slingshot release."""
     if site.fabric is None or fabric is Fabric.NONE:
         return None
-    source = f"{site.fabric.source} ({site.fabric.date}); HewlettPackard/shs-libcxi#18 (newer libcxi misbehaves)"
-    result = partial(RuleResult, "fabric", source=source)
-    need = f"Slingshot {site.fabric.slingshot or '(release not known)'}"
-    libfabric = stack.version("libfabric")
-    if fabric is Fabric.BUNDLED and libfabric is not None and _at_least(libfabric, FIRST_WITH_CXI) is False:
+    libfabric, release, of_host = stack.version("libfabric"), stack.version("slingshot"), site.fabric.slingshot
+    if fabric is Fabric.BUNDLED and _at_least(libfabric, FIRST_WITH_CXI) is False:
         because = f"libfabric has the cxi provider from {FIRST_WITH_CXI} on: this one would use TCP"
         need = f"libfabric >= {FIRST_WITH_CXI}"
-        return result(RuleOutcome.REFUSED, need, f"libfabric {libfabric}", because, source=CXI)
+        return RuleResult("fabric", RuleOutcome.REFUSED, need, f"libfabric {libfabric}", because, CXI)
+    have = f"Slingshot {release}"
     if fabric is Fabric.HOST:
-        of_host = " ".join(filter(None, ("libfabric", libfabric, "of the host")))
-        return result(RuleOutcome.OK, need, of_host, "libfabric, its cxi provider and libcxi are the host's own")
-    have = stack.version("slingshot")
-    if site.fabric.slingshot is None:
-        because = "the host's Slingshot release is not known; libcxi and driver must match"
-        have = f"libcxi of Slingshot {have}" if have else "libcxi (release not known)"
-        return result(RuleOutcome.UNKNOWN, need, have, because)
-    if have is None:
-        because = "the Slingshot release of the image's libcxi is not known; libcxi and driver must match"
-        return result(RuleOutcome.UNKNOWN, need, "libcxi (release not known)", because)
-    if have == site.fabric.slingshot:
-        because = (
-            f"libcxi and driver are of one release; libfabric {stack.version('libfabric') or '?'} has the cxi provider"
-        )
-        return result(RuleOutcome.OK, need, f"Slingshot {have}", _with_age(site.fabric, site.date, because))
-    because = "libcxi from a release other than the driver's is known to misbehave"
-    return result(RuleOutcome.WARNING, need, f"Slingshot {have}", because)
+        outcome, because = RuleOutcome.OK, "libfabric, its cxi provider and libcxi are the host's own"
+        have = " ".join(filter(None, ("libfabric", libfabric, "of the host")))
+    elif of_host is None or release is None:
+        whose = "host's Slingshot release" if of_host is None else "Slingshot release of the image's libcxi"
+        outcome, because = RuleOutcome.UNKNOWN, f"the {whose} is not known; libcxi and driver must match"
+        have = f"libcxi of Slingshot {release}" if release else "libcxi (release not known)"
+    elif release == of_host:
+        because = f"libcxi and driver are of one release; libfabric {libfabric or '?'} has the cxi provider"
+        outcome, because = RuleOutcome.OK, _with_age(site.fabric, site.date, because)
+    else:
+        outcome, because = RuleOutcome.WARNING, "libcxi from a release other than the driver's is known to misbehave"
+    source = f"{site.fabric.source} ({site.fabric.date}); HewlettPackard/shs-libcxi#18 (newer libcxi misbehaves)"
+    need = f"Slingshot {of_host or '(release not known)'}"
+    return RuleResult("fabric", outcome, need, have, because, source)
 
 
 def _with_age(fabric: SiteFabric, known: dt.date, because: str) -> str:
@@ -278,25 +261,21 @@ def _with_age(fabric: SiteFabric, known: dt.date, because: str) -> str:
 def layers_chosen(stack: Stack) -> Iterator[RuleResult]:
     """Rules 5 and 6: which layers there are, in which release, and why; and what is known against them."""
     for chosen in stack.layers:
-        name = _name(stack, chosen)
-        need, have = ", ".join(map(str, chosen.layer.needs_of(chosen.release))) or "nothing", name
-        doubts = []
+        is_torch, source = chosen.name == "pytorch", chosen.release.source if chosen.release else chosen.layer.source
+        have = name = f"torch {stack.version('torch')}" if is_torch else chosen.title
+        needs, doubts = chosen.layer.needs_of(chosen.release), list[str]()
         if chosen.unknown:
-            need = ", ".join(str(need) for need, _ in chosen.unknown)
-            have = ", ".join(f"{n.component} {offer.version or '(version not known)'}" for n, offer in chosen.unknown)
-            which = dict.fromkeys(f"which {n.component} {offer.by} has" for n, offer in chosen.unknown)
-            doubts.append(f"it requires {need}, and {' and '.join(which)} is not known")
+            needs = tuple(need for need, _ in chosen.unknown)
+            have = ", ".join(as_offered(need, offer) for need, offer in chosen.unknown)
+            which = dict.fromkeys(f"which {need.component} {offer.by} has" for need, offer in chosen.unknown)
+            doubts.append(f"it requires {', '.join(needs)}, and {' and '.join(which)} is not known")
         doubts += _of_unlisted(chosen, stack)
         if chosen.release is not None and chosen.others:
             doubts.append(f"nothing is known of this release with another {' and '.join(chosen.others)}")
-        yield RuleResult(
-            "torch" if chosen.name == "pytorch" else "layers",
-            RuleOutcome.UNKNOWN if doubts else RuleOutcome.OK,
-            need,
-            have,
-            f"{name} ({chosen.because}): {'; '.join(doubts)}" if doubts else chosen.because,
-            chosen.release.source if chosen.release else chosen.layer.source,
-        )
+        outcome = RuleOutcome.UNKNOWN if doubts else RuleOutcome.OK
+        because = f"{name} ({chosen.because}): {'; '.join(doubts)}" if doubts else chosen.because
+        need = ", ".join(needs) or "nothing"
+        yield RuleResult("torch" if is_torch else "layers", outcome, need, have, because, source)
     yield from _troubles((chosen.layer for chosen in stack.layers), stack, refused=False)
 
 
@@ -312,8 +291,7 @@ def _of_unlisted(chosen: Chosen, stack: Stack) -> Iterator[str]:
     for need in release.expects:
         offer = stack.offers.get(need.component)
         if offer is None or not need.holds_for(offer.version):
-            have = f"{need.component} {offer.version or '(version not known)'}" if offer else f"no {need.component}"
-            yield f"it is made for {need}, and the image has {have}"
+            yield f"it is made for {need}, and the image has {as_offered(need, offer)}"
 
 
 def base_troubles(base: Layer, stack: Stack) -> Iterator[RuleResult]:
@@ -331,10 +309,6 @@ def _troubles(layers: Iterable[Layer], stack: Stack, *, refused: bool) -> Iterat
         yield RuleResult(trouble.rule, outcome, need, have, trouble.because, trouble.source)
 
 
-def _name(stack: Stack, chosen: Chosen) -> str:
-    return f"torch {stack.version('torch')}" if chosen.name == "pytorch" else chosen.title
-
-
-def _at_least(have: str, need: str) -> bool | None:
+def _at_least(have: str | None, need: str | None) -> bool | None:
     here, least = version_of(have), version_of(need)
     return None if here is None or least is None else here >= least

@@ -17,10 +17,10 @@ from lumiimg.resolve.stack import (
     OfferedComponent,
     Stack,
     WantedLayer,
+    as_offered,
     components_of,
     given_in,
     offers_of,
-    overridden_sources,
     troubles_of,
     values_of,
 )
@@ -109,10 +109,9 @@ class StackSearch:
             self._steps += 1
             if self._steps > _STEP_LIMIT:
                 return
-            others = overridden_sources(layer, chosen.release, values_of(layer, chosen.release, self._arguments))
             for below in self._with_needs(stack, chosen, within):
                 unknown = _unknown(below, layer.needs_of(chosen.release))
-                yield from self._on_top(below, replace(chosen, unknown=unknown, others=others), within)
+                yield from self._on_top(below, replace(chosen, unknown=unknown), within)
 
     def _candidates(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
         """Yield releases in their order; of a layer without rows, first the one that its arguments name."""
@@ -123,7 +122,8 @@ class StackSearch:
         rows.sort(key=lambda one: one.version != self._context.preferred.get(layer.name))
         fitting = [None, *rows] if is_default and not is_listed else rows
         if fitting:
-            yield from (Chosen(layer, release, wish.because) for release in fitting)
+            for release in fitting:
+                yield Chosen(layer, release, values_of(layer, release, self._arguments), wish.because)
             return
         found = self._context.found.get(layer.name)
         if found and found.instead:
@@ -185,7 +185,7 @@ class StackSearch:
                 why = f"{layer.name} and {other.name} cannot be in one image"
                 self._reject(layer, f"no {other.name}", other.name, why, version=chosen.version)
                 return
-        new = offers_of(chosen, self._arguments)
+        new = offers_of(chosen)
         # the range of versions is that of one plugin
         below = {
             name: offer for name, offer in stack.offers.items() if name != "net-api-oldest" or "net-api" not in new
@@ -212,7 +212,7 @@ class StackSearch:
         if offer is not None and need.holds_for(offer.version) is not False:
             return True
         layer, release = chosen.layer, chosen.release
-        have = f"{need.component} {offer.version or '(version not known)'}" if offer else f"no {need.component}"
+        have = as_offered(need, offer)
         verb = "is made for" if release and need in release.expects else "requires"
         source = release.source if release else layer.source
         self._reject(

@@ -58,11 +58,13 @@ class ReleasedLayer:
 
     layer: Layer
     release: Release | None
+    arguments: Mapping[str, str]
+    """Values by the argument's name."""
 
     @property
     def others(self) -> tuple[str, ...]:
         """Arguments by which the user names other sources than those that the layer's facts are of."""
-        return ()
+        return overridden_sources(self.layer, self.release, self.arguments)
 
     @property
     def name(self) -> str:
@@ -94,8 +96,6 @@ class Chosen(ReleasedLayer):
     because: str
     unknown: tuple[tuple[Need, OfferedComponent], ...] = ()
     """Needs of a version, each with what was there for it, whose version is not known."""
-    others: tuple[str, ...] = ()
-    """Arguments by which the user names other sources than those that the layer's facts are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +123,17 @@ def stack_of(contents: Inventory, packages: Mapping[str, str] | None = None) -> 
     return Stack({name: OfferedComponent(version, "the image") for name, version in versions.items()})
 
 
-def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[str, OfferedComponent]:
+def offers_of(chosen: Chosen) -> dict[str, OfferedComponent]:
     """Return what a layer adds: its own name, components, and their versions where it gives them.
 
-    `arguments` are the user's, by (layer, argument). Of other sources than its own it gives no version but those that
-    an argument gives.
+    Of other sources than its own it gives no version but those that an argument gives.
     """
-    layer, release = chosen.layer, chosen.release
-    values = values_of(layer, release, arguments)
-    versions = {**layer.has, **(release.has if release else {})}
+    layer, others = chosen.layer, chosen.others
+    versions = {**layer.has, **(chosen.release.has if chosen.release else {})}
     found = {name: OfferedComponent(None, layer.name) for name in layer.provides}
     found[layer.name] = OfferedComponent(chosen.version, layer.name)
     for name, version in versions.items():
-        known = None if chosen.others and not placeholders(version) else expand(version, values)
+        known = None if others and not placeholders(version) else expand(version, chosen.arguments)
         found[name] = OfferedComponent(known, layer.name)
     return found
 
@@ -153,6 +151,11 @@ def is_met(need: Need, stack: Stack) -> bool:
     """Return whether the stack has the component, in a version that will do."""
     offer = stack.offers.get(need.component)
     return offer is not None and bool(need.holds_for(offer.version))
+
+
+def as_offered(need: Need, offer: OfferedComponent | None) -> str:
+    """Return what there is of that which is needed, in words."""
+    return f"{need.component} {offer.version or '(version not known)'}" if offer else f"no {need.component}"
 
 
 def given_in(stack: Stack, trouble: KnownTrouble) -> str:

@@ -219,10 +219,14 @@ def test_what_is_compiled_is_for_the_gpus_of_the_site() -> None:
     for site, default, given, of, outcome, words in rows:
         compiled = replace(layer("vllm"), arguments={"ARCH": Argument(default, "the GPU")})
         arguments = {("vllm", "ARCH"): given} if given else {}
-        found = list(rules.compiled_for(stack_of(Chosen(compiled, of, "asked")), site, arguments))
+        found = list(
+            rules.compiled_for(stack_of(Chosen(compiled, of, {"ARCH": given or default}, "asked")), site, arguments)
+        )
         assert [said(result) for result in found] == ([("layers", outcome)] if outcome else []), (default, given)
         assert words in " ".join(f"{result.sides} {result.because}" for result in found)
     arch = {"ARCH": Argument("gfx942", "the GPU")}
-    both = [Chosen(replace(layer(name), arguments=arch), None, "asked") for name in ("vllm", "apex")]
+    both = [
+        Chosen(replace(layer(name), arguments=arch), None, {"ARCH": "gfx942"}, "asked") for name in ("vllm", "apex")
+    ]
     (result,) = rules.compiled_for(stack_of(*both), LUMI, {})
     assert result.have == "vllm, apex for gfx942", "in one line"
