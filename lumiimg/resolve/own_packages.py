@@ -6,7 +6,7 @@ that it is about.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.requirement_files import OwnRequirement
     from lumiimg.resolve.stack import Stack
 
-_There = Mapping[str, tuple[str | None, str]]
-"""Of each distribution that is there, by name: its version, where that is known, and who has it."""
 _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
 """What a layer whose wheels are not those of the index requires."""
 _SOURCE = "your own requirements; what the layers below have"
@@ -76,41 +74,7 @@ def check_own_packages(own: OwnPackages, stack: Stack, base: Layer) -> Iterator[
             "would end the build of own-packages: name the image as --base, by its path or address"
         )
         yield RuleResult("layers", RuleOutcome.UNKNOWN, "the image's packages", "some of them", because, base.source)
-    yield from _objections(own, _planned(stack))
-
-
-def _planned(stack: Stack) -> _There:
-    """Return what a stack has as far as it is planned."""
-    found: dict[str, tuple[str | None, str]] = {}
-    layers = {chosen.name for chosen in stack.layers}
-    for name, offer in stack.offers.items():
-        if name not in NOT_PYTHON:
-            by = f"the layer {offer.by}" if offer.by in layers else "the image"
-            found[canonicalize_name(name)] = (offer.version, by)
-    for chosen in stack.layers:
-        for name, pin in pins_by_project(chosen.release.wheels if chosen.release else ()).items():
-            found[name] = (version_of_pin(pin), f"the layer {chosen.name}")
-    return _with_triton(found)
-
-
-def _resolved(below: Sequence[LayerRequirements]) -> _There:
-    """Return what the base, which comes first, and the layers over it have."""
-    found: dict[str, tuple[str | None, str]] = {}
-    for layer in below:
-        by = "the image" if layer is below[0] else f"the layer {layer.name}"
-        found |= {canonicalize_name(name): (version, by) for name, version in (layer.has or {}).items()}
-        found |= {name: (version_of_pin(pin), by) for name, pin in pins_by_project(layer.requires).items()}
-    return _with_triton(found)
-
-
-def _with_triton(there: _There) -> _There:
-    """Return what is there with the distribution `triton`, which stands beside ROCm's."""
-    of_rocm = next((there[name] for name in ROCM_TRITONS if name in there), None)
-    return {TRITON: of_rocm, **there} if of_rocm else there
-
-
-def _objections(own: OwnPackages, there: _There) -> Iterator[RuleResult]:
-    """Yield what stands against lines without a marker, one by one: uv names the first alone."""
+    there = _planned(stack)
     for one in own.requirements:
         version, by = there.get(one.name, (None, ""))
         if one.requirement.marker is not None:
@@ -124,7 +88,24 @@ def _objections(own: OwnPackages, there: _There) -> Iterator[RuleResult]:
             yield RuleResult("layers", RuleOutcome.REFUSED, one.text, f"{one.name} {version}", because, _SOURCE)
 
 
-def _not_for_image(name: str, own: OwnPackages, there: _There) -> tuple[str, str] | None:
+def _planned(stack: Stack) -> dict[str, tuple[str | None, str]]:
+    """Return what a stack has as far as it is planned: by name, the version where it is known, and who has it."""
+    found: dict[str, tuple[str | None, str]] = {}
+    layers = {chosen.name for chosen in stack.layers}
+    for name, offer in stack.offers.items():
+        if name not in NOT_PYTHON:
+            by = f"the layer {offer.by}" if offer.by in layers else "the image"
+            found[canonicalize_name(name)] = (offer.version, by)
+    for chosen in stack.layers:
+        for name, pin in pins_by_project(chosen.release.wheels if chosen.release else ()).items():
+            found[name] = (version_of_pin(pin), f"the layer {chosen.name}")
+    for name in ROCM_TRITONS:
+        if name in found:  # `triton` stands beside it
+            found.setdefault(TRITON, found[name])
+    return found
+
+
+def _not_for_image(name: str, own: OwnPackages, there: Collection[str]) -> tuple[str, str] | None:
     """Return why what the index has under a name is not for this image, and what to do; None where it may be."""
     if is_of_cuda(name, of_index=True):
         other = instead_of(name)
@@ -152,9 +133,11 @@ def resolve_own(
 
     Raises RefusedError for what is CUDA's, or a layer's; FailedError for what cannot be had, or does not go together.
     """
-    there = _resolved(below)
-    if objections := [one.because for one in _objections(own, there)]:
-        raise RefusedError(_joined(objections), hint="change these lines: what is below stays as it is")
+    there = {
+        canonicalize_name(name) for layer in below for name in (*(layer.has or {}), *pins_by_project(layer.requires))
+    }
+    if not there.isdisjoint(ROCM_TRITONS):
+        there.add(canonicalize_name(TRITON))
     named = {one.name for one in own.requirements}
     below = [replace(layer, without=tuple(name for name in layer.without if name not in named)) for layer in below]
     asked = (*own.texts, *beside)
@@ -177,19 +160,13 @@ def resolve_own(
     return locked
 
 
-def _hint(said: str, own: OwnPackages, there: _There) -> str:
+def _hint(said: str, own: OwnPackages, there: Collection[str]) -> str:
     """Return what to do about a refusal of uv's: the lines that it names, or the layer that makes what they require."""
-    if name := next((name for name in own.brought.keys() - there.keys() if is_named(name, said)), None):
-        return f"the index does not have {name} for this image: --add {own.brought[name]}"
+    for name, layer in own.brought.items():
+        if name not in there and is_named(name, said):
+            return f"the index does not have {name} for this image: --add {layer}"
     lines = [f"{one.where} ({one.text})" for one in own.requirements if is_named(one.name, said)]
-    has = [f"{who} has {name} {version}" for name, (version, who) in there.items() if is_named(name, said)]
-    change = f"change {_joined(lines)}: " if lines else ""
-    return f"{change}{_joined([*has, _STAYS])}"
-
-
-def _joined(facts: Sequence[str]) -> str:
-    more = f"; and {len(facts) - _SHOWN} more" if len(facts) > _SHOWN else ""
-    return f"{'; '.join(facts[:_SHOWN])}{more}"
+    return f"change {'; '.join(lines[:_SHOWN])}: {_STAYS}" if lines else _STAYS
 
 
 def installed_layer(layer: LockedLayer, *, is_base: bool) -> LayerRequirements:
@@ -212,9 +189,9 @@ def installed_layer(layer: LockedLayer, *, is_base: bool) -> LayerRequirements:
     )
 
 
-def _refuse_brought(own: OwnPackages, there: _There, requirers: Mapping[str, frozenset[str]]) -> None:
+def _refuse_brought(own: OwnPackages, there: Collection[str], requirers: Mapping[str, frozenset[str]]) -> None:
     """Raise RefusedError if what is not for this image comes in, with the line for which it does."""
-    for name in sorted(requirers.keys() - there.keys()):
+    for name in sorted(requirers.keys() - {*there}):
         objection = _not_for_image(name, own, there)
         if objection and (line := _line_for(name, own, requirers)):
             why, hint = objection

@@ -201,7 +201,7 @@ def all_requirers(project: str, requirers: Mapping[str, frozenset[str]]) -> list
 
 
 def pins_by_project(pins: Sequence[str]) -> dict[str, str]:
-    """Return pins like `torch==2.9.1` by the name of the project, as PEP 503 writes it."""
+    """Return requirements, such as the pin `torch==2.9.1`, by the name of the project, as PEP 503 writes it."""
     return {str(canonicalize_name(Requirement(pin).name)): pin for pin in pins}
 
 
@@ -296,7 +296,7 @@ class _Project:
         project = {"name": THIS_IMAGE, "version": "0", "requires-python": ">=3.8", "dependencies": wanted}
         kept = (f"{name}=={version}\n" for name, version in preferred.items() if name not in sources)
         without = {str(canonicalize_name(name)) for layer in self.layers for name in layer.without}
-        if "torch" in sources and TRITON not in sources:
+        if "torch" in sources and TRITON not in {*sources, *pins_by_project(self.requirements)}:
             without.add(TRITON)  # whichever the image has: PyPI's is CUDA's, and would lie over its files
         settings: dict[str, Any] = {
             "no-build": True,

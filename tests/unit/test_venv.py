@@ -282,7 +282,7 @@ def world(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("torch==2.9.0", f"requires torch==2.9.0, and the image has torch {TORCH}"),
+        ("torch==2.9.0", f"this-image depends on torch=={TORCH} and torch==2.9.0"),
         ("old", "numpy<2"),
         ("cudaful", "nvidia-cublas-cu12, which is for NVIDIA's GPUs"),
         ("vllm", "/image --add vllm"),
