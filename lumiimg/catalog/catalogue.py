@@ -52,8 +52,8 @@ class _RecipeFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Value by layer and argument."""
     site: Text | None = None
     """As for --site; null where it names none."""
-    fabric: Literal["host", "bundled", "none"] | None = None
-    """Where libfabric and libcxi come from; None: as the base and the machine allow."""
+    fabric: FabricOption = "auto"
+    """Where libfabric and libcxi come from, as for --fabric."""
 
 
 class Recipe(_RecipeFile, frozen=True, kw_only=True):
@@ -66,11 +66,6 @@ class Recipe(_RecipeFile, frozen=True, kw_only=True):
     def kind(self) -> Literal["recipe"]:
         """What it is."""
         return "recipe"
-
-    @property
-    def fabric_option(self) -> FabricOption:
-        """As for --fabric; `auto` where it names none."""
-        return self.fabric or "auto"
 
     @property
     def given(self) -> dict[tuple[str, str], str]:

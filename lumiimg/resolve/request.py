@@ -224,10 +224,8 @@ def request_of(
         own = read_own(options.requirements, [*recipe_packages, *packages])
     if needs_base and not base:
         raise BadInputError("no base", hint="give --base NAME or --recipe NAME; see `lumiimg list`")
-    fabric = None if options.fabric == _AUTO else Fabric(options.fabric)
-    # to add the layer of a fabric is to name one, too
-    if fabric is None and recipe and recipe.fabric and not {f"fabric-{one}" for one in Fabric} & {*map(name_of, given)}:
-        fabric = Fabric(recipe.fabric)
+    names_fabric = not {f"fabric-{one}" for one in Fabric}.isdisjoint(map(name_of, given))  # by its layer
+    fabric = recipe.fabric if recipe and options.fabric == _AUTO and not names_fabric else options.fabric
     named = {name_of(text): text for text in given}
     add = [named.get(name_of(text), text) for text in of_recipe]
     request = Request(
@@ -235,7 +233,7 @@ def request_of(
         add=(*add, *(text for text in given if text not in add)),
         own=own,
         arguments=dict(recipe.given if recipe else {}) | _once("--arg", map(_argument, options.arg), ".".join),
-        fabric=fabric,
+        fabric=None if fabric == _AUTO else Fabric(fabric),
         sources=_once("--source", map(_source, options.source), str),
         site=options.site or (recipe.site if recipe else None) or choose_site(),
         host=options.host,

@@ -98,7 +98,7 @@ def test_a_fabric_on_the_command_line_wins_over_that_of_a_recipe(tmp_path: Path,
         assert plan["fabric"] == fabric, words
         layers = {layer["name"] for layer in plan["layers"]}
         assert layers & {"fabric-host", "fabric-bundled"} == ({f"fabric-{fabric}"} - {"fabric-none"}), words
-    for wrong in ('"auto"', '"bundles"', '""', "true", '["host"]'):
+    for wrong in ('"bundles"', '""', "true", '["host"]'):
         recipe.write_text(f"{text}fabric = {wrong}\n")
         code, said = answer([*DRY, "--recipe", str(recipe)], capsys)
         assert (code, "fabric" in said) == (ExitCode.BAD_INPUT, True), wrong

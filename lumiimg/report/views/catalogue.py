@@ -62,7 +62,7 @@ def schemas_document(listed: Schemas) -> Document:
 def recipe_document(recipe: Recipe) -> Document:
     """Return what a recipe stands for."""
     rows = [("base", recipe.base), ("layers", ", ".join(recipe.add) or "none")]
-    rows += [("site", recipe.site or ""), ("fabric", recipe.fabric or "")]
+    rows += [("site", recipe.site or ""), ("fabric", recipe.fabric)]
     rows += [("argument", f"{name}={value}") for name, value in recipe.options.items()]
     return Document(
         "show",
