@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.engine.engine import clean_environment, find_container_engine
+from lumiimg.engine.engine import clean_environment, container_engines
 from lumiimg.engine.process import run
 from lumiimg.errors import LumiimgError, one_line
 
@@ -80,7 +80,7 @@ def shown_by(engine: Engine, image: Path, row: Mapping[str, Any], environment: M
 
 
 def main() -> int:
-    engine, image = find_container_engine(os.environ), Path(sys.argv[1]).absolute()
+    engine, image = container_engines(os.environ)[0], Path(sys.argv[1]).absolute()
     print(engine.name)
     others = 0
     for row in tried_differences():

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from lumiimg.engine import namespaces
 from lumiimg.engine.binds import BindSpec
@@ -118,13 +118,15 @@ def engines_here(environment: Mapping[str, str]) -> list[Engine]:
     named = environment.get("LUMIIMG_ENGINE")
     if named == EngineKind.NAMESPACES:
         return [of_kernel()]
-    found, refused = _container_engines(environment)
-    if not named:
-        why = "" if found else _why_no_namespaces(environment)
-        if not why:
-            return [*found, of_kernel()]
-        refused.append(f"namespaces of Linux: {why}")
-    return found or _none_here(refused)
+    try:
+        found = container_engines(environment)
+    except MissingHereError as error:
+        if named:
+            raise
+        if why := _why_no_namespaces(environment):
+            raise MissingHereError(f"{error.what}; namespaces of Linux: {why}", hint=error.hint) from error
+        found = []
+    return found if named else [*found, of_kernel()]
 
 
 def of_kernel() -> Engine:
@@ -134,21 +136,11 @@ def of_kernel() -> Engine:
     return Engine(Path(sys.executable), EngineKind.NAMESPACES, release[0] if release else "", flags)
 
 
-def find_container_engine(environment: Mapping[str, str]) -> Engine:
-    """Return the container engine named by LUMIIMG_ENGINE, else the first on PATH that answers.
+def container_engines(environment: Mapping[str, str]) -> list[Engine]:
+    """Return the engine that LUMIIMG_ENGINE names, else each on PATH that answers, one that has two names once.
 
-    Raises MissingHereError, which names what was tried and how each failed.
+    Raises MissingHereError where there is none, which names what was tried and how each failed.
     """
-    found, refused = _container_engines(environment)
-    return found[0] if found else _none_here(refused)
-
-
-def _none_here(refused: Sequence[str]) -> NoReturn:
-    raise MissingHereError(f"no container engine answers here ({'; '.join(refused)})", hint=_HINT)
-
-
-def _container_engines(environment: Mapping[str, str]) -> tuple[list[Engine], list[str]]:
-    """Return those that answer, one that has two names once; and what is said of the others."""
     found: list[Engine] = []
     refused: list[str] = []
     named, clean = environment.get("LUMIIMG_ENGINE"), clean_environment(environment)
@@ -165,7 +157,9 @@ def _container_engines(environment: Mapping[str, str]) -> tuple[list[Engine], li
                 found.append(Engine(Path(path), kind, match[2], frozenset(re.findall(r"--[a-z][a-z-]+", help_text))))
             else:
                 refused.append(f"{path}: exit {said.exit_code}, {one_line(said.last_line) or 'no output'}")
-    return found, refused
+    if not found:
+        raise MissingHereError(f"no container engine answers here ({'; '.join(refused)})", hint=_HINT)
+    return found
 
 
 def _why_no_namespaces(environment: Mapping[str, str]) -> str:

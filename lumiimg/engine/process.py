@@ -37,7 +37,7 @@ LOG_LIMIT_BYTES = 256 * 1024 * 1024
 """Output of one child that goes to its log: more than a build prints, and one that never ends fills no file system."""
 LINE_LIMIT_BYTES = 64 * 1024
 LINES_LIMIT = 500_000
-"""Lines of one child that are handed on each, as are those within `LOG_LIMIT_BYTES`; of more, the last of each second:
+"""Lines of one child that are handed on, as are those within `LOG_LIMIT_BYTES`; of what comes after, the last alone:
 what looks at them takes longer than a child that prints without end takes to print them."""
 GRACE_S = 10.0
 """Between the polite signal and SIGKILL."""
@@ -49,7 +49,6 @@ _READ_BYTES = 64 * 1024
 _POLL_S = 0.1
 _REAP_S = 0.005
 _DRAIN_S = 1.0
-_SILENT_S = 1.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Reads the number of a group, and then until the other end is closed, which the kernel does when lumiimg is gone; then
 # ends the group.
@@ -196,11 +195,9 @@ class _Collector:
 
     def __init__(self, log: IO[bytes] | None, on_line: Callable[[str], None] | None) -> None:
         self._log = log
-        self._log_room = LOG_LIMIT_BYTES
         self._on_line = on_line
-        self._bytes_room = LOG_LIMIT_BYTES
+        self._room = LOG_LIMIT_BYTES
         self._lines_room = LINES_LIMIT
-        self._silent_until = 0.0
         self._unsaid = b""
         self._line = b""
         self._kept: deque[bytes] = deque()
@@ -208,31 +205,27 @@ class _Collector:
         self.truncated = False
 
     def feed(self, chunk: bytes) -> None:
-        if self._log is not None and self._log_room > 0:
-            self._log.write(chunk[: self._log_room])
-            self._log_room -= len(chunk)
-            if self._log_room <= 0:
+        if self._log is not None and self._room > 0:
+            self._log.write(chunk[: self._room])
+            if len(chunk) >= self._room:
                 self._log.write(f"\nlumiimg: what came after {LOG_LIMIT_BYTES} bytes is not kept\n".encode())
+        if self._on_line is not None:
+            self._hand_on(chunk)
+        self._room -= len(chunk)
         # The end of it is kept: that is where a failure is reported.
         self._kept.append(chunk)
         self._kept_bytes += len(chunk)
         while self._kept_bytes > OUTPUT_LIMIT_BYTES:
             self._kept_bytes -= len(self._kept.popleft())
             self.truncated = True
-        if self._on_line is not None:
-            self._hand_on(chunk)
 
     def _hand_on(self, chunk: bytes) -> None:
         *lines, self._line = (self._line + chunk).split(b"\n")
         if len(self._line) > LINE_LIMIT_BYTES:
             lines.append(self._line)
             self._line = b""
-        if lines and min(self._bytes_room, self._lines_room) <= 0:
+        if lines and min(self._room, self._lines_room) <= 0:
             self._unsaid, lines = lines[-1], []
-            if time.monotonic() >= self._silent_until:
-                self._silent_until = time.monotonic() + _SILENT_S
-                self._unsaid, lines = b"", [self._unsaid]
-        self._bytes_room -= len(chunk)
         self._lines_room -= len(lines)
         for line in lines:
             self._emit(line)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 _ENDING = ".lumiimg"
 _REMOVE_TIMEOUT_S = 600.0
-_NAME_BYTES = 100
-_SUFFIX_CHARS = 16
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _LITTLE_BYTES = 1 << 20
 """Of a file system that has no room for what is written here."""
@@ -65,10 +63,9 @@ def written_by_rename(target: Path) -> Iterator[Path]:
     """
     if target.exists() and not target.is_file():
         raise BadInputError("is not a file, and would be replaced by one", where=str(target))
-    name = os.fsdecode(os.fsencode(target.name)[:_NAME_BYTES])
     try:
-        with own_folder(target.parent, f".{name}.") as folder:
-            partial = folder / f"partial{target.suffix[:_SUFFIX_CHARS]}"
+        with own_folder(target.parent, ".lumiimg-") as folder:
+            partial = folder / "partial"
             yield partial
             partial.replace(target)
     except OSError as error:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.hwcaps import levels_of_cpu
-from lumiimg.engine.engine import EngineKind, find_container_engine
+from lumiimg.engine.engine import EngineKind, container_engines
 from lumiimg.errors import MissingHereError
 from lumiimg.host.root_queries import by_version, matches, names_in, read_text, read_word
 from lumiimg.host.scan_facts import scan_facts
@@ -97,7 +97,7 @@ def container_engine(
 ) -> ContainerEngine | None:
     """Return the engine of this machine with the settings that decide about binds; None where none answers."""
     try:
-        engine = find_container_engine(environment)
+        engine = container_engines(environment)[0]
     except MissingHereError:
         return None
     name = "apptainer" if engine.kind is EngineKind.APPTAINER else "singularity"

@@ -24,7 +24,7 @@ from lumiimg.cli.main import main
 from lumiimg.cluster.module.modulefile import lua
 from lumiimg.cluster.template import filled
 from lumiimg.decode import DecodeError
-from lumiimg.engine.engine import find_container_engine
+from lumiimg.engine.engine import container_engines
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError
@@ -385,7 +385,7 @@ def test_programs_of_the_current_folder_are_not_run(
 ) -> None:
     assert which("apptainer", path) is None
     with pytest.raises(MissingHereError):
-        find_container_engine({"PATH": path})
+        container_engines({"PATH": path})
     run(["true"], env={"PATH": f"{path}:/usr/bin"})
     with contextlib.suppress(MissingHereError):
         run(["true"], env={"PATH": path})

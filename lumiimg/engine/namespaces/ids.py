@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from lumiimg.engine.process import run
-from lumiimg.errors import one_line
+from lumiimg.errors import FailedError, one_line
 
 _RANGE = re.compile(r"^([^:\s]+):(\d{1,10}):(\d{1,10})$")
 _FILE_LIMIT_BYTES = 1 << 20
@@ -17,21 +17,17 @@ _FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin")
 """Where a set-user-id program is believed."""
 
 
-class IdsError(Exception):
-    """Why a namespace has not the ids that are wanted, in one line."""
-
-
-def map_own(process: int, uid: int, gid: int) -> None:
-    """Give a namespace one id, the user's own, by the name `uid` and `gid`."""
+def map_own(process: int) -> None:
+    """Give a namespace one id, the user's own, by its own name. Raises FailedError."""
     _write(process, "setgroups", "deny")
-    _write(process, "uid_map", f"{uid} {os.geteuid()} 1")
-    _write(process, "gid_map", f"{gid} {os.getegid()} 1")
+    _write(process, "uid_map", f"{os.geteuid()} {os.geteuid()} 1")
+    _write(process, "gid_map", f"{os.getegid()} {os.getegid()} 1")
 
 
 def map_range(process: int) -> None:
     """Give a namespace all ids that this user has: root is the user, the others are those of /etc/subuid.
 
-    Raises IdsError where the user has one id alone, or newuidmap is not there or refuses.
+    Raises FailedError where the user has one id alone, or newuidmap is not there or refuses.
     """
     if os.geteuid() == 0:
         for name in ("uid_map", "gid_map"):
@@ -48,18 +44,18 @@ def map_range(process: int) -> None:
             words += [first, start, count]
             first += count
         if first == 1:
-            raise IdsError(f"{table} has no ids for {_user()}: an administrator adds some (usermod --add-subuids)")
+            raise FailedError(f"{table} has no ids for {_user()}: an administrator adds some (usermod --add-subuids)")
         path = next((f"{folder}/{program}" for folder in _FOLDERS if os.access(f"{folder}/{program}", os.X_OK)), None)
         if path is None:
-            raise IdsError(f"{program} is not installed (the package uidmap, or shadow-utils)")
-        done = run([path, str(process), *map(str, words)], env={}, timeout_s=_HELPER_S)
+            raise FailedError(f"{program} is not installed (the package uidmap, or shadow-utils)")
+        done = run([path, f"{process}", *map(str, words)], env={}, timeout_s=_HELPER_S)
         if not done.ok:
-            raise IdsError(f"{path} refuses: {one_line(done.last_line)[:200] or f'exit status {done.exit_code}'}")
+            raise FailedError(f"{path} refuses: {one_line(done.last_line)[:200] or f'exit status {done.exit_code}'}")
 
 
 def own_ranges(table: str) -> list[tuple[int, int]]:
     """Return first id and count of each range of the user in a table; a table that cannot be read has none."""
-    names = {_user(), str(os.geteuid())}
+    names = {_user(), f"{os.geteuid()}"}
     try:
         with open(table, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             lines = file.read(_FILE_LIMIT_BYTES).splitlines()
@@ -73,16 +69,13 @@ def _user() -> str:
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
-        return str(os.geteuid())
+        return f"{os.geteuid()}"
 
 
 def _write(process: int, name: str, text: str) -> None:
     try:
-        descriptor = os.open(f"/proc/{process}/{name}", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, text.encode("utf-8"))  # in one piece, as the kernel takes it
-        finally:
-            os.close(descriptor)
+        with open(f"/proc/{process}/{name}", "wb", buffering=0) as file:  # noqa: PTH123
+            file.write(text.encode())  # in one piece, as the kernel takes it
     except OSError as error:
         lacks = " (this root lacks CAP_SETUID or CAP_SETGID)" if os.geteuid() == 0 else ""
-        raise IdsError(f"the kernel gives a namespace of users no ids: {error.strerror}{lacks}") from error
+        raise FailedError(f"the kernel gives a namespace of users no ids: {error.strerror}{lacks}") from error

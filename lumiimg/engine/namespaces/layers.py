@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,54 +21,7 @@ from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
 from lumiimg.image.unpacked_size import require_room
 
 _FUSE = "/dev/fuse"
-_QUIET = ("/dev/null", os.O_RDWR)
-
-
-@dataclass(frozen=True, slots=True)
-class SquashedLayer:
-    """One squashfs in a file."""
-
-    file: Path
-    offset: int
-
-
-def layers_of(image: Path) -> tuple[SquashedLayer, ...]:
-    """Return the file systems of an image, the lowest first; none of a folder. Raises ImageError."""
-    if image.is_dir():
-        return ()
-    with contextlib.closing(ByteSource.open(image)) as source:
-        if source.read_at(MAGIC_OFFSET, len(MAGIC)) != MAGIC:
-            return (SquashedLayer(image, 0),)
-        sif = read_sif(source)
-        return tuple(SquashedLayer(image, part.offset) for part in (sif.root_partition(str(image)), *sif.overlays()))
-
-
-def squashfuse(path: str | None) -> str | None:
-    """Return the program that serves a squashfs, where it can."""
-    return which("squashfuse_ll", path) if os.access(_FUSE, os.R_OK | os.W_OK) else None
-
-
-@contextlib.contextmanager
-def unpacked(layers: Sequence[SquashedLayer], environment: Mapping[str, str]) -> Iterator[list[Path]]:
-    """Yield folders with the files of each layer, as this user's. Raises FailedError, MissingHereError."""
-    program = which("unsquashfs", environment.get("PATH"))
-    if program is None:
-        raise MissingHereError(
-            "an image is mounted by squashfuse_ll and /dev/fuse, or unpacked by unsquashfs: neither is here",
-            hint="install squashfuse and fuse3, or squashfs-tools",
-        )
-    work = read_settings(environment).cache / "work"
-    require_room(layers[0].file, work)
-    with scratch_folder(work) as scratch:
-        folders = [scratch / f"{number}" for number in range(len(layers))]
-        for layer, folder in zip(layers, folders, strict=True):
-            options = ("-no-progress", "-quiet", "-no-xattrs", "-dest", folder, "-offset", f"{layer.offset}")
-            done = run([program, *options, layer.file], env=environment)
-            if not done.ok:
-                known = explain(done.output)
-                why = known.meaning if known else one_line(done.last_line)[:300]
-                raise FailedError(f"unsquashfs: {why}", where=str(layer.file), hint=known.remedy if known else None)
-        yield folders
+_SAID_CHARS = 300
 
 
 class Served:
@@ -79,51 +32,97 @@ class Served:
     its own, so that what ends the program in the container does not take its files away before.
     """
 
-    def __init__(self, program: str, layer: SquashedLayer) -> None:
+    def __init__(self, program: str, image: Path, offset: int) -> None:
         """Start it. Raises OSError."""
-        self._file = layer.file
+        self._file = image
         self._server, waits = socket.socketpair()
         with waits:
             if os.fork() == 0:
                 try:
-                    self._serve(program, layer, waits)
+                    self._serve(program, offset, waits)
                 finally:
                     os._exit(1)
 
-    def _serve(self, program: str, layer: SquashedLayer, waits: socket.socket) -> None:
+    def _serve(self, program: str, offset: int, waits: socket.socket) -> None:
         self._server.close()
         os.setsid()
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        quiet = os.open(*_QUIET)
+        quiet = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):
             os.dup2(quiet, descriptor)
         for device in socket.recv_fds(waits, 1, 1)[1]:  # none where the other end died
             os.set_inheritable(device, True)
             # libfuse 3 takes such a name for a file system that is mounted already (fuse(8), /dev/fd/N)
-            words = [program, "-f", "-o", f"offset={layer.offset}", str(layer.file), f"/dev/fd/{device}"]
+            words = [program, "-f", "-o", f"offset={offset}", f"{self._file}", f"/dev/fd/{device}"]
             os.execv(program, words)  # noqa: S606 - a shell has no part in it
 
     def mount(self, target: str) -> str:
-        """Mount it on a folder, and return that. Raises OSError."""
+        """Mount it on a folder, and return that. Raises OSError, and FailedError where it is not served."""
         # the kernel wants who mounts to be in the namespace of users in which it was opened
         device = os.open(_FUSE, os.O_RDWR)
         data = f"fd={device},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()}"
         data += ",allow_other,default_permissions"
-        mount(
-            "squashfuse",
-            target,
-            "fuse.squashfuse",
-            MountFlag.READ_ONLY | MountFlag.NO_SUID | MountFlag.NO_DEVICES,
-            data,
-        )
+        flags = MountFlag.READ_ONLY | MountFlag.NO_SUID | MountFlag.NO_DEVICES
+        mount("squashfuse", target, "fuse.squashfuse", flags, data)
         socket.send_fds(self._server, [b"1"], [device])
         os.close(device)
         self._server.close()
-        return target
-
-    def require(self, target: str) -> None:
-        """Raise FailedError where what is mounted there is not served."""
         try:
             os.stat(target)  # noqa: PTH116
         except OSError as error:
-            raise FailedError("squashfuse_ll cannot read it: is it whole?", where=str(self._file)) from error
+            raise FailedError("squashfuse_ll cannot read it: is it whole?", where=f"{self._file}") from error
+        return target
+
+
+@dataclass(frozen=True, slots=True)
+class LowerLayers:
+    """The file systems of an image, the lowest first: folders, or what is to be mounted."""
+
+    folders: Sequence[Path] = ()
+    served: Sequence[Served] = ()
+
+
+@contextmanager
+def lower_layers(image: Path, environment: Mapping[str, str]) -> Iterator[LowerLayers]:
+    """Yield the file systems of an image. Raises ImageError, FailedError, MissingHereError."""
+    program = which("squashfuse_ll", environment.get("PATH")) if os.access(_FUSE, os.R_OK | os.W_OK) else None
+    if image.is_dir():
+        yield LowerLayers(folders=[image])
+    elif program is not None:
+        yield LowerLayers(served=[Served(program, image, offset) for offset in _offsets(image)])
+    else:
+        with unpacked(image, environment) as folders:
+            yield LowerLayers(folders=folders)
+
+
+def _offsets(image: Path) -> list[int]:
+    """Return where each squashfs of a file begins."""
+    with closing(ByteSource.open(image)) as source:
+        if source.read_at(MAGIC_OFFSET, len(MAGIC)) != MAGIC:
+            return [0]
+        sif = read_sif(source)
+        return [part.offset for part in (sif.root_partition(f"{image}"), *sif.overlays())]
+
+
+@contextmanager
+def unpacked(image: Path, environment: Mapping[str, str]) -> Iterator[list[Path]]:
+    """Yield folders with the files of each layer, as this user's. Raises FailedError, MissingHereError."""
+    program = which("unsquashfs", environment.get("PATH"))
+    if program is None:
+        raise MissingHereError(
+            "an image is mounted by squashfuse_ll and /dev/fuse, or unpacked by unsquashfs: neither is here",
+            hint="install squashfuse and fuse3, or squashfs-tools",
+        )
+    work = read_settings(environment).cache / "work"
+    require_room(image, work)
+    with scratch_folder(work) as scratch:
+        folders = []
+        for offset in _offsets(image):
+            folders.append(scratch / f"{offset}")
+            options = ("-no-progress", "-quiet", "-no-xattrs", "-dest", folders[-1], "-offset", f"{offset}")
+            done = run([program, *options, image], env=environment)
+            if not done.ok:
+                known = explain(done.output)
+                why = known.meaning if known else one_line(done.last_line)[:_SAID_CHARS]
+                raise FailedError(f"unsquashfs: {why}", where=f"{image}", hint=known.remedy if known else None)
+        yield folders

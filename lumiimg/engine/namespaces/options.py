@@ -69,9 +69,8 @@ def read_words(words: Sequence[str], environment: Mapping[str, str]) -> Containe
     passed = {
         name: value
         for name, value in environment.items()
-        if not name.startswith(PREFIXES) and (name in _ALWAYS or (name not in _NEVER and not clean))
+        if name not in injected and (name in _ALWAYS or not (clean or name in _NEVER or name.startswith(PREFIXES)))
     }
-    passed = {name: value for name, value in passed.items() if name not in injected}
     return ContainerStart(
         image=Path(os.path.realpath(rest[0])),
         argv=tuple(rest[1:]),

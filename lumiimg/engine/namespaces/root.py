@@ -1,8 +1,7 @@
 """The root file system of a container: an image, what engines mount into it, and nothing else of this machine.
 
 What is shown is taken before anything is covered, and where it is put is looked up below the image's root alone
-(openat2(2)), so that a link of an image leads to a place in the image. Source of the list: Apptainer 1.4.5 with
-its own apptainer.conf.
+(openat2(2)), so that a link of an image leads to a place in the image.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from lumiimg.engine.namespaces.shown import ShownPath, shown_path
 from lumiimg.engine.namespaces.syscalls import (
     MountFlag,
     copy_mounts,
@@ -23,6 +22,7 @@ from lumiimg.engine.namespaces.syscalls import (
     pivot_root,
     put_mounts,
 )
+from lumiimg.errors import FailedError
 
 _STAGES = ("/tmp", "/var/tmp", "/mnt")  # noqa: S108 - covered by a mount that this process alone sees
 _STAGE_OPTIONS = "mode=0755,size=16m"
@@ -40,41 +40,13 @@ _TABLE_BYTES = 1 << 22
 _PROC = "/proc"
 
 
-class RootError(Exception):
-    """Why a container has no root file system, in one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownPath:
-    """Something of this machine that is to be seen in the container."""
-
-    mounts: int
-    """Of `copy_mounts`."""
-    target: str
-    read_only: bool = False
-    is_required: bool = False
-    """Whether there is no container without it."""
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether it is put on a folder."""
-        return stat.S_ISDIR(os.fstat(self.mounts).st_mode)
-
-
-def shown_path(path: str, target: str, *, read_only: bool = False, is_required: bool = False) -> ShownPath:
-    """Return a file or folder as it is now. Raises RootError."""
-    try:
-        return ShownPath(copy_mounts(path), target, read_only, is_required)
-    except OSError as error:
-        raise RootError(f"{path} cannot be shown in the container: {error.strerror}") from error
-
-
 class MountStage:
-    """A place of this process alone where the root file system is put together. All raise OSError and RootError."""
+    """A place of this process alone where the root file system is put together. All raise OSError and FailedError."""
 
     def __init__(self) -> None:
         mount("", "/", flags=MountFlag.SLAVE | MountFlag.RECURSIVE)
         self._path = next((path for path in _STAGES if os.path.isdir(path)), "/")  # noqa: PTH112
+        self._root = f"{self._path}/root"
         self._processes = shown_path(_PROC, _PROC)
 
     def cover(self) -> None:
@@ -91,12 +63,12 @@ class MountStage:
     def put(self, shown: ShownPath) -> str:
         """Return a new folder that is one of this machine's."""
         path = self.folder(shown.target)
-        _put(shown, path)
+        _put(shown.mounts, path)
         return path
 
     def write_into(self, image: ShownPath) -> None:
         """Make a folder the root, as it is."""
-        _put(image, self._root)
+        _put(image.mounts, self._root)
 
     def lay(self, lowers: Sequence[str], sources: Sequence[ShownPath]) -> None:
         """Make the root of folders, the lowest first, with all that `sources` will be put on; nothing can be written.
@@ -110,7 +82,7 @@ class MountStage:
             mount("overlay", below, "overlay", data=options)
         upper, work = self.folder("upper"), self.folder("work")
         os.chmod(upper, stat.S_IMODE(os.stat(below).st_mode))  # noqa: PTH101, PTH116
-        at = os.open(below, os.O_PATH | os.O_CLOEXEC)
+        at = _opened(below)
         for each in sources:
             _add(at, below, upper, each.target, is_folder=each.is_folder)
         _add(at, below, upper, _PROC, is_folder=True)
@@ -118,16 +90,18 @@ class MountStage:
         try:
             mount("overlay", self._root, "overlay", data=f"{options},upperdir={upper},workdir={work}")
         except OSError as error:  # before Linux 5.11, for a user
-            raise RootError(f"the kernel lays no overlay for a user: {error.strerror}") from error
+            raise FailedError(f"the kernel lays no overlay for a user: {error.strerror}") from error
 
     def show(self, sources: Iterable[ShownPath], tables: Mapping[str, str], *, read_only: bool) -> None:
         """Show files and folders of this machine, and add lines to the tables that the image has."""
-        at = os.open(self._root, os.O_PATH | os.O_CLOEXEC)
+        at = _opened(self._root)
         for path, lines in tables.items():
             content = _read(at, path)
             if content is not None:
-                end = b"" if content.endswith(b"\n") or not content else b"\n"
-                _show(at, ShownPath(self._copied(path.replace("/", "-"), content + end + lines.encode()), path))
+                copy = f"{self._path}/{path.replace('/', '-')}"
+                with open(copy, "xb") as file:  # noqa: PTH123
+                    file.write(content + (b"" if content.endswith(b"\n") or not content else b"\n") + lines.encode())
+                _show(at, ShownPath(copy_mounts(copy), path))
         for each in sources:
             _show(at, each)
         if read_only:
@@ -136,13 +110,9 @@ class MountStage:
 
     def show_processes(self) -> bool:
         """Show the container's own processes; return False where the kernel refuses that (in a container): all then."""
-        at = os.open(self._root, os.O_PATH | os.O_CLOEXEC)
-        try:
-            target = open_in_root(at, _PROC, os.O_PATH)
-        except OSError:  # a folder that is written into, and has none
-            return True
+        target = open_in_root(_opened(self._root), _PROC, os.O_PATH)
         if not stat.S_ISDIR(os.fstat(target).st_mode):
-            raise RootError("/proc of the image is not a folder, and nothing runs without one")
+            raise FailedError("/proc of the image is not a folder, and nothing runs without one")
         try:
             mount_proc(f"/proc/self/fd/{target}")
         except PermissionError:
@@ -154,20 +124,14 @@ class MountStage:
         """Make what was put together the root of this process."""
         pivot_root(self._root)
 
-    @property
-    def _root(self) -> str:
-        return f"{self._path}/root"
 
-    def _copied(self, name: str, content: bytes) -> int:
-        path = f"{self._path}/{name}"
-        with open(path, "xb") as file:  # noqa: PTH123
-            file.write(content)
-        return copy_mounts(path)
+def _opened(path: str) -> int:
+    return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
-def _put(shown: ShownPath, path: str) -> None:
-    target = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    put_mounts(shown.mounts, target)
+def _put(mounts: int, path: str) -> None:
+    target = _opened(path)
+    put_mounts(mounts, target)
     os.close(target)
 
 
@@ -185,9 +149,7 @@ def _add(at: int, below: str, upper: str, path: str, *, is_folder: bool) -> None
     real = os.readlink(f"/proc/self/fd/{found}").removeprefix(below)  # noqa: PTH115
     os.close(found)
     made, seen = upper, below
-    for name in PurePosixPath(real).parts if lacking else ():
-        if name == "/":
-            continue
+    for name in PurePosixPath(real).parts[1:] if lacking else ():
         made, seen = f"{made}/{name}", f"{seen}/{name}"
         if not os.path.isdir(made):  # noqa: PTH112
             os.mkdir(made)  # noqa: PTH102
@@ -218,13 +180,12 @@ def _is_absolute_link(at: int, path: PurePosixPath) -> bool:
 
 def _show(at: int, shown: ShownPath) -> None:
     try:
-        target = open_in_root(at, shown.target, os.O_PATH)
-        put_mounts(shown.mounts, target)
+        put_mounts(shown.mounts, open_in_root(at, shown.target, os.O_PATH))
         if shown.read_only:
             _make_read_only(at, shown.target)
     except OSError as error:
         if shown.is_required:
-            raise RootError(f"{shown.target} cannot be bound: {error.strerror}") from error
+            raise FailedError(f"{shown.target} cannot be bound: {error.strerror}") from error
 
 
 def _make_read_only(at: int, path: str) -> None:

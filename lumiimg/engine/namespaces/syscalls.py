@@ -12,20 +12,15 @@ from pathlib import Path
 from typing import Final
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
-_SYS_PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41}
-_SYS_SECCOMP: Final = {"x86_64": 317, "aarch64": 277}
-_SYS_OPEN_TREE: Final = 428
-_SYS_MOVE_MOUNT: Final = 429
-_SYS_OPENAT2: Final = 437
+_PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41}
+_SECCOMP: Final = {"x86_64": 317, "aarch64": 277}
+_OPEN_TREE, _MOVE_MOUNT, _OPENAT2 = 428, 429, 437
 """These three have the same number on all processors."""
-_OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC, _AT_RECURSIVE, _AT_FDCWD = 0x1, os.O_CLOEXEC, 0x8000, -100
+_OPEN_TREE_CLONE, _AT_RECURSIVE, _AT_FDCWD = 0x1, 0x8000, -100
 _MOVE_EMPTY_PATHS: Final = 0x4 | 0x40
-_RESOLVE_NO_OTHER_MOUNT: Final = 0x1
-_RESOLVE_IN_ROOT: Final = 0x10
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_DUMPABLE: Final = 4
-_PR_CAPBSET_DROP: Final = 24
-_PR_SET_NO_NEW_PRIVS: Final = 38
+_RESOLVE_NO_OTHER_MOUNT, _RESOLVE_IN_ROOT = 0x1, 0x10
+_SET_PDEATHSIG, _SET_DUMPABLE, _CAPBSET_DROP, _SET_NO_NEW_PRIVS = 1, 4, 24, 38
+"""Of prctl(2)."""
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _MNT_DETACH: Final = 2
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
@@ -57,7 +52,6 @@ class MountFlag(IntFlag):
     NO_FOLDER_ATIME = 0x800
     BIND = 0x1000
     RECURSIVE = 0x4000
-    PRIVATE = 1 << 18
     SLAVE = 1 << 19
     RELATIVE_ATIME = 1 << 21
 
@@ -69,6 +63,14 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
+def _call(what: str, number: int | None, *words: object) -> int:
+    """Make a call that the C library has no function for; numbers are as long as a register."""
+    if number is None:
+        raise OSError(errno.ENOSYS, f"not known for {platform.machine()}", what)
+    longs = (ctypes.c_long(word) if isinstance(word, int) else word for word in words)
+    return _checked(_libc.syscall(ctypes.c_long(number), *longs), what)
+
+
 def unshare(namespaces: Namespace) -> None:
     """Leave namespaces for new ones."""
     _checked(_libc.unshare(int(namespaces)), "the kernel makes no namespace")
@@ -76,27 +78,18 @@ def unshare(namespaces: Namespace) -> None:
 
 def mount(source: str, target: str, kind: str = "", flags: MountFlag = MountFlag.NONE, data: str = "") -> None:
     """Mount a file system."""
-    _checked(
-        _libc.mount(
-            os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(int(flags)), os.fsencode(data)
-        ),
-        target,
-    )
+    names = (os.fsencode(source), os.fsencode(target), kind.encode())
+    _checked(_libc.mount(*names, ctypes.c_ulong(int(flags)), os.fsencode(data)), target)
 
 
 def copy_mounts(path: str) -> int:
     """Return a descriptor of what is mounted at a path and below it, to be put elsewhere (open_tree(2), Linux 5.2)."""
-    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE
-    return _checked(
-        _libc.syscall(ctypes.c_long(_SYS_OPEN_TREE), ctypes.c_int(_AT_FDCWD), os.fsencode(path), ctypes.c_uint(flags)),
-        path,
-    )
+    return _call(path, _OPEN_TREE, _AT_FDCWD, os.fsencode(path), _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE)
 
 
 def put_mounts(copied: int, target: int) -> None:
     """Mount what `copy_mounts` returned on an open file or folder (move_mount(2))."""
-    words = (ctypes.c_int(copied), b"", ctypes.c_int(target), b"", ctypes.c_uint(_MOVE_EMPTY_PATHS))
-    _checked(_libc.syscall(ctypes.c_long(_SYS_MOVE_MOUNT), *words), f"descriptor {target}")
+    _call(f"descriptor {target}", _MOVE_MOUNT, copied, b"", target, b"", _MOVE_EMPTY_PATHS)
 
 
 def mount_proc(target: str) -> None:
@@ -107,10 +100,7 @@ def mount_proc(target: str) -> None:
 def pivot_root(new: str) -> None:
     """Make a mount the root of this process; nothing of the one before can be reached by name."""
     os.chdir(new)
-    number = _SYS_PIVOT_ROOT.get(platform.machine())
-    if number is None:
-        raise OSError(f"pivot_root is not known for {platform.machine()}")
-    _checked(_libc.syscall(ctypes.c_long(number), b".", b"."), new)
+    _call("pivot_root", _PIVOT_ROOT.get(platform.machine()), b".", b".")
     _checked(_libc.umount2(b".", _MNT_DETACH), "the root folder of this machine")
     os.chdir("/")
 
@@ -122,26 +112,29 @@ def open_in_root(root: int, path: str, flags: int, *, one_mount: bool = False) -
     """
     resolve = _RESOLVE_IN_ROOT | (_RESOLVE_NO_OTHER_MOUNT if one_mount else 0)
     how = struct.pack("<QQQ", flags | os.O_CLOEXEC, 0, resolve)
-    name = os.fsencode(path.lstrip("/")) or b"."
-    size = len(how)
-    for _ in range(_TRIES):
-        opened = _libc.syscall(
-            ctypes.c_long(_SYS_OPENAT2), ctypes.c_int(root), name, ctypes.c_char_p(how), ctypes.c_size_t(size)
-        )
-        # not sure of a `..`, as something was mounted or renamed meanwhile, wherever on this machine
-        if opened >= 0 or ctypes.get_errno() != errno.EAGAIN:
-            break
-    return _checked(opened, path)
+    tries = _TRIES
+    while True:
+        try:
+            return _call(path, _OPENAT2, root, os.fsencode(path.lstrip("/")) or b".", how, len(how))
+        except BlockingIOError:
+            # not sure of a `..`, as something was mounted or renamed meanwhile, wherever on this machine
+            tries -= 1
+            if not tries:
+                raise
 
 
 def die_with_parent(signal: int) -> None:
     """Have the kernel send this process a signal when the thread that started it ends."""
-    _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal, 0, 0, 0), "prctl")
+    _process_control(_SET_PDEATHSIG, signal)
 
 
 def forbid_tracing() -> None:
     """Have nobody trace this process or reach what it has open, who has no privileges where its program was started."""
-    _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
+    _process_control(_SET_DUMPABLE, 0)
+
+
+def _process_control(option: int, value: int) -> None:
+    _checked(_libc.prctl(option, value, 0, 0, 0), "prctl")
 
 
 def leave_keys() -> None:
@@ -149,9 +142,6 @@ def leave_keys() -> None:
 
     A session keyring of one's own would not do: the user's own keyring is found by its number.
     """
-    number = _SYS_SECCOMP.get(platform.machine())
-    if number is None:
-        raise OSError(f"seccomp is not known for {platform.machine()}")
     load, equal, at_least, above, both, end = 0x20, 0x15, 0x35, 0x25, 0x54, 0x06  # linux/bpf_common.h
     allow, refuse, not_x32 = 0x7FFF0000, 0x00050000 | errno.ENOSYS, 0xBFFFFFFF  # linux/seccomp.h
     lines = [
@@ -165,17 +155,17 @@ def leave_keys() -> None:
     lines.append((end, 0, 0, allow))
     text = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in lines))
     program = struct.pack("@HP", len(lines), ctypes.addressof(text))
-    words = (_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW, ctypes.c_char_p(program))
-    _checked(_libc.syscall(ctypes.c_long(number), *words), "the user's keys")
+    words = (_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW, program)
+    _call("the user's keys", _SECCOMP.get(platform.machine()), *words)
 
 
 def gain_no_privileges(*, bounded: bool) -> None:
     """Have set-user-id bits and file capabilities mean nothing from here on; `bounded`: no program has capabilities."""
-    _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+    _process_control(_SET_NO_NEW_PRIVS, 1)
     if not bounded:
         return
     number = 0
-    while _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
+    while _libc.prctl(_CAPBSET_DROP, number, 0, 0, 0) == 0:
         number += 1  # up to the last that this kernel knows
     # root may have some to hand on, as in containers of older engines (CVE-2022-24769)
     process, sets = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)

@@ -6,21 +6,12 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.resources import files
-from pathlib import Path
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_KEPT = (
-    "PWD",
-    "HOME",
-    "UID",
-    "GID",
-    "OPTIND",
-    "APPTAINER_NAME",
-    "APPTAINER_CONTAINER",
-    "SINGULARITY_NAME",
-    "SINGULARITY_CONTAINER",
-)
+_OF_ENGINES = ("APPTAINER_NAME", "APPTAINER_CONTAINER", "SINGULARITY_NAME", "SINGULARITY_CONTAINER")
+_KEPT = ("PWD", "HOME", "UID", "GID", "OPTIND", *_OF_ENGINES)
 """What a script of the image sees of variables before it. Source: action_script.sh of Apptainer 1.4.5, clear_env."""
 _LIBRARIES = "LD_LIBRARY_PATH"
 _OF_BASH = "PATH _ SHLVL TERM SHELL HOSTNAME HOSTTYPE MACHTYPE OSTYPE COLUMNS LINES"
@@ -29,20 +20,18 @@ _ENDING = "INT TERM HUP QUIT"
 DESCRIPTOR = 9
 """Where the shell reads the text; more than one digit is not known to every shell."""
 _TEXT = (files("lumiimg.engine.namespaces") / "environment.sh").read_text(encoding="utf-8")
-_PROMPT = "Apptainer> "
-_FOLDER = Path("/.singularity.d/env")
+_FOLDER = "/.singularity.d/env"
 
 
-def script(environment: Mapping[str, str], injected: Mapping[str, str], folder: Path = _FOLDER) -> bytes:
+def script(environment: Mapping[str, str], injected: Mapping[str, str]) -> bytes:
     """Return the text that a shell of the image reads, with the program and its arguments as its own arguments.
 
-    The shell stays as the first process of the container, hears no signal, and waits for all that ends in it. `folder`
-    has the image's environment scripts.
+    The shell stays as the first process of the container, hears no signal, and waits for all that ends in it.
     """
-    try:
-        scripts = sorted(os.fsencode(folder / name) for name in os.listdir(folder) if name.endswith(".sh"))  # noqa: PTH208
-    except OSError:  # as engines take it
-        scripts = []
+    names = ""
+    with suppress(OSError):  # as engines take it
+        scripts = sorted(os.fsencode(f"{_FOLDER}/{name}") for name in os.listdir(_FOLDER) if name.endswith(".sh"))  # noqa: PTH208
+        names = " ".join(shlex.quote(os.fsdecode(path)) for path in scripts)
     told = "".join(f'    export {name}="{_escaped(value)}"\n' for name, value in injected.items() if _NAME.match(name))
     if injected.get(_LIBRARIES):
         told += f'    {_LIBRARIES}="${_LIBRARIES}:/.singularity.d/libs"\n'
@@ -52,7 +41,6 @@ def script(environment: Mapping[str, str], injected: Mapping[str, str], folder: 
         for name, value in environment.items()
         if _NAME.match(name) and name not in _KEPT
     )
-    names = " ".join(shlex.quote(os.fsdecode(path)) for path in scripts)
     return (
         f"exec {DESCRIPTOR}<&-\ntrap '' {_ENDING}\n(\ntrap - {_ENDING}\nunset {_OF_BASH}\n{_TEXT}\n"
         f"lumiimg_sorted() {{ printf '%s\\n' {names}; }}\n"
@@ -63,7 +51,7 @@ def script(environment: Mapping[str, str], injected: Mapping[str, str], folder: 
         'lumiimg_require "$@"\n'
         "unset -f lumiimg_path lumiimg_runtime lumiimg_source lumiimg_sorted lumiimg_injected lumiimg_restored "
         "lumiimg_require\n"
-        f'export PS1="${{PS1:-{_PROMPT}}}"\n'
+        'export PS1="${PS1:-Apptainer> }"\n'
         'export APPTAINER_ENVIRONMENT="${APPTAINER_ENVIRONMENT:-/.singularity.d/env/91-environment.sh}"\n'
         'export SINGULARITY_ENVIRONMENT="$APPTAINER_ENVIRONMENT"\n'
         'exec "$@"\n'
