@@ -6,6 +6,7 @@ pip in the container gets the very wheels and no index, and afterwards the image
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -34,7 +35,6 @@ from lumiimg.resolve.own_requirements import OwnPackages, read_own
 from lumiimg.resolve.python_project import LayerRequirements
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.venv import BIN, MOUNT, RECORD, VenvRecord, mark_of, versions_in
-from lumiimg.secret import hidden
 from lumiimg.wording import count, word
 
 if TYPE_CHECKING:
@@ -84,28 +84,21 @@ class WrittenVenv:
 
 def refuse_venv(output: Path, image: Path, *, as_folder: bool, force: bool) -> None:
     """Refuse what would be lost, before anything is fetched. Raises BadInputError."""
-    if as_folder:
-        if output.exists() or output.is_symlink():
-            raise BadInputError("exists already", where=str(output), hint="remove it, or name a new folder")
-        if not output.absolute().parent.is_dir():
-            raise BadInputError("no such folder", where=str(output.parent), hint="make it first")
-        return
-    if output.is_dir():
-        hint = f"for a folder, end its name with a slash: -o {output}/"
-        raise BadInputError("is a folder", where=str(output), hint=hint)
+    if output.is_dir() and not as_folder:
+        raise BadInputError(
+            "is a folder", where=str(output), hint=f"for a folder, end its name with a slash: {output}/"
+        )
     refuse_places({"-o": output}, (image,))
-    if output.exists() and not force:
-        raise BadInputError("exists already", where=str(output), hint="--force replaces it")
+    if os.path.lexists(output) and (as_folder or not force):
+        hint = "remove it, or name a new folder" if as_folder else "--force replaces it"
+        raise BadInputError("exists already", where=str(output), hint=hint)
 
 
 def own_for_venv(files: Sequence[str], words: Sequence[str]) -> OwnPackages:
-    """Return the packages that an environment is to have. Raises BadInputError, also for none and for a secret."""
+    """Return the packages that an environment is to have. Raises BadInputError, also for none."""
     own = read_own(files, words, "the command line")
     if not own.requirements:
         raise BadInputError("no packages", hint="name them, or a file of them: -r requirements.txt")
-    if like_secret := next((one for one in own.requirements if hidden(one.text) != one.text), None):
-        what = "looks like a secret, which all who have the environment could read"
-        raise BadInputError(what, where=like_secret.where, hint="leave it out")
     return own
 
 

@@ -170,14 +170,14 @@ def faults_of(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[tuple[
         yield VenvFault.OWN_PART, f"{name} carries {own}; the index has that for CUDA, not for the image's torch"
     if record is None:
         yield VenvFault.NOT_KNOWN, f"{name} does not say which image it was made for"
-    elif record.torch != torch:
-        made, this = (f"torch {version}" if version else "no torch" for version in (record.torch, torch))
-        yield VenvFault.OTHER_IMAGE, f"{name} was made for an image with {made}, and this one has {this}"
-    else:
-        made_for, this_one = (record.image, record.image_mark), (str(path.absolute()), mark_of(path))
-        if made_for[1] != this_one[1] or (this_one[1] is None and made_for != this_one):
-            made, this = (f"{image} ({mark[:12] if mark else 'a folder'})" for image, mark in (made_for, this_one))
-            yield VenvFault.OTHER_IMAGE, f"{name} was made for another image, {made}; this is {this}"
+        return
+    made, this = (record.image, record.image_mark, record.torch), (str(path.absolute()), mark_of(path), torch)
+    if (made[1] or made[0], made[2]) != (this[1] or this[0], this[2]):
+        for_image, over = (
+            f"{image} ({mark[:12] if mark else 'a folder'}, {f'torch {version}' if version else 'no torch'})"
+            for image, mark, version in (made, this)
+        )
+        yield VenvFault.OTHER_IMAGE, f"{name} was made for another image, {for_image}; this is {over}"
 
 
 def notes_of_venv(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[str]:

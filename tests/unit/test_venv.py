@@ -162,7 +162,7 @@ def test_a_job_says_what_else_stands_against_the_environment(image: Path, tmp_pa
     assert "made for another image" in " ".join(capsys.readouterr().out.split())
     script(image, venv_at(tmp_path / "b", image, made_beside="2.7.1+rocm6.3"))
     told = " ".join(capsys.readouterr().out.split())
-    assert "made for an image with torch 2.7.1+rocm6.3, and this one has torch 2.9.1+rocm6.4" in told
+    assert f"another image, {image} (a folder, torch 2.7.1+rocm6.3); this is {image} (a folder, torch {TORCH})" in told
     own = venv_at(tmp_path / "c", image)
     dist(own / SITE, "torch-2.9.0")
     script(image, own)
@@ -221,7 +221,8 @@ def test_a_check_names_both_images_and_both_pythons(image: Path, tmp_path: Path,
     other = packed(image_at(tmp_path / "other"), tmp_path / "other.sqsh")
     found = findings(image, venv_at(tmp_path / "a", other), capsys, ExitCode.UNDECIDED)
     assert found["program.venv-image"] == (
-        f"unknown a was made for another image, {other} ({(mark_of(other) or '')[:12]}); this is {image} (a folder)"
+        f"unknown a was made for another image, {other} ({(mark_of(other) or '')[:12]}, torch {TORCH}); "
+        f"this is {image} (a folder, torch {TORCH})"
     )
     found = findings(image, venv_at(tmp_path / "b", image, python_version="3.11"), capsys, ExitCode.NO)
     assert found["program.venv-python"] == "problem b was made for Python 3.11, and the image has Python 3.12"
