@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from lumiimg.catalog.layers import SHA256
-from lumiimg.catalog.needs import is_version
+from lumiimg.catalog.needs import is_version, version_of
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.fetch.http import Http, display_url, require_tls_or_digest
@@ -265,13 +265,13 @@ class _Project:
         The layers write a distribution of that name beside it (python.sh), in a version that no index has.
         """
         versions = [(name, version) for layer in self.layers for name, version in (layer.has or {}).items()]
-        found = {str(canonicalize_name(name)): version for name, version in versions if is_version(version)}
+        found = {str(canonicalize_name(name)): str(Version(one)) for name, one in versions if is_version(one)}
         for name in ROCM_TRITONS:
             if name in self.pins:
                 found[TRITON] = _stand_in_version(version_of_pin(self.pins[name]))
             elif name in found:
                 found.setdefault(TRITON, _stand_in_version(found[name]))
-        layers = {one.project: one.version if is_version(one.version) else "0" for one in self.layers}
+        layers = {one.project: str(version_of(one.version) or 0) for one in self.layers}
         return {name: version for name, version in found.items() if name not in self.pins} | layers
 
     def resolve(self, folder: Path, until: dt.date | None, preferred: Mapping[str, str]) -> ResolvedVersions:

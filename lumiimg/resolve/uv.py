@@ -50,8 +50,6 @@ class LockedWheel(Struct, frozen=True):
     """A wheel in a lock of PEP 751."""
 
     url: str = ""
-    name: str = ""
-    """Of the file; empty where it is the last part of the address."""
     hashes: Mapping[str, str] = {}
 
 

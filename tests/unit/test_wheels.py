@@ -144,6 +144,11 @@ def test_an_index_that_forbids_is_an_error_but_that_of_pytorch_means_that_it_has
         python_project._index_of("egg", ["https://download.notpytorch.org/whl/rocm6.4", pypi], Forbidding())
 
 
+def test_what_is_there_is_held_however_its_version_is_written(world: World, tmp_path: Path) -> None:
+    wants = {"name": "a", "version": "2025.01-beta", "requires": ("egg",), "has": {"Yolk": "2.5-1", "ham": "unknown"}}
+    assert chosen(world, tmp_path, wants) == {"a": {"egg": "2.0"}}, "it requires yolk>=2, and 2.5.post1 is there"
+
+
 # --- dates
 
 
@@ -224,10 +229,7 @@ def test_a_wheel_whose_metadata_is_of_another_is_refused(
 
 def settled(*files: str, urls: Sequence[str] = ()) -> LockedSource:
     """Return the wheel that is taken of what uv says of egg 1.0."""
-    wheels = [
-        uv.LockedWheel(url, file, {"sha256": DIGEST})
-        for file, url in zip(files, urls or [f"https://h.test/{file}" for file in files], strict=True)
-    ]
+    wheels = (uv.LockedWheel(url, {"sha256": DIGEST}) for url in urls or [f"https://h.test/{file}" for file in files])
     return python_project._wheel(uv.LockedPackage("egg", "1.0", tuple(wheels)), UBUNTU)
 
 
