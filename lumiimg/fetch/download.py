@@ -116,37 +116,29 @@ def download(
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
     # without a buffer: kill -9 takes nothing of it away
     with os.fdopen(regular_file(partial, flags, follow=False), "ab+", buffering=0) as file:
-        if not _size(file) or _digest(file) != sha256:  # else killed between the last byte and the end
-            is_of_pieces = _complete(url, server, bounds, file, can_resume=sha256 is not None)
-            if is_of_pieces and _digest(file) != sha256:
+        actual, breaks, is_whole = _digest(file), 0, False
+        while actual != sha256 and not is_whole:
+            if sha256 is None:
                 file.truncate(0)
-                _complete(url, server, bounds, file, can_resume=False)
-        actual = _digest(file)
-        if sha256 not in {None, actual}:
-            file.truncate(0)
+            try:
+                is_whole = not _append(url, server, bounds, file)
+            except BrokeOffError:
+                breaks += 1
+                if breaks == _ATTEMPTS:
+                    raise
+                time.sleep(_PAUSE_S * 2 ** (breaks - 1))
+            else:
+                actual = _digest(file)
+                if sha256 not in {None, actual}:
+                    file.truncate(0)
         return actual
 
 
-def _complete(url: str, server: Http | Repository, bounds: Bounds, file: FileIO, *, can_resume: bool) -> bool:
-    """Get what is missing, again where the connection breaks; return whether it is of several answers."""
-    for attempt in range(_ATTEMPTS):
-        if not can_resume:
-            file.truncate(0)
-        try:
-            resumed = _resume(url, server, bounds, file)
-            if resumed is None:
-                file.truncate(0)
-                resumed = _resume(url, server, bounds, file)
-            return bool(resumed)
-        except BrokeOffError:
-            if attempt == _ATTEMPTS - 1:
-                raise
-            time.sleep(_PAUSE_S * 2**attempt)
-    raise AssertionError
+def _append(url: str, server: Http | Repository, bounds: Bounds, file: FileIO) -> bool:
+    """Get the rest of a file, or the whole; return whether the beginning was of an earlier answer.
 
-
-def _resume(url: str, server: Http | Repository, bounds: Bounds, file: FileIO) -> bool | None:
-    """Get the rest of a file, or the whole; return whether it was a rest, None where the server has no such rest."""
+    Where the server has no such rest, the file is empty afterwards, as if its beginning had been of another one.
+    """
     start = size = _size(file)
     headers = {"Range": f"bytes={start}-"} if start else {}
     with server.open(url, bounds, headers, allow={_NO_SUCH_PART} if start else ()) as answer:
@@ -155,7 +147,8 @@ def _resume(url: str, server: Http | Repository, bounds: Bounds, file: FileIO) -
             if not start:
                 raise FailedError("sends a part of the file, and was asked for all of it", where=display_url(url))
             if answer.status == _NO_SUCH_PART or part is None or int(part["first"]) != start:
-                return None
+                file.truncate(0)
+                return True
         else:  # the whole: the server knows no ranges
             file.truncate(0)
             size, part = 0, None
