@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import shutil
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -27,6 +29,10 @@ _CHUNK_BYTES = 1 << 20
 _GRACE_S = 1.0
 """For downloads that are ended, to leave what they have in order."""
 _NO_MIRRORS = Mirrors({})
+
+
+def _say_nothing(_: str) -> None:
+    """Take a line that nobody wants to see."""
 
 
 class RemoteSource(Protocol):
@@ -61,20 +67,20 @@ class Store:
         """Whether a file of that digest is there; `get` reads whether it still is what it was."""
         return source.sha256 is not None and (self._folder / source.sha256).is_file()
 
-    def get(self, location: str, sha256: str, on_line: Callable[[str], None] | None = None) -> Path:
+    def get(self, location: str, sha256: str, on_line: Callable[[str], None] = _say_nothing) -> Path:
         """Return the path of a file in the store, after getting it there if need be, from a URL or a path.
 
         `on_line` is called before it is fetched. Raises FailedError if that fails, or the digest is another.
         """
         file = self._folder / sha256
         if not self._is_whole(file, sha256):
-            if on_line is not None:
-                on_line(f"fetching {display_url(location)}")
+            on_line(f"fetching {display_url(location)}")
             self._put(location, sha256)
         return file
 
-    def add(self, location: str) -> str:
+    def add(self, location: str, on_line: Callable[[str], None] = _say_nothing) -> str:
         """Get a file whose digest nobody has published, and return its sha256. Raises FailedError."""
+        on_line(f"fetching {display_url(location)}, for its digest")
         return self._put(location, None)
 
     def sources(self, wanted: Iterable[_S], on_line: Callable[[str], None]) -> dict[_S, Path]:
@@ -92,12 +98,7 @@ class Store:
 
     def digests(self, locations: Iterable[str], on_line: Callable[[str], None]) -> dict[str, str]:
         """Get files whose digest nobody has published, at once; return their sha256. Raises as `add` does."""
-
-        def add(location: str) -> str:
-            on_line(f"fetching {display_url(location)}, for its digest")
-            return self.add(location)
-
-        return run_parallel({one: bound(add, one) for one in locations}, self._jobs, self._http.stop)
+        return run_parallel({one: bound(self.add, one, on_line) for one in locations}, self._jobs, self._http.stop)
 
     def image(self, origin: str, target: Path, on_line: Callable[[str], None], *, insecure: bool) -> Mapping[str, Any]:
         """Write an image of a registry as `save_image` does; return `config` of its config.
@@ -148,17 +149,12 @@ def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable
     When one fails, or something is raised in the caller's thread (Ctrl-C), no other begins, `stop` is called for those
     that run, and that error is raised.
     """
-    todo: queue.SimpleQueue[_K] = queue.SimpleQueue()
-    for name in tasks:
-        todo.put(name)
     ended: queue.SimpleQueue[tuple[_K, _T] | BaseException] = queue.SimpleQueue()
-    over = threading.Event()
+    slots, over = threading.Semaphore(jobs), threading.Event()
 
-    def work() -> None:
-        while not over.is_set():
-            try:
-                name = todo.get_nowait()
-            except queue.Empty:
+    def work(name: _K) -> None:
+        with slots:
+            if over.is_set():
                 return
             try:
                 ended.put((name, tasks[name]()))
@@ -167,7 +163,7 @@ def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable
                 ended.put(error)
 
     # not a pool of concurrent.futures: that is waited for when the process ends, also by who connects to a silent host
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(jobs, len(tasks)))]
+    threads = [threading.Thread(target=work, args=(name,), daemon=True) for name in tasks]
     results: dict[_K, _T] = {}
     try:
         for thread in threads:
@@ -198,10 +194,9 @@ def _copy(location: str, target: Path) -> None:
     except (OSError, ValueError) as error:
         raise FailedError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=location) from error
     with source, target.open("wb") as file:
-        while chunk := source.read(_CHUNK_BYTES):
-            if file.tell() + len(chunk) > SIZE_LIMIT_BYTES:
-                raise FailedError(f"is larger than {SIZE_LIMIT_BYTES} bytes", where=location)
-            file.write(chunk)
+        if os.fstat(source.fileno()).st_size > SIZE_LIMIT_BYTES:
+            raise FailedError(f"is larger than {SIZE_LIMIT_BYTES} bytes", where=location)
+        shutil.copyfileobj(source, file, _CHUNK_BYTES)
 
 
 def _file_stamp(file: Path) -> tuple[int, int, int]:
