@@ -20,8 +20,8 @@ from lumiimg.fetch.http import Http, display_url, require_tls_or_digest
 PAGE_LIMIT_BYTES = 32 << 20
 """The largest page of everybody's index has 8 MB."""
 _METADATA_LIMIT_BYTES = 512 * 1024
-_MOST_FILES = 100_000
-_WORD = 300
+_WORD = 3000
+"""Characters of a word about a file."""
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _ABSENT = frozenset({403, 404})
 """PyTorch's index answers 403 for a project that it does not have (resolve/python_project.py)."""
@@ -72,25 +72,24 @@ def files_in_json(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
     """Return the files of a page as PEP 691 has it. Raises FailedError."""
     try:
         entries = json.loads(body)["files"]
+        entries = [entry for entry in entries if isinstance(entry, dict)]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _not_a_page(url) from error
-    if not isinstance(entries, list):
-        raise _not_a_page(url)
     found = []
-    for entry in entries[:_MOST_FILES]:
-        if isinstance(entry, dict):
-            yanked = entry.get("yanked") or None
-            metadata = entry.get("core-metadata") or entry.get("data-dist-info-metadata")
-            words = {key: _word(entry.get(key)) for key in ("filename", "url", "requires-python", "upload-time")}
-            withdrawn = None if yanked is None else _word(yanked)
-            found.append(_file(words, url, project, withdrawn, has_metadata=bool(metadata)))
+    for entry in entries:
+        metadata = entry.get("core-metadata") or entry.get("data-dist-info-metadata")
+        words = {key: _word(entry.get(key)) for key in ("filename", "url", "requires-python", "upload-time")}
+        withdrawn = _word(entry["yanked"]) if entry.get("yanked") else None
+        found.append(_file(words, url, project, withdrawn, has_metadata=bool(metadata)))
     return tuple(file for file in found if file is not None)
 
 
 def files_in_html(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
     """Return the files of a page as PEP 503 has it. Raises FailedError for one that has no link to a file of it."""
-    found = []
-    for link in _links(body):
+    page, found = _Page(), []
+    with suppress(AssertionError):  # html.parser of a broken declaration
+        page.feed(body.decode("utf-8", "replace"))
+    for link in page.links:
         name = unquote(link.get("href", "").partition("#")[0].rpartition("/")[2])
         words = {"filename": name, "url": link.get("href", ""), "requires-python": link.get("data-requires-python", "")}
         metadata = {"data-core-metadata", "data-dist-info-metadata"} & link.keys()
@@ -101,21 +100,14 @@ def files_in_html(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
     return files
 
 
-def _links(body: bytes) -> list[dict[str, str]]:
-    page = _Page()
-    with suppress(AssertionError):  # html.parser of a broken declaration
-        page.feed(body.decode("utf-8", "replace"))
-    return page.links
-
-
 class _Page(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.links: list[dict[str, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "a" and len(self.links) < _MOST_FILES:
-            self.links.append({name: one_line(value or "")[: 10 * _WORD] for name, value in attrs})
+        if tag == "a":
+            self.links.append({name: _word(value) for name, value in attrs})
 
 
 def _file(
@@ -143,7 +135,7 @@ def _file(
 
 
 def _word(value: Any) -> str:  # noqa: ANN401 - whatever stands there
-    return one_line(value)[: 10 * _WORD] if isinstance(value, str) else ""
+    return one_line(value)[:_WORD] if isinstance(value, str) else ""
 
 
 def _not_a_page(url: str) -> FailedError:
