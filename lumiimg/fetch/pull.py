@@ -41,11 +41,11 @@ def pull_image(base: str, http: Http, mirrors: Mirrors, cache: Path, on_line: Ca
     if not target.exists():
         on_line(f"fetching {base} to read it, {size(sum(layer.size for layer in found.layers))}")
         with storage_errors(store):
-            save_image(found, http, target, store, on_line)
+            save_image(found, target, store, on_line)
     return target
 
 
-def save_image(found: ImageManifest, http: Http, target: Path, store: Path, on_line: Callable[[str], None]) -> None:
+def save_image(found: ImageManifest, target: Path, store: Path, on_line: Callable[[str], None]) -> None:
     """Write an image as a new OCI layout, or as a file where `target` ends in `.sif`, each blob verified by its digest.
 
     What came of it stays in `store` for the next time, if the rest does not come. Raises FailedError if one cannot be
@@ -53,13 +53,15 @@ def save_image(found: ImageManifest, http: Http, target: Path, store: Path, on_l
     """
     manifest, config = found.manifest, found.manifest.document.config
     if target.suffix == ".sif" and not found.is_sif:
-        raise FailedError("is not a SIF", where=f"oras://{found.reference}", hint="an image of Docker's is docker://…")
-    repository = Repository(found.reference, http)
+        raise FailedError(
+            "is not a SIF", where=f"oras://{found.repository.reference}", hint="an image of Docker's is docker://…"
+        )
+    repository = found.repository
     layers = dict.fromkeys(layer.digest for layer in found.layers)
     with ExitStack() as claims, scratch_folder(store) as scratch:
         blobs: dict[str, Path] = {}
         for number, digest in enumerate(layers, 1):
-            on_line(f"fetching layer {number} of {len(layers)} of {found.reference.repository}")
+            on_line(f"fetching layer {number} of {len(layers)} of {repository.reference.repository}")
             blobs[digest] = _blob(digest, repository, store, claims)
             for blob in blobs.values():
                 os.utime(blob)  # on another node they must not look as if they were left

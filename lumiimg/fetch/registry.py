@@ -39,6 +39,8 @@ _MANIFEST_LIMIT_BYTES = 4 << 20
 _CONFIG_LIMIT_BYTES = 8 << 20
 _TOKEN_LIMIT_BYTES = 1 << 20
 _MAX_INDEXES = 2
+_PLATFORM = "linux/amd64"
+"""Of the machines of all sites."""
 _HANDLED = frozenset({401, 403, 404, 429})
 
 # RFC 9110 §11.2: name=token or name="quoted string"; RFC 6750 §2.1: what a token is made of.
@@ -82,12 +84,13 @@ class VerifiedManifest:
 class ImageManifest:
     """One image for one platform, as its registry describes it."""
 
-    reference: ImageReference
+    repository: Repository
+    """That it came from."""
     manifest: VerifiedManifest
     index_digest: str | None
     """Of the index that was asked for, where it was one."""
     config: Mapping[str, Any]
-    """The image's config (image-spec config.md), its digest verified, its fields as they came. Empty for a SIF."""
+    """The image's config (image-spec config.md), its digest verified. Empty for a SIF."""
 
     @property
     def layers(self) -> tuple[Descriptor, ...]:
@@ -100,8 +103,8 @@ class ImageManifest:
         return [layer.media_type for layer in self.layers] == [SIF_LAYER]
 
 
-def resolve_image(reference: ImageReference, http: Http, *, platform: str = "linux/amd64") -> ImageManifest:
-    """Return what the reference means now, for one platform (`os/architecture`, or with `/variant`).
+def resolve_image(reference: ImageReference, http: Http) -> ImageManifest:
+    """Return what the reference means now, for the platform of all sites.
 
     Raises FailedError if the registry does not have it, does not give it, or says what is not true or not understood;
     UndecidedError for an image that does not say for which platform it is.
@@ -111,19 +114,19 @@ def resolve_image(reference: ImageReference, http: Http, *, platform: str = "lin
     found = top = repository.manifest(reference.digest or reference.tag or DEFAULT_TAG)
     for _ in range(_MAX_INDEXES):
         if found.document.manifests is not None:
-            found = repository.manifest(_of_platform(found.url, found.document.manifests, platform))
+            found = repository.manifest(_of_platform(found.url, found.document.manifests))
     if found.document.manifests is not None:
         raise FailedError(f"indexes of images are nested more than {_MAX_INDEXES} deep", where=top.url)
-    image = ImageManifest(reference, found, None if found is top else top.digest, {})
+    image = ImageManifest(repository, found, None if found is top else top.digest, {})
     if image.is_sif:
         return image
     config = repository.config(found)
     made_for = _platform(config)
     if made_for is None:
-        what = f"does not state its architecture, so whether it is for {platform} is not known"
+        what = f"does not state its architecture, so whether it is for {_PLATFORM} is not known"
         raise UndecidedError(what, where=found.url, hint="fetch it and look: lumiimg check reads its programs")
-    if made_for.split("/")[:2] != platform.split("/")[:2]:
-        raise FailedError(f"is an image for {made_for[:100]}, not for {platform}", where=found.url)
+    if made_for.split("/")[:2] != _PLATFORM.split("/")[:2]:
+        raise FailedError(f"is an image for {made_for[:100]}, not for {_PLATFORM}", where=found.url)
     return replace(image, config=config)
 
 
@@ -133,7 +136,7 @@ class Repository:
     def __init__(self, reference: ImageReference, http: Http) -> None:
         self._host = DOCKER_HUB_API if reference.registry == DOCKER_HUB else reference.registry
         self._url = f"{'http' if reference.insecure else 'https'}://{self._host}/v2/{reference.repository}"
-        self._reference = reference
+        self.reference = reference
         self._http = http
         self._token: str | None = None
 
@@ -203,7 +206,7 @@ class Repository:
         if not re.fullmatch(r"https://[!-~]+" if self._url.startswith("https") else r"https?://[!-~]+", realm):
             what = f"asks for a token from {realm[:200]!r}, which lumiimg does not contact"
             raise FailedError(what, where=refusal.url)
-        query = {"scope": f"repository:{self._reference.repository}:pull"}
+        query = {"scope": f"repository:{self.reference.repository}:pull"}
         query |= {key: said[key] for key in ("service", "scope") if key in said}
         url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
         answer = self._http.get(url, limit_bytes=_TOKEN_LIMIT_BYTES, login=self._url, allow=_HANDLED)
@@ -222,7 +225,7 @@ class Repository:
 
     def _refuse(self, answer: Response) -> NoReturn:
         """Raise what a status means (§Error codes)."""
-        registry = self._reference.registry
+        registry = self.reference.registry
         if answer.status == 429:
             wait = answer.headers.get("retry-after", "")
             again = f"in {wait} s" if re.fullmatch(r"[0-9]{1,6}", wait) else "later"
@@ -230,7 +233,7 @@ class Repository:
             hint += f"(--mirror {registry}=http://HOST:PORT)"
             raise FailedError(f"the rate limit of {registry} is reached", where=answer.url, hint=hint)
         if answer.status == 404:
-            hint = f"look up the name and the tags of {self._reference}"
+            hint = f"look up the name and the tags of {self.reference}"
             raise ReplacedError("no such image or tag", where=answer.url, hint=hint)
         if not self._is_from_registry(answer):
             raise FailedError(f"the server answers {answer.status}", where=answer.url)
@@ -278,25 +281,23 @@ def _media_type(answer: Response, document: Document) -> str:
     return said.pop() if said else kinds[0]
 
 
-def _of_platform(url: str, images: tuple[Descriptor, ...], platform: str) -> str:
-    """Return the digest of what an index has for a platform; or of the only one for which it names none."""
+def _of_platform(url: str, images: tuple[Descriptor, ...]) -> str:
+    """Return the digest of what an index has for our platform; or of the only one for which it names none."""
     by_platform: dict[str | None, list[Descriptor]] = {}
     for image in images:
         by_platform.setdefault(_platform(image.platform), []).append(image)
     unnamed = by_platform.get(None, [])
-    fitting = by_platform.get(platform) or (unnamed if len(unnamed) == 1 else [])
+    fitting = by_platform.get(_PLATFORM) or (unnamed if len(unnamed) == 1 else [])
     if not fitting:
         # BuildKit files its attestations under unknown/unknown.
         there = sorted({one or "one without a platform" for one in by_platform} - {"unknown/unknown"})
-        what = f"has no image for {platform}; there is: {', '.join(there)[:300] or 'none'}"
+        what = f"has no image for {_PLATFORM}; there is: {', '.join(there)[:300] or 'none'}"
         raise FailedError(what, where=url, hint="name a tag that was built for it")
     return fitting[0].digest
 
 
 def _platform(value: Mapping[str, Any] | None) -> str | None:
     """Return `os/architecture[/variant]` of an object that has such keys: an index's platform, an image's config."""
-    match value:
-        case {"os": str() as system, "architecture": str() as architecture, **rest}:
-            variant = rest.get("variant")
-            return f"{system}/{architecture}" + (f"/{variant}" if isinstance(variant, str) and variant else "")
-    return None
+    words = [(value or {}).get(key) or "" for key in ("os", "architecture", "variant")]
+    is_stated = all(isinstance(word, str) for word in words) and words[0] and words[1]
+    return "/".join(filter(None, words)) if is_stated else None

@@ -106,7 +106,7 @@ class Store:
         `origin` is where it is, mirrors already in their places. Raises FailedError if it cannot be had.
         """
         found = resolve_image(replace(parse_reference(origin, _NO_MIRRORS), insecure=insecure), self._http)
-        save_image(found, self._http, target, self._folder, on_line)
+        save_image(found, target, self._folder, on_line)
         how = found.config.get("config")
         return how if isinstance(how, dict) else {}
 

@@ -130,8 +130,8 @@ def _sif(url: str, folder: Path) -> None:
     reference = parse_reference("a/b:tag", parse_mirrors({}, [f"docker.io={url}"]))
     digest = f"sha256:{MARK}"
     manifest = VerifiedManifest("", digest, "", Document(2, layers=(Descriptor(SIF_LAYER, digest, 4),)), b"")
-    found = ImageManifest(reference, manifest, None, {})
-    save_image(found, Http(), folder / "image.sif", folder, print)
+    found = ImageManifest(Repository(reference, Http()), manifest, None, {})
+    save_image(found, folder / "image.sif", folder, print)
 
 
 KINDS: dict[str, Callable[[str, Path], None]] = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, UndecidedError
-from lumiimg.fetch import connection, http
+from lumiimg.fetch import connection, http, registry
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.fetch.pull import pull_image
@@ -137,9 +137,9 @@ class Registry:
         data = self.blob({**platform, "config": {"Env": ["A=1"], "Labels": {}}, "history": [], **config})
         return self.manifest(name, manifest_of(data))
 
-    def resolve(self, name: str = ":tag", platform: str = "linux/amd64") -> ImageManifest:
+    def resolve(self, name: str = ":tag") -> ImageManifest:
         reference = parse_reference(f"registry.test/a/b{name}", Mirrors({"registry.test": self.url}))
-        return resolve_image(reference, Http(), platform=platform)
+        return resolve_image(reference, Http())
 
     def authorised(self, shown: str | None) -> bool:
         """Whether the token is the one of now; used up, another takes its place."""
@@ -215,7 +215,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(http, "_ATTEMPTS", 1)
 
 
-def test_the_platform_is_chosen_from_an_index(server: Registry) -> None:
+def test_the_platform_is_chosen_from_an_index(server: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     arm = server.image("arm", ARM64)
     config = server.blob(AMD64)
     for listing, image in ((INDEX, IMAGE), (DOCKER_LIST, DOCKER_IMAGE)):
@@ -229,9 +229,11 @@ def test_the_platform_is_chosen_from_an_index(server: Registry) -> None:
             sha256(index),
             image,
         )
-        assert server.resolve(platform="linux/arm64/v8").manifest.digest == sha256(arm)
-        with pytest.raises(FailedError, match=r"no image for linux/s390x; there is: linux/amd64, linux/arm64/v8; name"):
-            server.resolve(platform="linux/s390x")
+    monkeypatch.setattr(registry, "_PLATFORM", "linux/arm64/v8")
+    assert server.resolve().manifest.digest == sha256(arm)
+    monkeypatch.setattr(registry, "_PLATFORM", "linux/s390x")
+    with pytest.raises(FailedError, match=r"no image for linux/s390x; there is: linux/amd64, linux/arm64/v8; name"):
+        server.resolve()
     accepted = server.headers_of("/v2/a/b/manifests/tag")[0]["accept"]
     assert {INDEX, DOCKER_LIST, IMAGE, DOCKER_IMAGE} == set(accepted.split(", "))
 
