@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from lumiimg.fetch.connection import Exchange
 
 _ANSWER_S = 120.0
-_ALL_ANSWERS_S, _ALL_FILES_S = 3600.0, 24 * 3600.0
-"""What all answers, and all files, of one command may take together."""
+_ALL_S = 24 * 3600.0
+"""What all that one command fetches may take together; threads that fetch at once count beside each other."""
 _ATTEMPTS = 4
 """After the first."""
 _CONNECT_S, _SOON_S = 10.0, 3.0
@@ -75,7 +75,7 @@ class Http:
         self._attempts, self._connect_s = (_ATTEMPTS, _CONNECT_S) if retry else (0, _SOON_S)
         self._running: set[Exchange] = set()
         self._is_stopped = False
-        self._left_s = {"answers": _ALL_ANSWERS_S, "files": _ALL_FILES_S}
+        self._left_s = _ALL_S
 
     def stop(self) -> None:
         """End what comes at this moment in all threads, with FailedError there; nothing can be asked for afterwards."""
@@ -97,7 +97,7 @@ class Http:
         Where `headers` carry no Authorization, the login that ~/.netrc has for the host of `login` (of `url`, if that
         is None) is shown.
         """
-        with self.open(url, Bounds(limit_bytes), headers or {}, allow, login=login, is_file=False) as answer:
+        with self.open(url, Bounds(limit_bytes), headers or {}, allow, login) as answer:
             return replace(answer, body=b"".join(answer.chunks))
 
     @contextmanager
@@ -107,9 +107,7 @@ class Http:
         bounds: Bounds,
         headers: Mapping[str, str],
         allow: Collection[int] = (),
-        *,
         login: str | None = None,
-        is_file: bool = True,
     ) -> Iterator[Response]:
         """Yield an answer as `get` has it, byte by byte as it lies on the server: what a digest is of, and a range.
 
@@ -123,27 +121,23 @@ class Http:
             )
         from lumiimg.fetch.connection import Exchange  # 135 ms that only the network should cost
 
-        kind = "files" if is_file else "answers"
-        start, all_s = time.monotonic(), self._left_s[kind]
+        start = time.monotonic()
         own_s = bounds.since + bounds.within_s - start
         what = f"did not come within {bounds.within_s:.0f} s"
-        if all_s < own_s:
-            what = f"did not come within {max(0, all_s):.0f} s, all that is left for the {kind} of one command"
+        if self._left_s < own_s:
+            what = f"did not come within {max(0, self._left_s):.0f} s, all that is left for one command"
         late = FailedError(what, where=display_url(url), hint=ELSEWHERE)
-        with Exchange(min(own_s, all_s), late) as exchange:
+        with Exchange(min(own_s, self._left_s), late) as exchange:
             self._running.add(exchange)
             try:
                 if self._is_stopped:
                     raise FailedError("was stopped")
                 with self._follow(exchange, url, headers, allow, login or url) as found:
                     lower = {name.lower(): value for name, value in found.headers.items()}
-                    where = display_url(url if is_file else found.url)
-                    if not is_file and lower.get("content-encoding", "identity").strip().lower() != "identity":
-                        raise FailedError("has an encoding that was not requested", where=where)
-                    yield Response(found.url, found.status_code, lower, chunks=_chunks(found, bounds, exchange, where))
+                    yield Response(found.url, found.status_code, lower, chunks=_chunks(found, bounds, exchange))
             finally:
                 self._running.discard(exchange)
-                self._left_s[kind] -= time.monotonic() - start
+                self._left_s -= time.monotonic() - start
 
     def _follow(
         self, exchange: Exchange, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None
@@ -191,10 +185,10 @@ def _redirected(url: str, target: str) -> str:
     return there
 
 
-def _chunks(answer: requests.Response, bounds: Bounds, exchange: Exchange, where: str) -> Iterator[bytes]:
+def _chunks(answer: requests.Response, bounds: Bounds, exchange: Exchange) -> Iterator[bytes]:
     from lumiimg.fetch.connection import read
 
-    size = 0
+    size, where = 0, display_url(answer.url)
     try:
         while chunk := read(answer):
             size += len(chunk)

@@ -163,18 +163,11 @@ class Repository:
 
     @contextmanager
     def open(
-        self,
-        url: str,
-        bounds: Bounds,
-        headers: Mapping[str, str],
-        allow: Collection[int] = (),
-        *,
-        is_file: bool = True,
+        self, url: str, bounds: Bounds, headers: Mapping[str, str], allow: Collection[int] = ()
     ) -> Iterator[Response]:
         """Yield a blob, as Http.open does; where a token is wanted, or has expired, one is got."""
         for is_last in (False, True):
-            known, handled = self._with_token(headers), {*allow, *_HANDLED}
-            with self._http.open(url, bounds, known, handled, is_file=is_file) as answer:
+            with self._http.open(url, bounds, self._with_token(headers), {*allow, *_HANDLED}) as answer:
                 # Blobs are redirected to addresses whose query is a key to them: not for messages.
                 answer = replace(answer, url=answer.url.partition("?")[0])  # noqa: PLW2901
                 if answer.status not in _HANDLED:
@@ -184,7 +177,7 @@ class Repository:
                 self._refuse(answer)
 
     def _get(self, path: str, headers: Mapping[str, str], limit_bytes: int) -> Response:
-        with self.open(f"{self._url}/{path}", Bounds(limit_bytes), headers, is_file=False) as answer:
+        with self.open(f"{self._url}/{path}", Bounds(limit_bytes), headers) as answer:
             return replace(answer, body=b"".join(answer.chunks))
 
     def _with_token(self, headers: Mapping[str, str]) -> Mapping[str, str]:
