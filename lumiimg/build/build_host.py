@@ -1,6 +1,6 @@
 """What this machine lets a build do, found by trying it: flags of the kernel and names of programs promise too much.
 
-Each trial takes some tenths of a second, and a build makes those that it needs: nothing of them is kept.
+Nothing is tried before it is asked for, so a build that finds everything done tries almost nothing. Nothing is kept.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ import os
 import platform
 import re
 import shlex
-import struct
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
+from typing import Literal, get_args
 
-from lumiimg.build.debootstrap import IN_CONTAINER, archive_command
-from lumiimg.definition.definition import DEBOOTSTRAP, Header
 from lumiimg.engine import engine as engines
 from lumiimg.engine import namespaces
-from lumiimg.engine.engine import Engine, EngineKind
+from lumiimg.engine.engine import Engine, EngineKind, clean_environment, engines_here
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
@@ -30,19 +28,18 @@ from lumiimg.files import temporary_folder
 from lumiimg.findings import Severity
 from lumiimg.resolve.bootstrap import debootstrap_at
 
-PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "proot")
+Way = Literal["overlay", "sandbox"]
+WAYS: tuple[Way, ...] = get_args(Way)
+"""The quickest first."""
 CONTAINER = "a container"
-BASES_BY_DEBOOTSTRAP = "bases by debootstrap"
 OWN_MOUNTS = "--mounts"
 """Of the program `root`: mounts, and programs that serve them, end with the command."""
 PROOT_SLOWLY = {"PROOT_NO_SECCOMP": "1"}
 """Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
 lets all of them pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would have this machine's files."""
-_OWN_AGENTS = ("docker", "oras", "localimage")
+_OWN_AGENTS = ("debootstrap", "docker", "oras", "localimage")
 _TRIAL_S = 20.0
 _PASSING = frozenset({"no-space"})
-_OF_ARCHIVE = Header(DEBOOTSTRAP, "stable", "file:///lumiimg-no-such-mirror")
-_ASKED = "lumiimg-no-such-mirror/dists/stable/Release"
 _BEHIND = "/lumiimg-trial"
 # statx(2) is what ls, stat and install ask today; before 5.2.0 proot lets it pass unseen (its CHANGELOG.rst)
 _SEES = f"""
@@ -51,13 +48,14 @@ libc = ctypes.CDLL(None)
 known = not hasattr(libc, "statx") or libc.statx(-100, b"{_BEHIND}", 0, 0x7FF, ctypes.create_string_buffer(256)) == 0
 sys.exit(0 if known and os.stat("{_BEHIND}").st_uid == 0 else 1)
 """
-_AT = 0x400000
-# exit(0): number of the machine (elf(5), e_machine), and instructions. Source: syscall(2), of what each takes its calls
-_MACHINES = {
-    "x86_64": (62, bytes.fromhex("b83c000000 31ff 0f05")),
-    "aarch64": (183, bytes.fromhex("a80b80d2 000080d2 010000d4")),
-}
-_PLACES = ("dev", "proc", "sys", "tmp", "etc", "root", "var/tmp")
+_PROCESSOR = "x86_64"
+_EXIT = bytes.fromhex(
+    "7f454c4602010100 0000000000000000 02003e0001000000 7800400000000000 4000000000000000 0000000000000000"
+    "0000000040003800 0100000000000000 0100000005000000 0000000000000000 0000400000000000 0000400000000000"
+    "8100000000000000 8100000000000000 0010000000000000 b83c000000 31ff 0f05"
+)
+"""A program that needs no library: a header, one segment (elf(5)), and exit(0) (syscall(2))."""
+_PLACES = ("bin", "dev", "proc", "sys", "tmp", "etc", "root", "var/tmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,50 +80,172 @@ class CapabilityTrial:
             return Severity.OK
         return Severity.PROBLEM if self.remedy else Severity.UNKNOWN
 
+    @property
+    def may_work(self) -> bool:
+        """Whether it works, or nobody knows why it failed, or the reason may pass."""
+        return self.works or not self.is_sure
+
 
 @dataclass(frozen=True, slots=True)
-class BuildHost:
-    """What was found; a program is None where there is none."""
+class ContainerTrial:
+    """How an engine starts containers here."""
 
     engine: Engine
-    """What was tried; without `--fakeroot` where it was seen to start containers only so."""
-    maps_ids: bool
-    """Whether a build can be root, so that files keep their owners: as root, or in a user namespace with many ids."""
-    mounts: bool
-    """Whether an overlay can be mounted in it, and a container started there."""
-    fuse: bool
-    mksquashfs: Path | None
-    unsquashfs: Path | None
-    squashfuse_ll: Path | None
-    """Not `squashfuse`, which shows each name of a file as a file of its own."""
-    proot: Path | None
-    """Only where it does what it is for."""
-    trials: tuple[CapabilityTrial, ...]
-    proot_is_slow: bool = False
-    """Whether it takes `PROOT_SLOWLY`."""
-    starts: bool = True
-    """False where the engine was seen to start no container."""
+    """Without `--fakeroot` where it was seen to start containers only so."""
+    trial: CapabilityTrial
     own_processes: bool = True
     """False where it was seen to start none that has a /proc of its own."""
-    debootstraps: bool = True
-    """False where debootstrap was seen to make no base."""
-    bootstraps: bool = False
-    """Whether debootstrap was seen to begin for lumiimg itself; else the engine has it make bases."""
+
+
+class BuildHost:
+    """This machine, as builds see it. Each property is found by a trial of some tenths of a second, and only once."""
+
+    def __init__(self, engines: Sequence[Engine], environment: Mapping[str, str]) -> None:
+        """Take the engines that a build may choose from, the best first, and the environment of what is tried."""
+        self.engines = tuple(engines)
+        self.environment = clean_environment(environment)
+        self._containers: dict[Engine, ContainerTrial] = {}
+
+    def program(self, name: str) -> Path | None:
+        """Return a program of this machine; None where there is none."""
+        return program_of(name, self.environment.get("PATH"))
+
+    def container_by(self, engine: Engine) -> ContainerTrial:
+        """Return how an engine starts containers."""
+        if engine not in self._containers:
+            self._containers[engine] = _try_container(engine, self.environment)
+        return self._containers[engine]
+
+    @cached_property
+    def container(self) -> ContainerTrial:
+        """By the first engine that was seen to start one; by the first of all where none was.
+
+        Unlike a check, whose evidence is what the engine of jobs does, a build may take any: the image is the same.
+        """
+        tried = map(self.container_by, self.engines)
+        return next((one for one in tried if one.trial.works), self.container_by(self.engines[0]))
 
     @property
-    def mksquashfs_version(self) -> str:
-        """As it says itself; nothing where there is none."""
-        return next((trial.said for trial in self.trials if trial.name == "mksquashfs" and trial.works), "")
+    def engine(self) -> Engine:
+        """The engine that builds take."""
+        return self.container.engine
 
-    def has(self, name: str) -> bool:
-        """Whether what was tried under a name works."""
-        return any(trial.works for trial in self.trials if trial.name == name)
+    @property
+    def kind(self) -> EngineKind:
+        """Its kind, as far as it shows in images: what Apptainer writes, lumiimg writes to the byte.
+
+        No container is started where all engines are alike.
+        """
+        kinds = {_as_seen(engine.kind) for engine in self.engines}
+        return kinds.pop() if len(kinds) == 1 else _as_seen(self.engine.kind)
+
+    @cached_property
+    def ids(self) -> CapabilityTrial:
+        """Whether a build can be root, so that files keep their owners: as root, or in a namespace with many ids."""
+        done = run([*namespaces.PROGRAM, "root", "true"], env=self.environment, timeout_s=_TRIAL_S)
+        return _of_run("user namespace with the user's ids", done)
+
+    @property
+    def maps_ids(self) -> bool:
+        """The same."""
+        return self.ids.works
+
+    @cached_property
+    def overlay(self) -> CapabilityTrial:
+        """Whether the kernel mounts an overlay there, and a container starts on it, as layers are built."""
+        name = "a container on an overlay in it"
+        if self.maps_ids and platform.machine() == _PROCESSOR:
+            try:
+                return _of_run(name, _start_on_overlay(self.environment))
+            except FailedError:
+                pass
+        return CapabilityTrial(name, works=False, said="it could not be tried")
+
+    @cached_property
+    def fuse(self) -> CapabilityTrial:
+        """Whether programs can serve file systems here."""
+        has = os.access("/dev/fuse", os.R_OK | os.W_OK)
+        return CapabilityTrial("FUSE", has, "/dev/fuse" if has else "/dev/fuse cannot be opened")
+
+    @cached_property
+    def mksquashfs_version(self) -> str:
+        """As mksquashfs says itself; nothing where there is none."""
+        return _version(program, self.environment) if (program := self.program("mksquashfs")) else ""
+
+    @cached_property
+    def proot_with(self) -> Mapping[str, str] | None:
+        """The variables with which programs see by proot what they are to see; None where they do not."""
+        program, shown = self.program("proot"), f"{temporary_folder()}:{_BEHIND}"
+        if program is None:
+            return None
+        words: list[str | Path] = [program, "--kill-on-exit", "-0", "-b", shown]
+        words += [sys.executable, "-I", "-S", "-c", _SEES]
+        done = (more for more in ({}, PROOT_SLOWLY) if run(words, env=self.environment | more, timeout_s=_TRIAL_S).ok)
+        return next(done, None)
+
+    @property
+    def trials(self) -> tuple[CapabilityTrial, ...]:
+        """Everything that builds may need, tried."""
+        programs = []
+        for name in ("mksquashfs", "unsquashfs", "squashfuse_ll"):
+            program = self.program(name)
+            said = _version(program, self.environment) if program else "not on PATH"
+            programs.append(CapabilityTrial(name, program is not None, said))
+        debootstrap, proot = debootstrap_at(self.environment.get("PATH")), self.program("proot")
+        programs.append(CapabilityTrial("debootstrap", debootstrap is not None, debootstrap or "not on PATH"))
+        said = f"{proot}{', slowly (PROOT_NO_SECCOMP)' if self.proot_with else ''}" if proot else "not on PATH"
+        if proot and self.proot_with is None:
+            said = f"{proot} lets programs see this machine's files: version 5.2.0 or newer is needed"
+        programs.append(CapabilityTrial("proot", self.proot_with is not None, said))
+        return (self.container.trial, self.ids, self.overlay, self.fuse, *programs)
+
+    def against(self, way: Way) -> list[str]:
+        """Return what stands against a way to build."""
+        wanted: dict[str, object] = {"no container starts here": self.container.trial.may_work}
+        if way == "overlay":
+            wanted |= {
+                "no user namespace with the user's ids": self.maps_ids,
+                "no container on an overlay in a user namespace": self.overlay.works,
+                "no FUSE": self.fuse.works,
+                "no squashfuse_ll": self.program("squashfuse_ll"),
+            }
+        else:  # without mksquashfs lumiimg packs by itself
+            wanted["no unsquashfs"] = self.program("unsquashfs")
+        return [fault for fault, has in wanted.items() if not has]
+
+    @property
+    def builds(self) -> bool | None:
+        """Whether images can be built; None where that is not known."""
+        if all(map(self.against, WAYS)):
+            return False
+        return True if self.container.trial.works else None
+
+    def choose_way(self, asked: Way | None) -> tuple[Way, str]:
+        """Return how layers are built here, and why.
+
+        Raises MissingHereError for a way that is asked for and not to be had, and where no script can be run at all.
+        """
+        container = self.container.trial
+        if not container.may_work:
+            what = f"{self.engine.name} starts no container here: {container.said}"
+            raise MissingHereError(what, hint=container.remedy or None)
+        faults = {way: self.against(way) for way in WAYS}
+        if asked is not None:
+            if faults[asked]:
+                raise MissingHereError(f"--strategy {asked}: {', '.join(faults[asked])}", hint="see `lumiimg doctor`")
+            return asked, "you asked for it"
+        chosen = next((way for way in WAYS if not faults[way]), None)
+        if chosen is None:
+            raise MissingHereError(
+                "unsquashfs is not on PATH",
+                hint="install squashfs-tools, or load the site's module of it (on LUMI: module load LUMI systools)",
+            )
+        passed = "; ".join(f"{way}: {', '.join(faults[way])}" for way in WAYS[: WAYS.index(chosen)])
+        return chosen, passed or "the quickest"
 
     def makes_base(self, agent: str) -> bool:
         """Whether lumiimg itself makes bases by such an agent here; else the engine does."""
-        if self.engine.kind is EngineKind.NAMESPACES:
-            return True
-        return self.bootstraps if agent == DEBOOTSTRAP else self.maps_ids and agent in _OWN_AGENTS
+        return (agent in _OWN_AGENTS and self.maps_ids) or self.engine.kind is EngineKind.NAMESPACES
 
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
         """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""
@@ -133,24 +253,10 @@ class BuildHost:
         has_to = own or (self.maps_ids and os.geteuid() != 0)
         return [*namespaces.PROGRAM, "root", *own, *argv] if has_to else list(argv)
 
-    def require_container(self) -> None:
-        """Raise MissingHereError where no script of a layer can be run."""
-        if not self.starts:
-            raise self._lacking(CONTAINER, f"{self.engine.name} starts no container here")
 
-    def require_bootstrap(self, base: str, header: Header) -> None:
-        """Raise MissingHereError where a base with such a header cannot be built here."""
-        if not self.debootstraps and header.agent == DEBOOTSTRAP:
-            raise self._lacking(BASES_BY_DEBOOTSTRAP, f"{base} cannot be built here")
-
-    def _lacking(self, name: str, what: str) -> MissingHereError:
-        trial = next((trial for trial in self.trials if trial.name == name), None)
-        if trial is None:
-            return MissingHereError(what, hint="see `lumiimg doctor`")
-        return MissingHereError(f"{what}: {trial.said}", hint=trial.remedy or None)
-
-
-_STARTS = CapabilityTrial(CONTAINER, works=True, said="a program was run in one")
+def host_for_builds(environment: Mapping[str, str]) -> BuildHost:
+    """Return this machine with the engines that builds choose from. Raises MissingHereError where there is none."""
+    return BuildHost(tuple(engines_here(environment)), environment)
 
 
 def program_of(name: str, path: str | None) -> Path | None:
@@ -158,99 +264,52 @@ def program_of(name: str, path: str | None) -> Path | None:
     return Path(found) if found else None
 
 
-def look(engine: Engine, environment: Mapping[str, str], agent: str | None = None) -> BuildHost:
-    """Try what a build may need with an engine, all at once; `agent`: only what one on a base of that kind needs."""
-    path, env = environment.get("PATH"), dict(environment)
-    found = {name: program_of(name, path) for name in PROGRAMS}
-    with ThreadPoolExecutor() as pool:
-        versions = {name: pool.submit(_version, program, env) for name, program in found.items() if program}
-        tried = None if engine.kind is EngineKind.NAMESPACES else pool.submit(_try_container, engine, environment)
-        overlay = _start_on_overlay(environment)
-        mounts = overlay is not None and overlay.ok
-        ids = overlay if overlay and mounts else run([*namespaces.PROGRAM, "root", "true"], env=env, timeout_s=_TRIAL_S)
-        wants_proot = agent is None or not ids.ok
-        asked_proot = pool.submit(_try_proot, found["proot"] if wants_proot else None, env)
-        if tried is not None:
-            engine, starts, own_processes, container = tried.result()
-        elif mounts:
-            starts, own_processes, container = True, True, _STARTS
-        else:
-            engine, starts, own_processes, container = _try_container(engine, environment)
-        proot, is_slow, said = asked_proot.result()
-        debootstraps, bootstraps, base = True, False, None
-        if agent in {None, DEBOOTSTRAP}:
-            debootstraps, bootstraps, base = _try_bootstrap(engine, environment, maps_ids=ids.ok, starts=starts)
-    fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
-    trials = [
-        container,
-        *([base] if base else []),
-        _of_run("user namespace with the user's ids", ids, ""),
-        _of_run("a container on an overlay in it", overlay if ids.ok else None, "it could not be tried"),
-        CapabilityTrial("FUSE", fuse, "/dev/fuse" if fuse else "/dev/fuse cannot be opened"),
-    ]
-    for name, program in found.items():
-        if name != "proot" or program is None:
-            says = versions[name].result() if program else "not on PATH"
-            trials.append(CapabilityTrial(name, program is not None, says))
-        elif wants_proot:
-            trials.append(CapabilityTrial(name, proot is not None, said))
-    return BuildHost(
-        engine=engine,
-        maps_ids=ids.ok,
-        mounts=mounts,
-        fuse=fuse,
-        trials=tuple(trials),
-        proot_is_slow=is_slow,
-        starts=starts,
-        own_processes=own_processes,
-        debootstraps=debootstraps,
-        bootstraps=bootstraps,
-        **(found | {"proot": proot}),
-    )
+def _as_seen(kind: EngineKind) -> EngineKind:
+    return EngineKind.APPTAINER if kind is EngineKind.NAMESPACES else kind
 
 
-def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[Engine, bool, bool, CapabilityTrial]:
-    """Return the engine as it starts containers, whether it does, and with processes of their own; the trial.
+def _version(program: Path, environment: Mapping[str, str]) -> str:
+    # squashfuse says its version only with the usage of a wrong call
+    said = run([program, "-version"], env=dict(environment), timeout_s=_TRIAL_S).output
+    found = re.search(r"\d+\.\d+(\.\d+)?", said.partition("\n")[0])
+    return found[0] if found else f"{program}"
 
-    All as far as it is known.
-    """
+
+# -- containers --
+
+
+def _try_container(engine: Engine, environment: Mapping[str, str]) -> ContainerTrial:
+    def unsure(said: str) -> ContainerTrial:
+        return ContainerTrial(engine, CapabilityTrial(CONTAINER, works=False, said=said, is_sure=False))
+
+    if platform.machine() != _PROCESSOR:
+        return unsure("cannot be tried on this processor")
     try:
         with scratch_folder(temporary_folder()) as scratch:
             done = _start_containers(engine, environment, scratch)
     except FailedError as error:
-        return engine, True, True, CapabilityTrial(CONTAINER, works=False, said=str(error), is_sure=False)
-    if not done:
-        said = "cannot be tried on this processor"
-        return engine, True, True, CapabilityTrial(CONTAINER, works=False, said=said, is_sure=False)
-    if done[0].ok:
-        return engine, True, True, _STARTS
-    last, known = done[-1], explain(done[0].output)
+        return unsure(str(error))
+    first, last = done[0], done[-1]
+    if first.ok:
+        return ContainerTrial(engine, CapabilityTrial(CONTAINER, works=True, said="a program was run in one"))
+    known = explain(first.output)
+    why = known.meaning if known else one_line(telling_line(first.output))[:200]
+    if not last.ok:
+        return ContainerTrial(engine, _of_failure(last))
     own_processes = "--pid" in last.argv
-    why = known.meaning if known else one_line(telling_line(done[0].output))[:200]
-    if last.ok and "--fakeroot" in done[0].argv and "--fakeroot" not in last.argv:
+    if "--fakeroot" in first.argv and "--fakeroot" not in last.argv:
         is_sure = known is not None and known.id not in _PASSING  # layers that install packages do without, by proot
         trial = CapabilityTrial(CONTAINER, works=is_sure, said=f"only without --fakeroot: {why}", is_sure=is_sure)
-        return engine.without_fakeroot, True, own_processes, trial
-    if last.ok:
-        said = f"processes that a script leaves running are not stopped: {why}"
-        return engine, True, own_processes, CapabilityTrial(CONTAINER, works=True, said=said)
-    starts, trial = _of_failure(CONTAINER, last)
-    return engine, starts, True, trial
+        return ContainerTrial(engine.without_fakeroot, trial, own_processes)
+    said = f"processes that a script leaves running are not stopped: {why}"
+    return ContainerTrial(engine, CapabilityTrial(CONTAINER, works=True, said=said), own_processes)
 
 
 def _start_containers(engine: Engine, environment: Mapping[str, str], scratch: Path) -> list[Completed]:
-    """Start a container as builds do, and where that fails, without `--fakeroot`, then with this machine's /proc.
-
-    On processors for which there is no program nothing is returned.
-    """
-    if platform.machine() not in _MACHINES:
-        return []
-    root = scratch / "root"
-    _write_root(root)
-    engine_alone = engine.without_fakeroot
-    ways = [engine] if engine == engine_alone else [engine, engine_alone]
+    """Start a container as builds do, and where that fails, without `--fakeroot`, then with this machine's /proc."""
+    root = _write_root(scratch / "root")
     done: list[Completed] = []
-    for own, way in product((True, False), ways):  # in a container, /proc may not be mounted again
+    for own, way in product((True, False), dict.fromkeys((engine, engine.without_fakeroot))):
         done.append(
             engines.run_script(
                 way,
@@ -258,7 +317,7 @@ def _start_containers(engine: Engine, environment: Mapping[str, str], scratch: P
                 ["/bin/sh"],
                 environment=environment,
                 scratch=scratch,
-                own_processes=own,
+                own_processes=own,  # in a container, /proc may not be mounted again
                 timeout_s=_TRIAL_S,
             )
         )
@@ -267,131 +326,45 @@ def _start_containers(engine: Engine, environment: Mapping[str, str], scratch: P
     return done
 
 
-def _start_on_overlay(environment: Mapping[str, str]) -> Completed | None:
-    """Start a container as layers are built on overlays, by the kernel; None where that cannot be tried."""
-    if platform.machine() not in _MACHINES:
-        return None
-    try:
-        with scratch_folder(temporary_folder()) as scratch:
-            _write_root(scratch / "root")
-            script = (
-                f"cd {shlex.quote(str(scratch))} && mkdir upper work merged && "
-                "mount -t overlay overlay -o userxattr,lowerdir=root,upperdir=upper,workdir=work merged && "
-                'cd / && exec "$@"'
-            )
-            return engines.run_script(
-                engines.of_kernel(),
-                scratch / "merged",
-                ["/bin/sh"],
-                environment=environment,
-                scratch=scratch,
-                writable=True,
-                within=lambda argv: [*namespaces.PROGRAM, "root", OWN_MOUNTS, "/bin/sh", "-c", script, "sh", *argv],
-                timeout_s=_TRIAL_S,
-            )
-    except FailedError:
-        return None
+def _start_on_overlay(environment: Mapping[str, str]) -> Completed:
+    """Start a container as layers are built on overlays, by the kernel. Raises FailedError."""
+    with scratch_folder(temporary_folder()) as scratch:
+        _write_root(scratch / "root")
+        script = (
+            f"cd {shlex.quote(str(scratch))} && mkdir upper work merged && "
+            "mount -t overlay overlay -o userxattr,lowerdir=root,upperdir=upper,workdir=work merged && "
+            'cd / && exec "$@"'
+        )
+        return engines.run_script(
+            engines.of_kernel(),
+            scratch / "merged",
+            ["/bin/sh"],
+            environment=environment,
+            scratch=scratch,
+            writable=True,
+            within=lambda argv: [*namespaces.PROGRAM, "root", OWN_MOUNTS, "/bin/sh", "-c", script, "sh", *argv],
+            timeout_s=_TRIAL_S,
+        )
 
 
-def _write_root(root: Path) -> None:
-    """Write an image of one program that needs no library: who ended with 0 has run it."""
-    for name in ("bin", *_PLACES):
+def _write_root(root: Path) -> Path:
+    """Write an image of one program: who ended with 0 has run it. Return its folder."""
+    for name in _PLACES:
         (root / name).mkdir(parents=True)
     program = root / "bin" / "sh"  # engines run scripts of theirs before the program, and fakeroot(1) is one
-    program.write_bytes(_program(*_MACHINES[platform.machine()]))
+    program.write_bytes(_EXIT)
     program.chmod(0o755)
+    return root
 
 
-def _program(machine: int, code: bytes) -> bytes:
-    """Return an executable of one segment. Source: elf(5)."""
-    header, segment = 64, 56
-    size = header + segment + len(code)
-    ident = b"\x7fELF\x02\x01\x01"  # 64 bits, little end first
-    executable, loaded, readable_and_run = 2, 1, 5
-    numbers = (executable, machine, 1, _AT + header + segment, header, 0, 0, header, segment, 1, 0, 0, 0)
-    head = struct.pack("<16sHHIQQQIHHHHHH", ident, *numbers)
-    return head + struct.pack("<IIQQQQQQ", loaded, readable_and_run, 0, _AT, _AT, size, size, 0x1000) + code
-
-
-def _try_bootstrap(
-    engine: Engine, environment: Mapping[str, str], *, maps_ids: bool, starts: bool
-) -> tuple[bool, bool, CapabilityTrial]:
-    """Return whether bases of Debian's archive can be made here, as far as that is known, by lumiimg itself, the trial.
-
-    A debootstrap that comes as far as to ask for the release, at an address that does not exist, has made what it
-    needs. Where it does not do so for lumiimg itself, the engine is tried.
-    """
-
-    def trial(said: str, *, works: bool = False, is_sure: bool = True) -> CapabilityTrial:
-        return CapabilityTrial(BASES_BY_DEBOOTSTRAP, works, said, is_sure)
-
-    if debootstrap_at(environment.get("PATH")) is None:
-        return True, False, trial("debootstrap is not on PATH")
-    if not starts:
-        return True, False, trial("there is no container to try it in")
-    is_kernels = engine.kind is EngineKind.NAMESPACES
-    done = None
-    try:
-        if maps_ids or is_kernels:
-            done = _begin_bootstrap(environment)
-            if _ASKED in done.output:
-                return True, True, trial("debootstrap starts", works=True)
-        if not is_kernels:
-            done = _begin_by_engine(engine, {**environment, "LC_ALL": "C"})
-            if _ASKED in done.output:
-                return True, False, trial(f"debootstrap starts, by {engine.family}", works=True)
-    except FailedError as error:
-        return True, False, trial(str(error), is_sure=False)
-    if done is None:
-        return False, False, trial("debootstrap needs a user namespace with the user's ids")
-    debootstraps, failed = _of_failure(BASES_BY_DEBOOTSTRAP, done)
-    return debootstraps, False, failed
-
-
-def _begin_bootstrap(environment: Mapping[str, str]) -> Completed:
-    with scratch_folder(temporary_folder()) as scratch:
-        words = archive_command(_OF_ARCHIVE, scratch / "base", environment.get("PATH"))
-        variables = {**environment, **IN_CONTAINER, "LC_ALL": "C", "TMPDIR": f"{scratch}"}
-        return run([*namespaces.PROGRAM, "root", OWN_MOUNTS, *words], env=variables, timeout_s=_TRIAL_S)
-
-
-def _begin_by_engine(engine: Engine, environment: Mapping[str, str]) -> Completed:
-    with scratch_folder(temporary_folder()) as scratch:
-        definition, image = scratch / "image.def", scratch / "image"
-        definition.write_text(_OF_ARCHIVE.text, encoding="utf-8")
-        return engines.build(engine, definition, image, environment=environment, scratch=scratch, timeout_s=_TRIAL_S)
-
-
-def _of_failure(name: str, done: Completed) -> tuple[bool, CapabilityTrial]:
-    """Return whether it may work all the same, as nobody knows why it failed or the reason may pass, and the trial."""
+def _of_failure(done: Completed) -> CapabilityTrial:
     known = explain(done.output)
     if known is not None and known.id not in _PASSING:
-        return False, CapabilityTrial(name, works=False, said=known.meaning, remedy=known.remedy)
+        return CapabilityTrial(CONTAINER, works=False, said=known.meaning, remedy=known.remedy)
     said = known.meaning if known else one_line(telling_line(done.output))[:200] or f"exit status {done.exit_code}"
-    return True, CapabilityTrial(name, works=False, said="it took too long" if done.timed_out else said, is_sure=False)
+    return CapabilityTrial(CONTAINER, works=False, said="it took too long" if done.timed_out else said, is_sure=False)
 
 
-def _try_proot(program: Path | None, env: dict[str, str]) -> tuple[Path | None, bool, str]:
-    """Return proot where programs see by it what they are to see, whether only slowly, and what is to be said."""
-    if program is None:
-        return None, False, ""
-    shown = f"{temporary_folder()}:{_BEHIND}"
-    words: list[str | Path] = [program, "--kill-on-exit", "-0", "-b", shown, sys.executable, "-I", "-S", "-c", _SEES]
-    for is_slow, more in ((False, {}), (True, PROOT_SLOWLY)):
-        if run(words, env=env | more, timeout_s=_TRIAL_S).ok:
-            return program, is_slow, f"{program}, slowly (PROOT_NO_SECCOMP)" if is_slow else f"{program}"
-    return None, False, f"{program} lets programs see this machine's files: version 5.2.0 or newer is needed"
-
-
-def _version(program: Path, env: dict[str, str]) -> str:
-    # squashfuse says its version only with the usage of a wrong call
-    said = run([program, "-version"], env=env, timeout_s=_TRIAL_S).output
-    found = re.search(r"\d+\.\d+(\.\d+)?", said.partition("\n")[0])
-    return found[0] if found else f"{program}"
-
-
-def _of_run(name: str, completed: Completed | None, absent: str) -> CapabilityTrial:
-    if completed is None:
-        return CapabilityTrial(name, works=False, said=absent)
-    said = "" if completed.ok else one_line(completed.last_line)[:200]
-    return CapabilityTrial(name, completed.ok, said, is_sure=not completed.timed_out)
+def _of_run(name: str, done: Completed) -> CapabilityTrial:
+    said = "" if done.ok else one_line(done.last_line)[:200]
+    return CapabilityTrial(name, done.ok, said, is_sure=not done.timed_out)

@@ -5,19 +5,29 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.definition_files import write_definitions
 from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
 from lumiimg.build.gpu_check import require_gpu_code
-from lumiimg.build.keys import image_number, kept_key, layer_key
+from lumiimg.build.keys import (
+    BuildStep,
+    cached_prefix,
+    content_below,
+    content_with,
+    image_number,
+    is_by_engine,
+    kept_key,
+    sources_of,
+    steps_of,
+)
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.metadata import write_metadata
 from lumiimg.build.overlay import Overlay
@@ -27,16 +37,6 @@ from lumiimg.build.provenance import FOLDER, SBOM, write_folder
 from lumiimg.build.sandbox import Sandbox, packed_again
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
-from lumiimg.build.steps import (
-    cached_prefix,
-    content_below,
-    content_with,
-    inputs_of,
-    is_by_engine,
-    sources_of,
-    sources_to_fetch,
-    steps_of,
-)
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.engine import clean_environment
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
@@ -59,8 +59,7 @@ from lumiimg.resolve.lock import LockedSource
 from lumiimg.secret import known_secrets
 
 if TYPE_CHECKING:
-    from lumiimg.build.build_host import BuildHost
-    from lumiimg.build.choice import Way
+    from lumiimg.build.build_host import BuildHost, Way
     from lumiimg.build.strategy import Strategy
     from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
@@ -84,7 +83,6 @@ class ImageBuild:
     output: Path
     """The file, which appears by rename; the log beside it has the engine's output."""
     machine: BuildHost
-    way: Way
     documents: Mapping[str, bytes]
     """JSON by name, which the image carries."""
     carried: Mapping[str, Path]
@@ -95,6 +93,10 @@ class ImageBuild:
     progress: Progress
     node: Snapshot | None
     """What the bind manifest of the image is made for."""
+    strategy: Way | None = None
+    """The way to build that was asked for."""
+    on_start: Callable[[str], object] = str
+    """Hears by which engine and way it is built, and why that, before anything is written."""
     replaces: bool = False
     """Whether what is at `output` and is another image may go."""
     again: bool = False
@@ -105,7 +107,7 @@ class ImageBuild:
     """Whether the base is built again, and what is above it where it came to something else."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltImage:
     """A finished image."""
 
@@ -121,10 +123,10 @@ class BuiltImage:
     """Of these, taken from the cache."""
     steps: int
     """Of the build."""
-    way: Way
-    """Which of the ways to build it was."""
-    engine: Engine
-    """What ran the scripts."""
+    way: Way | None = None
+    """Which of the ways to build it was; null where no layer was built."""
+    engine: Engine | None = None
+    """What ran the scripts; null where no layer was built."""
     is_new: bool
     """False: the file was this image already, and nothing was built."""
     stages: tuple[BuildStage, ...] = ()
@@ -160,142 +162,127 @@ def build_image(plan: ImageBuild) -> BuiltImage:
     """Build an image; layers whose result is in the cache are not built again.
 
     Raises FailedError if a step fails: with the layer, the line at fault, and the log. Nothing is left at the output.
-    MissingHereError if the engine cannot build what the cache does not have.
+    MissingHereError if this machine cannot build what the cache does not have.
     """
     start, cache, output = time.monotonic(), LayerCache(plan.cache), plan.output
     if others := open_to_others(plan.cache):
         plan.progress.notice(f"the cache {plan.cache} {others}: whoever can write to it decides what is built")
     steps = steps_of(plan.chain, plan.machine)
-    inputs = inputs_of(steps, plan.machine)
-    number = image_number(plan.chain, inputs, {**plan.documents, MANIFEST: snapshot_key(plan.node)})
-    there = is_there(output, number)
-    built = partial(
-        BuiltImage, output, number, steps=len(steps), way=plan.way, engine=plan.machine.engine, is_new=not there
-    )
+    number = image_number(plan.chain, steps, {**plan.documents, MANIFEST: snapshot_key(plan.node)})
+    there = _is_there(output, number)
+
+    def built(reused: int, stages: Sequence[BuildStage] = (), way: Way | None = None) -> BuiltImage:
+        return BuiltImage(
+            image=output,
+            key=number,
+            size_bytes=output.stat().st_size,
+            seconds=round(time.monotonic() - start, 3),
+            reused_steps=reused,
+            steps=len(steps),
+            way=way,
+            engine=plan.machine.engine if way else None,
+            is_new=bool(stages),
+            stages=tuple(stages),
+        )
+
     if there and not (plan.again or plan.fresh):
-        took_s = round(time.monotonic() - start, 3)
-        return built(size_bytes=output.stat().st_size, seconds=took_s, reused_steps=len(steps))
+        return built(len(steps))
     if output.exists() and not (there or plan.replaces):
         raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
-    if plan.fresh:
-        _forget_base(steps, inputs, cache, len(steps) - len(plan.chain))
-    _require_what_it_takes(plan, steps, inputs, cache)
+    if plan.fresh:  # the base, with its files before its script where these are a step of their own
+        for entry in cached_prefix(steps[: len(steps) - len(plan.chain) + 1], cache.find):
+            cache.remove(entry.key)
+    _begin(plan, steps, cached_prefix(steps, cache.find))
     try:
         log = BuildLog(log_path(output), known_secrets(plan.environment))
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, _open_umask() as mask, scratch_folder(scratch_parent(plan.cache)) as scratch:
         cache.sweep()
-        work = _Work(plan, cache, log, scratch, inputs[0].get("origin"))
-        layers, stages = work.layers(steps, inputs, new_strategy(plan.way, scratch))
+        work = Work(plan, steps, cache, log, scratch)
+        layers = work.layers()
         work.refuse_changed_base()
-        stages.append(work.image(layers, number, 0o755 & ~mask))
-    return built(
-        size_bytes=output.stat().st_size,
-        seconds=round(time.monotonic() - start, 3),
-        reused_steps=sum(stage.reused for stage in stages),
-        is_new=True,
-        stages=tuple(stages),
-    )
+        work.image(layers, number, 0o755 & ~mask)
+        return built(sum(stage.reused for stage in work.stages), work.stages, work.way)
 
 
-def _forget_base(
-    steps: Sequence[Definition], inputs: Sequence[Mapping[str, Any]], cache: LayerCache, before_script: int
-) -> None:
-    """Remove the base from the cache, with its files before its script where these are a step of their own."""
-    for entry in cached_prefix(inputs[: before_script + 1], content_below(steps[0]), cache.find):
-        cache.remove(entry.key)
-
-
-def _require_what_it_takes(
-    plan: ImageBuild, steps: Sequence[Definition], inputs: Sequence[Mapping[str, Any]], cache: LayerCache
-) -> None:
-    """Raise where a build would fail for want of room, of a container, or of what makes its base.
-
-    There must be room for what is known: the layers that are there, or their base.
-    """
-    base, content = steps[0].origin, content_below(steps[0])
-    there = cached_prefix(inputs, content, cache.find)
-    known, unpacks = sum(entry.size_bytes for entry in there), plan.way != "overlay"
+def _begin(plan: ImageBuild, steps: Sequence[BuildStep], there: Sequence[CacheEntry]) -> None:
+    """Raise where a build would fail for want of a container, or of room for the layers that are there or a base."""
+    way, because = plan.machine.choose_way(plan.strategy) if len(there) < len(steps) else (None, "")
+    base, known, unpacks = plan.chain[0].origin, sum(entry.size_bytes for entry in there), way == "sandbox"
     if base is not None and base.is_file():
         known += base.stat().st_size
-        unpacks = unpacks or (content != "" and not can_weave([base]))
+        unpacks = unpacks or (content_below(plan.chain[0]) != "" and not can_weave([base]))
     require(room_at(scratch_parent(plan.cache)), LEAST_BYTES + (_UNPACKED if unpacks else 1) * known, "the build")
-    if len(there) < len(steps):
-        plan.machine.require_container()
-    if not there:
-        plan.machine.require_bootstrap(plan.chain[0].layers[0], plan.chain[0].sections.header)
+    plan.on_start(f"{plan.machine.engine.name}, {way}: {because}" if way else "every layer is in the cache")
 
 
-def is_there(output: Path, number: str) -> bool:
+def _is_there(output: Path, number: str) -> bool:
     """Whether a file is the image that would be built: by its number, and with all of its parts."""
     try:
-        found = read_sif_file(output)
+        return read_sif_file(output).identifier == sif_writer.number_of(number)
     except ImageError:
         return False
-    return found.identifier == sif_writer.number_of(number)
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
     """A build under way."""
 
-    plan: ImageBuild
-    cache: LayerCache
-    log: IO[bytes]
-    scratch: Path
-    base_stamp: str | None = None
-    """Of the file or folder that is the base (`keys.stamp`), as the keys have it."""
+    def __init__(
+        self, plan: ImageBuild, steps: Sequence[BuildStep], cache: LayerCache, log: IO[bytes], scratch: Path
+    ) -> None:
+        self.plan, self.steps, self.cache, self.log, self.scratch = plan, steps, cache, log, scratch
+        self.stages: list[BuildStage] = []
+        self.way: Way | None = None
+        """By which layers were built; None as long as none was."""
 
-    def refuse_changed_base(self) -> None:
-        """Raise FailedError where the base is another now: what was built on it would be kept under its old name."""
-        origin = self.plan.chain[0].origin
-        if origin and self.base_stamp and stamp(origin) != self.base_stamp:
-            raise FailedError("was changed while it was built on", where=str(origin), hint="build again")
+    @cached_property
+    def strategy(self) -> Strategy:
+        """What builds layers, chosen when the first is not in the cache."""
+        self.way, _ = self.plan.machine.choose_way(self.plan.strategy)
+        return new_strategy(self.way, self.scratch)
 
-    def layers(
-        self, steps: Sequence[Definition], inputs: Sequence[Mapping[str, Any]], strategy: Strategy
-    ) -> tuple[list[Path], list[BuildStage]]:
-        """Return the results of all steps, the base first, and what each took."""
-        base = content = content_below(steps[0])
+    def layers(self) -> list[Path]:
+        """Return the results of all steps, the base first."""
+        first = self.plan.chain[0]
+        base = content = content_below(first)
         # a base that is a file is below as it is: nothing of it is unpacked or written again
-        found = [steps[0].origin] if content and steps[0].origin is not None else []
+        found = [first.origin] if content and first.origin is not None else []
         last_s, progress = self.cache.seconds(), self.plan.progress
-        held = cached_prefix(inputs, content, self.take)
-        stages = self.begin(steps, inputs, len(held))
-        for number, (step, made_of) in enumerate(zip(steps, inputs, strict=True)):
-            clock, key = StageClock(), layer_key(made_of, content)
-            entry = held[number] if number < len(held) else self.take(key)
+        held = cached_prefix(self.steps, self.take)
+        self.fetch(self.steps[len(held) :])
+        for number, step in enumerate(self.steps):
+            clock = StageClock()
+            entry = held[number] if number < len(held) else self.take(step.key(content))
             is_kept = entry is not None
-            progress.step_started(step.name, None if is_kept else last_s.get(step.layers))
+            progress.step_started(step.name, None if is_kept else last_s.get(step.definition.layers))
             if entry is None:
-                of_step = self.step(step, step.name, made_of["environment"])
-                entry = self.build(of_step, key, kept_key(steps, number, base), found, strategy)
+                entry = self.build(step, step.key(content), kept_key(self.steps, number, base), found)
             else:
                 self.log.write(f"== {step.name}: kept from before, {entry.key}\n".encode())
-            stages.append(clock.stage(step.name, entry.size_bytes, reused=is_kept))
-            progress.step_done(stages[-1])
+            self.done(clock.stage(step.name, entry.size_bytes, reused=is_kept))
             found.append(entry.data)
             content = content_with(content, entry)
             # of two steps, a base is what both came to
-            base = content if number and step.parent is None else base or entry.sha256
-        return found, stages
+            base = content if number and step.definition.parent is None else base or entry.sha256
+        return found
 
-    def begin(self, steps: Sequence[Definition], inputs: Sequence[Mapping[str, Any]], first: int) -> list[BuildStage]:
-        """Name all that will be done, and get the sources that are not here: else an hour of a build may be lost."""
+    def done(self, stage: BuildStage) -> None:
+        self.stages.append(stage)
+        self.plan.progress.step_done(stage)
+
+    def fetch(self, steps: Sequence[BuildStep]) -> None:
+        """Name all that will be done, and get the sources of steps that are not here: else an hour may be lost."""
         downloads, progress = self.plan.downloads, self.plan.progress
-        wanted = list(sources_to_fetch(steps, inputs, first, self.cache))
+        wanted = [source for step in steps for source in sources_of(step.definition)]
         missing = {source for source in wanted if not downloads.has(source)}
-        progress.begin([*([DOWNLOADS] if missing else []), *(step.name for step in steps), IMAGE])
-        if not missing:
-            return []
-        progress.step_started(DOWNLOADS)
-        clock = StageClock()
-        paths = downloads.sources(wanted, progress.line)
-        got = sum(path.stat().st_size for path in {paths[source] for source in missing})
-        stage = clock.stage(DOWNLOADS, got, reused=False)
-        progress.step_done(stage)
-        return [stage]
+        progress.begin([*([DOWNLOADS] if missing else []), *(step.name for step in self.steps), IMAGE])
+        if missing:
+            progress.step_started(DOWNLOADS)
+            clock = StageClock()
+            paths = downloads.sources(wanted, progress.line)
+            got = sum(path.stat().st_size for path in {paths[source] for source in missing})
+            self.done(clock.stage(DOWNLOADS, got, reused=False))
 
     def take(self, key: CacheKey) -> CacheEntry | None:
         """Return the result of a key, if all of it is what it was, under a name that nobody removes meanwhile.
@@ -313,23 +300,24 @@ class _Work:
         held.data.unlink(missing_ok=True)
         return None
 
-    def build(
-        self, step: LayerBuild, key: CacheKey, kept: CacheKey, below: Sequence[Path], strategy: Strategy
-    ) -> CacheEntry:
+    def build(self, step: BuildStep, key: CacheKey, kept: CacheKey, below: Sequence[Path]) -> CacheEntry:
         """Build one layer, or the base where nothing is below, and put it into the cache."""
-        definition, start = step.definition, time.monotonic()
-        names = ", ".join(definition.layers)
+        definition, start, strategy = step.definition, time.monotonic(), self.strategy
+        layer, names = self.step(definition, step.inputs["environment"]), ", ".join(definition.layers)
+        progress = self.plan.progress
         with self.cache.building() as folder:
             self.log.write(f"== {definition.name}\n".encode())
-            write_definitions([definition], step.folder, self.plan.downloads, self.plan.progress.line)
-            require_same_files(step, key)
+            write_definitions([definition], layer.folder, self.plan.downloads, progress.line)
+            _require_same_files(step, layer.folder)
             target = folder / f"data{'.sqfs' if below else '.sif'}"
-            with step.naming_errors():
-                if below:
-                    with self.keeping(step, kept):
-                        strategy.layer(step, below, target)
+            with layer.naming_errors():
+                if not below:
+                    strategy.base(layer, target, self.plan.downloads)
                 else:
-                    strategy.base(step, target, self.plan.downloads)
+                    has_ended = lambda: layer.has_ended  # noqa: E731
+                    compiled = keeping(self.cache, kept, definition.layers, layer.kept, progress.notice, has_ended)
+                    with compiled if self.plan.keeps_compiled else nullcontext():
+                        strategy.layer(layer, below, target)
             if note := require_gpu_code(names, definition.gpus, target, of_wheels=definition.gpu_of_wheels):
                 self.log.write(f"{note}\n".encode())
             took_s = time.monotonic() - start
@@ -338,42 +326,40 @@ class _Work:
             entry = self.cache.store(key, target, layers=definition.layers, seconds=took_s)
             if entry.data.stat().st_ino != made:
                 strategy.forget()  # another build was first: what comes next stands on its layer, not on this one
-            remove_tree(step.folder)
+            remove_tree(layer.folder)
             return self.cache.pin(entry, self.scratch / _TAKEN)
 
-    def keeping(self, step: LayerBuild, key: CacheKey) -> AbstractContextManager[None]:
-        if not self.plan.keeps_compiled:
-            return nullcontext()
-        names, notice = step.definition.layers, self.plan.progress.notice
-        return keeping(self.cache, key, names, step.kept, notice, lambda: step.has_ended)
-
-    def step(self, definition: Definition, name: str, exports: str = "") -> LayerBuild:
-        folder, plan = self.scratch / name, self.plan
+    def step(self, definition: Definition, exports: str = "", name: str = "") -> LayerBuild:
+        folder, plan = self.scratch / (name or definition.name), self.plan
         folder.mkdir()
         environment = clean_environment(plan.environment)
         return LayerBuild(plan.machine, environment, definition, folder, self.log, plan.progress.line, exports)
 
-    def image(self, layers: Sequence[Path], number: str, permissions: int) -> BuildStage:
-        """Weave the layers, and one more that says what is in them, into the image; return what that took."""
+    def refuse_changed_base(self) -> None:
+        """Raise FailedError where the base is another now: what was built on it would be kept under its old name."""
+        origin = self.plan.chain[0].origin
+        if origin and stamp(origin) != self.steps[0].inputs["origin"]:
+            raise FailedError("was changed while it was built on", where=str(origin), hint="build again")
+
+    def image(self, layers: Sequence[Path], number: str, permissions: int) -> None:
+        """Weave the layers, and one more that says what is in them, into the image."""
         plan, clock = self.plan, StageClock()
         plan.progress.step_started(IMAGE)
         with written_by_rename(plan.output) as partial_image:
             base, *above = layers
             if not can_weave([base]):
-                base = packed_again(self.step(plan.chain[0], "base"), base)
+                base = packed_again(self.step(plan.chain[0], name="base"), base)
             described, front = self.described([base, *above], number)
             weave([base, *above, described], partial_image, front.size_bytes)
             sif_writer.write_front(partial_image, front, identity=number)
             open_image(partial_image).close()
             partial_image.chmod(permissions)
-        stage = clock.stage(IMAGE, plan.output.stat().st_size, reused=False)
-        plan.progress.step_done(stage)
-        return stage
+        self.done(clock.stage(IMAGE, plan.output.stat().st_size, reused=False))
 
     def described(self, layers: Sequence[Path], number: str) -> tuple[Path, sif_writer.Front]:
         """Return one more layer, with what engines look for and how the others were built, and what the SIF says."""
         plan, chain = self.plan, self.plan.chain
-        step = self.step(chain[-1], "described")
+        step = self.step(chain[-1], name="described")
         root, target = step.folder / "root", step.folder / "described.sqfs"
         with open_stack(layers) as image:
             sources = (source for one in chain for source in sources_of(one))
@@ -391,11 +377,11 @@ class _Work:
         return target, sif_writer.Front(chain[-1].text, documents)
 
 
-def require_same_files(step: LayerBuild, key: CacheKey) -> None:
+def _require_same_files(step: BuildStep, folder: Path) -> None:
     """Raise FailedError where a file of a layer was changed since its digest went into the key."""
     for file in step.definition.files:
         is_ours = not isinstance(file.origin, LockedSource)  # those were read when they were fetched
-        if is_ours and file_sha256(step.folder / file.path) != key.parts["files"][file.path]:
+        if is_ours and file_sha256(folder / file.path) != step.inputs["files"][file.path]:
             raise FailedError("was changed while the image was built", where=str(file.origin), hint="build again")
 
 

@@ -6,14 +6,12 @@ import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.build.keys import layer_key
-from lumiimg.build.steps import cached_prefix, content_below, content_with, inputs_of, steps_of
+from lumiimg.build.keys import BuildStep, cached_prefix, content_below, content_with
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lumiimg.build.build_host import BuildHost
     from lumiimg.build.cache import CacheEntry, LayerCache
     from lumiimg.definition.definition import Definition
 
@@ -59,44 +57,36 @@ class CacheLookup:
         return ExitCode.GOOD if self.hit else ExitCode.NO
 
 
-def steps_to(layer: str, chain: Sequence[Definition], machine: BuildHost) -> tuple[Definition, ...]:
-    """Return the steps of a build up to that of a layer. Raises BadInputError for a layer that the image lacks."""
-    steps = steps_of(chain, machine)
-    names = [step.layers[0] for step in steps]
+def require_layer(layer: str, chain: Sequence[Definition]) -> None:
+    """Raise BadInputError for a layer that the image lacks."""
+    names = [definition.layers[0] for definition in chain]
     if layer not in names:
         raise BadInputError(f"{layer!r} is not a layer of this image", hint=f"it has: {', '.join(names)}")
-    return steps[: names.index(layer) + 1]
 
 
-def why_rebuilt(
-    steps: Sequence[Definition], chain: Sequence[Definition], machine: BuildHost, cache: LayerCache
-) -> CacheLookup:
-    """Answer for the last of the steps."""
-    found = why(cache, inputs_of(steps, machine), steps[-1].layers, content_below(chain[0]))
-    return replace(found, below=steps[-2].layers[0]) if len(steps) > 1 else found
-
-
-def why(cache: LayerCache, inputs: Sequence[Mapping[str, Any]], layers: tuple[str, ...], content: str) -> CacheLookup:
-    """Compare the last step, which is that of `layers`, with what the cache has of the same layer.
-
-    The nearest has the fewest other lines. `inputs` are those of all that is below it, too, and `content` that of what
-    is below the first.
-    """
-    below = cached_prefix(inputs[:-1], content, cache.find)
-    for entry in below:
+def why_rebuilt(layer: str, steps: Sequence[BuildStep], cache: LayerCache) -> CacheLookup:
+    """Compare the step of a layer with what the cache has of the same layer; the nearest has the fewest other lines."""
+    steps = steps[: [step.definition.layers[0] for step in steps].index(layer) + 1]
+    *lower, step = steps
+    layers = step.definition.layers
+    found = cached_prefix(steps, cache.find)
+    lookup = CacheLookup(
+        layers,
+        entry=found[-1] if len(found) == len(steps) else None,
+        base=next(iter(found), None),
+        below=lower[-1].definition.layers[0] if lower else None,
+    )
+    if lookup.hit:
+        return lookup
+    content = content_below(steps[0].definition)
+    for entry in found:
         content = content_with(content, entry)
-    is_known = len(below) == len(inputs) - 1
-    key = layer_key(inputs[-1], content)
-    found = cache.find(key) if is_known else None
-    base = next(iter(below), found if len(inputs) == 1 else None)
-    if found is not None:
-        return CacheLookup(layers, found, base=base)
-    wanted = key.parts if is_known else {**key.parts, "content": NOT_YET}
+    wanted = step.key(content if len(found) == len(lower) else NOT_YET).parts
     others = [(differences(cache.key_of(entry), wanted), entry) for entry in cache.entries() if entry.layers == layers]
     if not others:
-        return CacheLookup(layers, None, base=base)
+        return lookup
     nearest, entry = min(others, key=lambda other: sum(len(one.lines) for one in other[0]))
-    return CacheLookup(layers, None, entry, tuple(nearest), base)
+    return replace(lookup, nearest=entry, differences=tuple(nearest))
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:

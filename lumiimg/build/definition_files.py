@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.build.steps import sources_of
+from lumiimg.build.keys import sources_of
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.files import make_folder, open_regular, replaced

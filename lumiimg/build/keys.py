@@ -1,25 +1,80 @@
-"""What results depend on: the keys of layers, of wheels that a layer compiled, and of images."""
+"""What a build does, one step after the other, and what results depend on: of steps, of what they compile, of images.
+
+A base that lumiimg makes takes minutes before its script runs. Its files are a step of their own, kept as a layer is:
+where the script fails, or is changed, the next build begins with the script.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.cache import CacheKey
 from lumiimg.definition.definition import VERSION_LABEL, Definition, Sections, export
 from lumiimg.engine.engine import EngineKind
 from lumiimg.files import file_sha256
+from lumiimg.image import ImageError
+from lumiimg.image.sif import PartitionFormat, read_sif_file
 from lumiimg.resolve.base_digest import stamp
 from lumiimg.resolve.lock import LockedSource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from lumiimg.build.build_host import BuildHost
+    from lumiimg.build.cache import CacheEntry
 
 _LAYER_FORMAT = "lumiimg-layer-12"
-_KEPT_FORMAT = "lumiimg-kept-2"
+_KEPT_FORMAT = "lumiimg-kept-3"
+_BOOTSTRAP = "00-bootstrap"
+"""The name of the first step, where a base is made in two."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildStep:
+    """One step of a build: a base, the files of one before its script, or a layer."""
+
+    definition: Definition
+    inputs: Mapping[str, Any]
+    """What its result depends on, but the content of what is below it."""
+
+    @property
+    def name(self) -> str:
+        """Of its definition."""
+        return self.definition.name
+
+    def key(self, content: str) -> CacheKey:
+        """Return the key of its result over such a content (`content_with`); over nothing for a base.
+
+        Where a layer below is built again and comes to the same bytes, the key is the same.
+        """
+        return CacheKey({**self.inputs, "content": content})
+
+
+def steps_of(chain: Sequence[Definition], machine: BuildHost) -> tuple[BuildStep, ...]:
+    """Return the steps of a chain: the definitions, with the files of the base before them where lumiimg makes these.
+
+    Raises BadInputError if a base that is a file cannot be read.
+    """
+    base, exports = chain[0], list[str]()
+    by_engine = is_by_engine(base, machine)
+    found = []
+    if not content_below(base) and not by_engine:
+        names = tuple(f"{name} (bootstrap)" for name in base.layers)
+        files = replace(base, name=_BOOTSTRAP, layers=names, sections=Sections(base.sections.header), files=())
+        found.append(BuildStep(files, layer_inputs(files, exports, machine)))
+    for definition in chain:
+        found.append(BuildStep(definition, layer_inputs(definition, exports, machine)))
+        if definition is not base or not by_engine:  # an engine's base has its variables in the image
+            exports = [*exports, *map(export, definition.sections.environment)]
+    return tuple(found)
+
+
+def is_by_engine(base: Definition, machine: BuildHost) -> bool:
+    """Whether the engine builds a base, which then has what the definition says of it."""
+    return not content_below(base) and not machine.makes_base(base.sections.header.agent)
 
 
 def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildHost) -> dict[str, Any]:
@@ -29,11 +84,10 @@ def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildH
     was until its result is removed from the cache, or `build --fresh`. What a definition only says of the image, as its
     own variables, is not in the layer.
     """
-    sections, kind = definition.sections, machine.engine.kind
+    sections = definition.sections
     return {
         "format": _LAYER_FORMAT,
-        # what Apptainer writes, lumiimg writes to the byte
-        "engine": (EngineKind.APPTAINER if kind is EngineKind.NAMESPACES else kind).value,
+        "engine": machine.kind.value,
         **({} if definition.parent else _maker(machine, definition)),
         "owners": "kept" if machine.maps_ids else "lost",
         # another packs the same files into other bytes
@@ -42,19 +96,14 @@ def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildH
         # what it is made of is looked through for their code
         "gpus": " ".join(filter(None, (*definition.gpus, definition.gpu_of_wheels))),
         "environment": "\n".join(exports),
-        "files": _digests(definition),
+        "files": {
+            file.path: f"{file.origin.sha256}" if isinstance(file.origin, LockedSource) else file_sha256(file.origin)
+            for file in definition.files
+        },
         **({"origin": stamp(definition.origin)} if definition.origin else {}),
         # without TLS anybody on the way may have put in another base
         **({"plain_http": True} if definition.plain_http else {}),
     }
-
-
-def layer_key(inputs: Mapping[str, Any], content: str) -> CacheKey:
-    """Return the key of a layer with such inputs over such a content (`steps.content_with`); over nothing for a base.
-
-    Where a layer below is built again and comes to the same bytes, the key is the same.
-    """
-    return CacheKey({**inputs, "content": content})
 
 
 def _maker(machine: BuildHost, definition: Definition) -> dict[str, str]:
@@ -62,34 +111,9 @@ def _maker(machine: BuildHost, definition: Definition) -> dict[str, str]:
 
     Apptainer, where it does, gives the files of a registry's image to root.
     """
-    agent, kind = definition.sections.header.agent, machine.engine.kind
-    is_alike = machine.makes_base(agent) or (kind is EngineKind.APPTAINER and agent != "docker")
-    return {} if is_alike else {"base": kind.value}
-
-
-def kept_key(chain: Sequence[Definition], at: int, base: str) -> CacheKey:
-    """Return the key of what a layer's script keeps between builds, its compiled wheels.
-
-    It is made of the layer, of those below that it needs, of what the base came to (`base`: its digest), and of the
-    environment in which the script runs, which all layers below set: others may come between, or go, and nothing is
-    compiled again.
-    """
-    below = [one for one in chain[:at] if one.name in chain[at].needs or one.parent is None]
-    return CacheKey(
-        {
-            "format": _KEPT_FORMAT,
-            "layer": _own(chain[at]),
-            "needs": [_own(one) for one in below],
-            "base": base,
-            "environment": _environment(chain[:at]),
-        }
-    )
-
-
-def _environment(below: Sequence[Definition]) -> list[str]:
-    """Return the commands that set variables, by name; the order counts only among those of one variable."""
-    variables = [variable for definition in below for variable in definition.sections.environment]
-    return [export(variable) for variable in sorted(variables, key=lambda variable: variable[0])]
+    agent = definition.sections.header.agent
+    is_alike = machine.makes_base(agent) or (machine.kind is EngineKind.APPTAINER and agent != "docker")
+    return {} if is_alike else {"base": machine.kind.value}
 
 
 def _without_version(sections: Sections) -> str:
@@ -98,28 +122,84 @@ def _without_version(sections: Sections) -> str:
     return replace(sections, labels=labels).body
 
 
-def _own(definition: Definition) -> dict[str, object]:
-    """Return what a layer is by itself. Its number in the chain is left out, the head of a base is not."""
-    head = "" if definition.parent else definition.sections.header.text
-    origin = stamp(definition.origin) if definition.origin else ""
-    return {"head": head, "origin": origin, "post": definition.sections.post, "files": _digests(definition)}
+# -- what is below --
 
 
-def _digests(definition: Definition) -> dict[str, str]:
-    return {
-        file.path: f"{file.origin.sha256}" if isinstance(file.origin, LockedSource) else file_sha256(file.origin)
-        for file in definition.files
-    }
+def content_below(first: Definition) -> str:
+    """Return the content of what layers are laid over as it is: a base that is a file here; nothing for another base.
+
+    It is that of this machine's file: a copy of it, elsewhere, is another. Raises BadInputError if it cannot be read.
+    """
+    return stamp(first.origin) if first.origin is not None and _can_be_below(first.origin) else ""
 
 
-def image_number(
-    chain: Sequence[Definition], inputs: Sequence[Mapping[str, Any]], documents: Mapping[str, bytes]
-) -> str:
+def _can_be_below(image: Path) -> bool:
+    """Whether layers can be laid over an image as it is: a SIF of one squashfs."""
+    try:
+        found = read_sif_file(image)
+        return found.root_partition(str(image)).file_system == PartitionFormat.SQUASHFS and not found.overlays()
+    except ImageError:
+        return False
+
+
+def content_with(content: str, entry: CacheEntry) -> str:
+    """Return the content of what is below the next layer; `content` is that of what is below this one."""
+    return hashlib.sha256(f"{content}{entry.sha256}".encode()).hexdigest()
+
+
+def cached_prefix(steps: Sequence[BuildStep], find: Callable[[CacheKey], CacheEntry | None]) -> list[CacheEntry]:
+    """Return the results of the lowest steps, up to the first that is not there; `find` is that of a cache.
+
+    What a step that is not there will come to, and so what the keys of those above it are, nobody knows.
+    """
+    found: list[CacheEntry] = []
+    content = content_below(steps[0].definition)
+    for step in steps:
+        entry = find(step.key(content))
+        if entry is None:
+            break
+        found.append(entry)
+        content = content_with(content, entry)
+    return found
+
+
+def sources_of(definition: Definition) -> list[LockedSource]:
+    """Return what a layer needs that is fetched."""
+    return [file.origin for file in definition.files if isinstance(file.origin, LockedSource)]
+
+
+# -- of what scripts compile, and of images --
+
+
+def kept_key(steps: Sequence[BuildStep], at: int, base: str) -> CacheKey:
+    """Return the key of what a layer's script keeps between builds, its compiled wheels.
+
+    It is made of the layer, of those below that it needs, of what the base came to (`base`: its digest), and of the
+    environment in which the script runs, which all layers below set: others may come between, or go, and nothing is
+    compiled again. The order of variables counts only among those of one name.
+    """
+
+    def own(step: BuildStep) -> dict[str, object]:
+        return {"post": step.definition.sections.post, "files": step.inputs["files"]}
+
+    variables = [variable for step in steps[:at] for variable in step.definition.sections.environment]
+    return CacheKey(
+        {
+            "format": _KEPT_FORMAT,
+            "layer": own(steps[at]),
+            "needs": [own(step) for step in steps[:at] if step.name in steps[at].definition.needs],
+            "base": base,
+            "environment": [export(variable) for variable in sorted(variables, key=lambda variable: variable[0])],
+        }
+    )
+
+
+def image_number(chain: Sequence[Definition], steps: Sequence[BuildStep], documents: Mapping[str, bytes]) -> str:
     """Return what an image is made of, as one word, before any of it is built: definitions, inputs, and documents.
 
     Its number in the file stands for it.
     """
     parts = [_without_version(definition.sections) for definition in chain]
-    parts += [CacheKey(one).digest for one in inputs]
+    parts += [CacheKey(step.inputs).digest for step in steps]
     parts += [f"{name}:{hashlib.sha256(data).hexdigest()}" for name, data in sorted(documents.items())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -184,7 +184,7 @@ class LayerBuild:
                     environment=self.environment,
                     scratch=self.scratch,
                     writable=writable,
-                    own_processes=self.machine.own_processes,
+                    own_processes=self.machine.container.own_processes,
                     binds=binds,
                     within=within,
                     log=self.log,

@@ -11,7 +11,6 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from lumiimg.build.build_host import PROOT_SLOWLY
 from lumiimg.build.layer_build import SCRIPT_ENVIRONMENT
 from lumiimg.build.safe_fs import OWN, folder, mount_points, set_mode
 from lumiimg.build.squash import squash
@@ -79,18 +78,19 @@ class Sandbox(Strategy):
         if step.machine.maps_ids or not wants_root:
             step.run(self._root, step.script(place), place, writable=True)
             return
-        if step.machine.proot is None:
+        proot, variables = step.machine.program("proot"), step.machine.proot_with
+        if proot is None or variables is None:
             raise MissingHereError(
                 f"layer {', '.join(step.definition.layers)} installs packages, which only root can",
                 hint="proot makes a user look like root: `module load LUMI systools` on LUMI (`lumiimg doctor` says "
                 "whether it works); or build elsewhere",
             )
         # without it, proot would wait for whatever the script has left behind
-        words: list[str | Path] = [step.machine.proot, "--kill-on-exit", "-0", "-r", self._root, "-w", "/"]
+        words: list[str | Path] = [proot, "--kill-on-exit", "-0", "-r", self._root, "-w", "/"]
         keeps = {f"{prefix}_ENVIRONMENT": SCRIPT_ENVIRONMENT for prefix in ("SINGULARITY", step.machine.engine.prefix)}
         inside = {"HOME": "/root", "PATH": _PATH, **keeps}
         start = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in inside.items())]
-        variables = {"PROOT_TMP_DIR": f"{step.scratch}", **(PROOT_SLOWLY if step.machine.proot_is_slow else {})}
+        variables = {"PROOT_TMP_DIR": f"{step.scratch}", **variables}
         with step.binds(place) as binds:
             shown = [*_BINDS, *(f"{bind.source}:{bind.target}" for bind in binds)]
             words += [word for bind in shown for word in ("-b", bind)]
@@ -121,11 +121,12 @@ def packed_again(step: LayerBuild, base: Path) -> Path:
 
 
 def _unpack(step: LayerBuild, layer: Path, root: Path) -> None:
-    if step.machine.unsquashfs is None:
+    program = step.machine.program("unsquashfs")
+    if program is None:
         raise MissingHereError(
             "unsquashfs is not on PATH", hint="install squashfs-tools, or load the site's module of it"
         )
-    argv: list[str | Path] = [step.machine.unsquashfs, "-force", "-no-progress", "-quiet", "-dest", root]
+    argv: list[str | Path] = [program, "-force", "-no-progress", "-quiet", "-dest", root]
     # who is not root cannot make the devices that some images have in /dev, and engines mount their own over it
     argv += [] if step.machine.maps_ids else ["-no-exit-code", "-no-xattrs"]
     completed = step.as_root([*argv, "-offset", str(offset_of(layer)), layer])

@@ -35,7 +35,8 @@ def squash(
 
     Raises FailedError if it fails.
     """
-    if machine.mksquashfs is None:
+    program = machine.program("mksquashfs")
+    if program is None:
         command = "pack" if machine.maps_ids else "pack-as-root"
         completed = within([*HELPER, command, folder, target, str(offset)])
         if not completed.ok:
@@ -46,7 +47,7 @@ def squash(
     options += ["-offset", str(offset)] if offset else []
     options += [] if machine.maps_ids else ["-all-root"]
     # engines mount their own /dev over it, and leave what an image has there out of a SIF
-    pack(machine.mksquashfs, folder, target, *options, "-wildcards", "-e", "dev/*", within=within)
+    pack(program, folder, target, *options, "-wildcards", "-e", "dev/*", within=within)
 
 
 def pack(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from lumiimg.build.build_host import host_for_builds
 from lumiimg.build.builder import BuildResult, ImageBuild, RebuildResult, build_image
 from lumiimg.build.cache import LayerCache
-from lumiimg.build.cache_miss import steps_to, why_rebuilt
-from lumiimg.build.choice import choose_way, host_for_builds
+from lumiimg.build.cache_miss import require_layer, why_rebuilt
 from lumiimg.build.definition_files import write_from_lock
+from lumiimg.build.keys import steps_of
 from lumiimg.build.places import refuse_folder, refuse_output
 from lumiimg.build.progress import Progress
 from lumiimg.build.provenance import PLAN, carried_files
@@ -41,9 +43,9 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
     cache = read_settings(os.environ).cache
     # what is refused, or missing here, before anything is asked of a server
     chain = write_chain(lock)
-    machine = host_for_builds(os.environ, lock.bootstrap.agent) if arguments.definitions is None else None
-    if arguments.why and machine is not None:
-        steps_to(arguments.why, chain, machine)
+    machine = host_for_builds(os.environ) if arguments.definitions is None else None
+    if arguments.why:
+        require_layer(arguments.why, chain)
     sources = open_sources(arguments)
     if not arguments.locked:
         lock = complete_lock(lock, sources, base=_base_digest(arguments), until=lock.request.until)
@@ -52,20 +54,17 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
     with progress_of(arguments) as progress:
         if machine is None:
             return _write_definitions(arguments, sources.store, lock, progress)
-        if not arguments.why:
-            way, because = choose_way(machine, arguments.strategy)
-            if not arguments.quiet:
-                show(start_document(lock, machine.engine, output_of(arguments), f"{way}: {because}"), stderr=True)
         node, chain = _node(arguments, lock, progress), write_chain(lock)
         if arguments.why:
-            found = why_rebuilt(steps_to(arguments.why, chain, machine), chain, machine, LayerCache(cache))
+            found = why_rebuilt(arguments.why, steps_of(chain, machine), LayerCache(cache))
             return Output.of(arguments).deliver(why_document(found), "why", found, found.exit_code)
         built = build_image(
             ImageBuild(
                 chain=chain,
                 output=output_of(arguments),
                 machine=machine,
-                way=way,
+                strategy=arguments.strategy,
+                on_start=start_of(arguments, lock, output_of(arguments)),
                 documents={PLAN: to_record(lock)},
                 carried=carried_files(lock),
                 environment=without_passwords(os.environ) if lock.bootstrap.is_mirrored else os.environ,
@@ -80,6 +79,11 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
         )
     report_built(arguments, BuildResult(built, lock))
     return ExitCode.GOOD
+
+
+def start_of(arguments: argparse.Namespace, lock: Lock, output: Path) -> Callable[[str], None]:
+    """Return what reports that a build begins, and in which way."""
+    return lambda way: None if arguments.quiet else show(start_document(lock, output, way), stderr=True)
 
 
 def report_built(arguments: argparse.Namespace, result: BuildResult | RebuildResult) -> None:

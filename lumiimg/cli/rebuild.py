@@ -7,15 +7,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from lumiimg.build.build_host import host_for_builds
 from lumiimg.build.builder import ImageBuild, RebuildResult, build_image
-from lumiimg.build.choice import choose_way, host_for_builds
 from lumiimg.build.places import refuse_inputs, refuse_output
 from lumiimg.build.provenance import PLAN, carried_files
 from lumiimg.build.rebuild import read_carried, refuse_files, with_base
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.build import check_result
-from lumiimg.cli.image_build import progress_of, report_built
+from lumiimg.cli.image_build import progress_of, report_built, start_of
 from lumiimg.cli.locked import note_what_is_from_elsewhere
 from lumiimg.cli.request import open_sources
 from lumiimg.definition.writer import write_chain
@@ -27,8 +27,6 @@ from lumiimg.files import file_sha256
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import ImageDiff, compare
-from lumiimg.report.text import show
-from lumiimg.report.views.build import start_document
 from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import to_record
@@ -42,16 +40,13 @@ def execute(arguments: argparse.Namespace) -> int:
     with scratch_folder(cache / "work") as scratch, progress_of(arguments) as progress:
         lock = _read_lock(arguments, scratch / "layers", cache, sources, progress.notice)
         chain = write_chain(lock)
-        machine = host_for_builds(os.environ, lock.bootstrap.agent)
-        way, because = choose_way(machine, arguments.strategy)
-        if not arguments.quiet:
-            show(start_document(lock, machine.engine, arguments.output, f"{way}: {because}"), stderr=True)
         built = build_image(
             ImageBuild(
                 chain=chain,
                 output=arguments.output,
-                machine=machine,
-                way=way,
+                machine=host_for_builds(os.environ),
+                strategy=arguments.strategy,
+                on_start=start_of(arguments, lock, arguments.output),
                 documents={PLAN: to_record(lock)},
                 carried=carried_files(lock),
                 environment=without_passwords(os.environ),  # the image names the registry, and nobody else does

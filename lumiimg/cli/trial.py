@@ -7,7 +7,7 @@ import os
 import shlex
 from dataclasses import replace
 
-from lumiimg.build.choice import builds_here, host_for_builds
+from lumiimg.build.build_host import host_for_builds
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.site_choice import site_to_make_for
 from lumiimg.catalog.sites import sbatch_options, where_to_submit
@@ -57,7 +57,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 def _doctor() -> bool | None:
     """Return whether images can be built here, as `lumiimg doctor` finds out; None where it cannot tell."""
     try:
-        return builds_here(host_for_builds(os.environ))
+        return host_for_builds(os.environ).builds
     except MissingHereError:
         return False
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.build import builder
-from lumiimg.build.build_host import BuildHost, CapabilityTrial
-from lumiimg.build.builder import ImageBuild
+from lumiimg.build.build_host import BuildHost, CapabilityTrial, ContainerTrial
+from lumiimg.build.builder import ImageBuild, Work
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
+from lumiimg.build.keys import steps_of
 from lumiimg.build.progress import BuildStage, Progress
-from lumiimg.build.steps import inputs_of
 from lumiimg.engine.workspace import scratch_folder
 
 if TYPE_CHECKING:
@@ -22,26 +21,46 @@ if TYPE_CHECKING:
     from lumiimg.fetch.store import Store
 
 
-def build_machine(engine: Engine, *, maps_ids: bool = True, mksquashfs: str = "4.6", **more: Any) -> BuildHost:
-    """Return one with this engine and this mksquashfs, and no other program."""
-    trials = (CapabilityTrial("mksquashfs", works=True, said=mksquashfs),)
-    return BuildHost(engine, maps_ids, True, True, None, None, None, None, trials, **more)
+def build_machine(
+    engine: Engine,
+    *,
+    maps_ids: bool = True,
+    overlays: bool = True,
+    mksquashfs: str = "4.6",
+    path: str = "/nonexistent",
+    starts: bool = True,
+) -> BuildHost:
+    """Return one of which all is known: it has this engine, this mksquashfs, and no program but on `path`."""
+    machine = BuildHost((engine,), {"PATH": path})
+    vars(machine).update(
+        container=ContainerTrial(engine, CapabilityTrial("a container", starts, "")),
+        ids=CapabilityTrial("ids", maps_ids, ""),
+        overlay=CapabilityTrial("overlay", overlays, ""),
+        fuse=CapabilityTrial("FUSE", overlays, ""),
+        mksquashfs_version=mksquashfs,
+    )
+    return machine
 
 
 def layers_by(
     strategy: Strategy,
-    steps: Sequence[Definition],
+    chain: Sequence[Definition],
     machine: BuildHost,
     root: Path,
     store: Store,
     progress: Progress | None = None,
+    *,
+    is_whole: bool = False,
 ) -> tuple[list[Path], list[BuildStage]]:
-    """Build the layers of an image with the cache `root/cache`; return their files, which are gone soon, and stages."""
+    """Build the layers of an image with the cache `root/cache`; return their files, and stages.
+
+    `is_whole`: with the step that makes the files of a base.
+    """
+    steps = steps_of(chain, machine) if is_whole else steps_of(chain, machine)[-len(chain) :]
     plan = ImageBuild(
-        chain=steps,
+        chain=chain,
         output=root / "x.sif",
         machine=machine,
-        way="overlay",
         documents={},
         carried={},
         environment={},
@@ -51,11 +70,12 @@ def layers_by(
         node=None,
     )
     with (root / "log").open("wb") as log, scratch_folder(root / "cache/work") as scratch:
-        work = builder._Work(plan, LayerCache(plan.cache), log, scratch)
-        layers, stages = work.layers(steps, inputs_of(steps, machine), strategy)
+        work = Work(plan, steps, LayerCache(plan.cache), log, scratch)
+        vars(work)["strategy"] = strategy
+        layers = work.layers()
         kept = root / "seen"
         kept.mkdir(exist_ok=True)
-        return [path.rename(kept / f"{at}") for at, path in enumerate(layers)], stages
+        return [path.rename(kept / f"{at}") for at, path in enumerate(layers)], work.stages
 
 
 def stored(cache: LayerCache, key: CacheKey, content: bytes = b"data", layer: str = "a", **more: Any) -> CacheEntry:

@@ -216,6 +216,15 @@ def build() -> str:
     )
     engine = Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
     built = BuiltImage(
-        Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", engine, is_new=True, stages=stages
+        image=Path("vllm.sif"),
+        key="9f" * 32,
+        size_bytes=6400 * MIB,
+        seconds=1483.3,
+        reused_steps=1,
+        steps=3,
+        way="overlay",
+        engine=engine,
+        is_new=True,
+        stages=stages,
     )
     return to_page(built_document(RebuildResult(built, None)))

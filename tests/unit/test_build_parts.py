@@ -13,25 +13,23 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lumiimg.build import cache as caches
 from lumiimg.build.bootstrap import write_files
-from lumiimg.build.build_host import BuildHost, CapabilityTrial
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_upkeep import prune
 from lumiimg.build.changes import clear, difference, listing, place, take_back, tidy
-from lumiimg.build.choice import choose_way
 from lumiimg.build.compile_cache import keeping
-from lumiimg.build.keys import image_number, kept_key, layer_inputs, layer_key
+from lumiimg.build.keys import BuildStep, image_number, kept_key, layer_inputs, steps_of
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
-from lumiimg.build.steps import inputs_of, steps_of
 from lumiimg.build.strategy import Strategy
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine import process
@@ -44,6 +42,9 @@ from lumiimg.report.progress import LineProgress, TerminalProgress
 from lumiimg.resolve.lock import LockedSource
 from tests.shared.build_machine import build_machine, layers_by, stored
 from tests.shared.programs import needs, squashed
+
+if TYPE_CHECKING:
+    from lumiimg.build.build_host import BuildHost
 
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
 
@@ -218,7 +219,7 @@ def definition(tmp_path: Path, name: str = "01-a", **changes: object) -> Definit
 def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) -> None:
     def key(engine: Engine = ENGINE, sections: Sections = BASE, *below: str, content: str = "", **seen: Any) -> str:
         one = definition(tmp_path, sections=sections)
-        return layer_key(layer_inputs(one, below, build_machine(engine, **seen)), content).digest
+        return BuildStep(one, layer_inputs(one, below, build_machine(engine, **seen))).key(content).digest
 
     same = key()
     assert same == key(replace(ENGINE, path=Path("/y"), version="1.4.6"))
@@ -239,7 +240,7 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
     (tmp_path / "tool.c").write_text("int y;")
     others.add(key())
     assert len(others | {same}) == 10
-    made_of = [{"a": 1}]
+    made_of = [BuildStep(definition(tmp_path), {"a": 1})]
     chains = ([definition(tmp_path)], [definition(tmp_path, sections=replace(BASE, environment=(("A", "1"),)))])
     said = [{}, {"a": b"1"}, {"a": b"2"}]
     assert len({image_number(chain, made_of, documents) for chain in chains for documents in said}) == 6
@@ -253,12 +254,12 @@ def test_what_a_layer_only_says_of_the_image_is_not_in_its_key_and_those_above_s
     upper = replace(lower, name="03-c", parent="02-b")
     sets = replace(lower, sections=replace(lower.sections, environment=(("A", "1"),), labels=(("b", "2"),)))
     machine = build_machine(ENGINE)
-    keys, others = inputs_of([base, lower, upper], machine), inputs_of([base, sets, upper], machine)
-    assert [one == other for one, other in zip(keys, others, strict=True)] == [True, True, False]
-    assert others[2]["environment"] == "export A=1"
+    keys, others = ([s.inputs for s in steps_of([base, one, upper], machine)] for one in (lower, sets))
+    assert [one == other for one, other in zip(keys, others, strict=True)] == [True, True, True, False]
+    assert others[3]["environment"] == "export A=1"
     with_variable = replace(base, sections=replace(BASE, environment=(("A", "1"),)))
     by_engine = build_machine(ENGINE, maps_ids=False)
-    exported = [inputs_of([with_variable, lower], one)[1]["environment"] for one in (machine, by_engine)]
+    exported = [steps_of([with_variable, lower], one)[-1].inputs["environment"] for one in (machine, by_engine)]
     assert exported == ["export A=1", ""], "an engine's base has it in the image"
 
 
@@ -303,8 +304,8 @@ def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_pat
     for origin, touched in ((image, image), (folder, folder / "etc/x")):
 
         def key(origin: Path = origin) -> str:
-            made_of = layer_inputs(replace(definition(tmp_path), origin=origin), (), build_machine(ENGINE))
-            return layer_key(made_of, "").digest
+            one = replace(definition(tmp_path), origin=origin)
+            return BuildStep(one, layer_inputs(one, (), build_machine(ENGINE))).key("").digest
 
         before = key()
         assert key() == before
@@ -325,8 +326,7 @@ def test_an_old_mksquashfs_is_given_no_option_that_it_does_not_know(tmp_path: Pa
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "file").write_text("text")
     for version, works in (("4.5.1", True), ("4.6", False)):
-        seen = (CapabilityTrial("mksquashfs", works=True, said=version),)
-        machine = BuildHost(ENGINE, True, True, True, old, None, None, None, seen)
+        machine = build_machine(ENGINE, mksquashfs=version, path=str(tmp_path))
         with nullcontext() if works else pytest.raises(FailedError, match="invalid option"):
             squash(
                 machine,
@@ -338,18 +338,24 @@ def test_an_old_mksquashfs_is_given_no_option_that_it_does_not_know(tmp_path: Pa
     assert can_weave([tmp_path / "4.5.1"]), "it is gzip, in blocks of 128 KiB"
 
 
-def test_the_first_way_that_works_is_taken_and_the_others_are_told() -> None:
-    here = Path("/usr/bin/x")
-    whole = BuildHost(ENGINE, True, True, True, here, here, here, None, ())
-    assert choose_way(whole, None) == ("overlay", "the quickest")
-    way, why = choose_way(replace(whole, maps_ids=False), None)
+def test_the_first_way_that_works_is_taken_and_the_others_are_told(tmp_path: Path) -> None:
+    def here(*programs: str, **seen: bool) -> BuildHost:
+        (folder := Path(mkdtemp(dir=tmp_path))).chmod(0o755)
+        for name in programs:
+            (folder / name).touch(0o755)
+        return build_machine(ENGINE, path=str(folder), **seen)  # type: ignore[arg-type]
+
+    both = ("unsquashfs", "squashfuse_ll")
+    assert here(*both).choose_way(None) == ("overlay", "the quickest"), "lumiimg packs itself"
+    way, why = here(*both, maps_ids=False).choose_way(None)
     assert (way, "no user namespace" in why) == ("sandbox", True)
-    assert choose_way(whole, "sandbox")[0] == "sandbox"
+    assert here(*both).choose_way("sandbox")[0] == "sandbox"
     with pytest.raises(MissingHereError, match="no FUSE"):
-        choose_way(replace(whole, fuse=False), "overlay")
-    assert choose_way(replace(whole, mksquashfs=None, unsquashfs=None), None)[0] == "overlay", "lumiimg packs itself"
+        here(*both, overlays=False).choose_way("overlay")
     with pytest.raises(MissingHereError, match="unsquashfs is not on PATH"):
-        choose_way(replace(whole, fuse=False, unsquashfs=None), None)
+        here("squashfuse_ll", overlays=False).choose_way(None)
+    with pytest.raises(MissingHereError, match="starts no container here"):
+        here(*both, starts=False).choose_way(None)
 
 
 @pytest.mark.threat
@@ -490,13 +496,13 @@ def test_what_a_layer_compiled_is_taken_again_where_all_that_it_depends_on_is_th
     vllm = replace(torch, layers=("vllm",), sections=replace(BASE, post="3\n"), needs=("02-torch",))
 
     def key(*below: Definition, content: str = "b") -> str:
-        return kept_key([*below, replace(vllm, name=f"0{len(below) + 1}-vllm")], len(below), content).digest
+        chain = [*below, replace(vllm, name=f"0{len(below) + 1}-vllm")]
+        return kept_key([BuildStep(one, {"files": {}}) for one in chain], len(below), content).digest
 
     same = key(base, torch)
     assert key(base, torch, other) == same, "whatever lies between"
     assert key(base, torch, content="c") != same, "the base came out differently"
     assert key(base, replace(torch, sections=replace(BASE, post="5\n"))) != same
-    assert key(replace(base, sections=Sections(Header("docker", "y"))), torch) != same
 
     def with_environment(*exports: tuple[str, str] | None) -> str:
         variables = [(one,) if one else () for one in exports]
@@ -570,10 +576,11 @@ def on(parent: str) -> Sections:
     return Sections(Header("localimage", f"{parent}.sif"))
 
 
-def layers_of(root: Path, chain: Sequence[Definition], way: Any, progress: Any) -> list[str]:
+def layers_of(root: Path, chain: Sequence[Definition], way: Any, progress: Any, **more: Any) -> list[str]:
     """Build a chain by a stand-in; return what is in each layer."""
     store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
-    return [path.read_text() for path in layers_by(way, chain, build_machine(ENGINE), root, store, progress)[0]]
+    machine = build_machine(ENGINE)
+    return [path.read_text() for path in layers_by(way, chain, machine, root, store, progress, **more)[0]]
 
 
 def run(root: Path, *, prunes: bool = False) -> tuple[list[str], str, str]:
@@ -717,15 +724,13 @@ class Scripts:
 
 
 def test_a_base_whose_script_fails_or_is_changed_is_not_bootstrapped_again(tmp_path: Path) -> None:
-    machine = build_machine(ENGINE)
-
     def build(script: str) -> list[str]:
         """Return what was done."""
         base = definition(tmp_path, "01-a", sections=replace(BASE, post=script), files=())
         above = replace(base, name="02-b", layers=("b",), parent="01-a", sections=replace(on("01-a"), post="make\n"))
         scripts = Scripts()
         with suppress(FailedError):
-            layers_of(tmp_path, steps_of([base, above], machine), scripts, Progress())
+            layers_of(tmp_path, [base, above], scripts, Progress(), is_whole=True)
         return scripts.did
 
     assert [step.name for step in steps_of([definition(tmp_path)], build_machine(ENGINE, maps_ids=False))] == ["01-a"]

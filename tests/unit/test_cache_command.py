@@ -6,27 +6,26 @@ import json
 import os
 import shutil
 import time
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from lumiimg.build import disk_space
-from lumiimg.build.build_host import BuildHost
-from lumiimg.build.cache import CacheEntry, LayerCache
-from lumiimg.build.cache_miss import why
+from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
+from lumiimg.build.cache_miss import CacheLookup, why_rebuilt
 from lumiimg.build.cache_upkeep import verify
 from lumiimg.build.disk_space import FreeSpace, require, room_at
-from lumiimg.build.keys import layer_key
-from lumiimg.build.steps import content_with
+from lumiimg.build.keys import BuildStep, content_with
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
+from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.text import show
 from lumiimg.report.views.cache import why_document
-from tests.shared.build_machine import stored
+from tests.shared.build_machine import build_machine, stored
 from tests.shared.programs import EVERYTHING
 from tests.shared.world import World, serve, wheels_of_layers
 
@@ -41,7 +40,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> 
 
 
 def keep(cache: LayerCache, name: str, content: bytes, *, below: str = "", **parts: object) -> CacheEntry:
-    return stored(cache, layer_key({"definition": f"{name}\n", **parts}, below), content, name)
+    return stored(cache, CacheKey({"definition": f"{name}\n", **parts, "content": below}), content, name)
+
+
+def why(cache: LayerCache, *inputs: Mapping[str, object], of: str) -> CacheLookup:
+    """Ask for the last of some steps, of which these are the inputs."""
+    names = ["base", of][-len(inputs) :]
+    chain = [Definition(name, (name,), None, Sections(Header("docker", "x")), ()) for name in names]
+    return why_rebuilt(of, [BuildStep(*both) for both in zip(chain, inputs, strict=True)], cache)
 
 
 @pytest.mark.threat
@@ -87,7 +93,7 @@ SPOILED: dict[str, tuple[str, object]] = {
 @pytest.mark.threat
 def test_an_entry_that_was_carried_is_used_whole_or_not_at_all(cache: LayerCache, tmp_path: Path) -> None:
     kept = keep(cache, "torch", b"torch's")
-    key = layer_key({"definition": "torch\n"}, "")
+    key = CacheKey({"definition": "torch\n", "content": ""})
     there = LayerCache(tmp_path / "there")
     for name, (file, spoiled) in {"as it was": ("entry.json", {}), **SPOILED}.items():
         shutil.rmtree(there.root, ignore_errors=True)
@@ -125,7 +131,7 @@ def test_entries_of_an_older_lumiimg_are_not_found_and_go_by_prune_or_by_their_k
     note.parent.mkdir()
     note.write_text(old[0].key)
     assert list(cache.entries()) == []
-    assert cache.find(layer_key({"definition": "torch\n"}, "")) is None
+    assert cache.find(CacheKey({"definition": "torch\n", "content": ""})) is None
     assert main(["cache", "verify"]) == ExitCode.GOOD, "no build finds them"
     assert main(["cache", "rm", old[0].key[:12]]) == ExitCode.GOOD
     assert "removed 1 layer" in capsys.readouterr().out
@@ -139,7 +145,7 @@ def test_an_entry_whose_documents_are_gone_is_no_crash(cache: LayerCache, capsys
     entry.data.with_name("key.json").write_text("[" * 100_000)
     assert main(["cache", "verify"]) == ExitCode.NO
     assert "does not match its name" in capsys.readouterr().out
-    assert why(cache, [{"definition": "x"}], ("vllm",), "").nearest == entry
+    assert why(cache, {"definition": "x"}, of="vllm").nearest == entry
     entry.data.with_name("entry.json").write_text('{"format": 3, "seconds": NaN}')
     assert main(["cache", "ls", "--json"]) == ExitCode.GOOD
     assert json.loads(capsys.readouterr().out)["entries"] == []
@@ -149,15 +155,15 @@ def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, ca
     base, upper = {"definition": "base\n"}, {"definition": "vllm\n"}
     below = keep(cache, "base", b"1")
     keep(cache, "vllm", b"2", below=content_with("", below))
-    assert why(cache, [base, upper], ("vllm",), "").entry is not None
+    assert why(cache, base, upper, of="vllm").entry is not None
     cache.remove(below.key)
-    answer = why(cache, [base, upper], ("vllm",), "")
+    answer = why(cache, base, upper, of="vllm")
     assert answer.entry is None
     assert "not known before the layers below are built" in answer.differences[0].lines[1]
     keep(cache, "base", b"another day's")
-    answer = why(cache, [base, upper], ("vllm",), "")
+    answer = why(cache, base, upper, of="vllm")
     assert answer.entry is None
-    show(why_document(replace(answer, below="base")))
+    show(why_document(answer))
     assert "what is below it came out differently" in capsys.readouterr().out
 
 
@@ -170,7 +176,7 @@ def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
     shutil.copytree(cache.root, tmp_path / "there")
     there = LayerCache(tmp_path / "there")
     for one, keys in ((cache, [base]), (cache, [base, upper]), (there, [base])):
-        show(why_document(why(one, keys, ("base",) if keys == [base] else ("vllm",), "")))
+        show(why_document(why(one, *keys, of="base" if keys == [base] else "vllm")))
         page = " ".join(capsys.readouterr().out.split())
         assert "its base base was built on " in page
         assert (
@@ -179,26 +185,28 @@ def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
 
 
 def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> None:
+    base = {"definition": "base\n"}
+    content = content_with("", keep(cache, "base", b"0"))
     keep(cache, "vllm", b"1", files={"files/vllm/a": "1"}, below="p", engine="apptainer")
-    near = keep(cache, "vllm", b"2", files={"files/vllm/a": "2"}, below="q", engine="apptainer")
+    near = keep(cache, "vllm", b"2", files={"files/vllm/a": "2"}, below=content, engine="apptainer")
     wanted = {
         "definition": "vllm\nmore\n",
         "files": {"files/vllm/a": "2", "files/vllm/b": "3"},
         "engine": "apptainer",
     }
-    answer = why(cache, [wanted], ("vllm",), "q")
+    answer = why(cache, base, wanted, of="vllm")
     assert answer.entry is None
     assert answer.nearest == near
     assert [difference.part for difference in answer.differences] == ["files/vllm/b", "definition"]
-    show(why_document(replace(answer, below="pytorch")))
+    show(why_document(answer))
     page = capsys.readouterr().out
     assert "would be built again" in page
     assert "+ more" in page.replace("+more", "+ more")
-    show(why_document(why(cache, [{"definition": "x"}], ("new",), "")))
+    show(why_document(why(cache, {"definition": "x"}, of="new")))
     assert "never built with this cache" in capsys.readouterr().out
     below = {"definition": "vllm\n", "files": {"files/vllm/a": "2"}, "engine": "apptainer"}
-    show(why_document(replace(why(cache, [below], ("vllm",), "z"), below="pytorch")))
-    assert "lumiimg build --why pytorch, with the same options, says why" in " ".join(capsys.readouterr().out.split())
+    show(why_document(why(cache, {"definition": "base2\n"}, below, of="vllm")))
+    assert "lumiimg build --why base, with the same options, says why" in " ".join(capsys.readouterr().out.split())
 
 
 def test_too_little_room_is_refused_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +227,7 @@ def test_why_is_an_option_of_build_and_builds_nothing(
     cache: LayerCache, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
-    machine = BuildHost(engine, True, True, True, None, None, None, None, ())
+    machine = build_machine(engine)
     monkeypatch.setattr("lumiimg.cli.image_build.host_for_builds", lambda *_: machine)
     request = ["build", "--base", "debian-13", "--add", "netprobe", "--site", "generic"]
     assert main([*request, "--why", "netprobe"]) == ExitCode.NO
@@ -262,16 +270,15 @@ def test_why_is_asked_of_what_a_build_would_build(
     """By the same digests, wheels and sources, or with the same refusal."""
     del cache
     engine = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
-    machine = BuildHost(engine, True, True, True, None, Path("/x/unsquashfs"), None, None, ())
+    machine = build_machine(engine, path=os.environ["PATH"])
     reached: list[object] = []
 
-    def keys(steps: object, _: BuildHost) -> NoReturn:
-        reached.append(steps)
+    def keys(definition: object, *_: object) -> NoReturn:
+        reached.append(definition)
         raise ReachedError("was reached")
 
     monkeypatch.setattr("lumiimg.cli.image_build.host_for_builds", lambda *_: machine)
-    for module in ("cache_miss", "builder"):
-        monkeypatch.setattr(f"lumiimg.build.{module}.inputs_of", keys)
+    monkeypatch.setattr("lumiimg.build.keys.layer_inputs", keys)
     with serve(World(wheels=wheels_of_layers(), of_layers=wheels_of_layers())) as world:
         for words in REQUESTS if EVERYTHING else REQUESTS[:3]:  # vLLM's take seconds
             said: list[tuple[int, str]] = []

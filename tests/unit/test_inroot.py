@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from lumiimg.build import safe_fs, sandbox
-from lumiimg.build.build_host import BuildHost
 from lumiimg.build.changes import clear, tidy, unpack
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.metadata import date_labels, write_config, write_metadata
@@ -26,6 +25,7 @@ from lumiimg.definition.definition import BUILD_FOLDER, Definition, Header, Sect
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import FailedError
 from lumiimg.image import open_image
+from tests.shared.build_machine import build_machine
 from tests.shared.programs import needs, squashed
 
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
@@ -64,7 +64,7 @@ def step(tmp_path: Path) -> LayerBuild:
     file = tmp_path / "k"
     file.write_text("content")
     definition = Definition("02-a", ("a",), "01-b", SECTIONS, (StagedFile("files/a/files/k", file),))
-    machine = BuildHost(ENGINE, True, True, True, None, None, None, None, ())
+    machine = build_machine(ENGINE)
     made = LayerBuild(machine, {}, definition, tmp_path / "step", io.BytesIO(), print)
     (made.folder / "files/a/files").mkdir(parents=True)
     (made.folder / "files/a/files/k").write_text("content")
@@ -190,7 +190,7 @@ def test_a_program_that_makes_a_base_and_says_nothing_more_is_ended(step: LayerB
     heard: list[str] = []
     path = {"PATH": os.environ["PATH"]}
     with (tmp_path / "log").open("wb") as log:
-        here = replace(step, machine=replace(step.machine, maps_ids=False), log=log, tell=heard.append)
+        here = replace(step, machine=build_machine(ENGINE, maps_ids=False), log=log, tell=heard.append)
         here.own_root(["sh", "-c", "for i in 1 2 3 4; do sleep 1; echo $i; done"], path, silent_s=3)
         assert heard == ["1", "2", "3", "4"], "slow is not silent"
         with pytest.raises(FailedError, match=r"layer a: sh printed nothing for 0\.01 minutes, and was ended"):
@@ -351,12 +351,12 @@ def test_a_layer_is_not_unpacked_through_a_link(trap: Trap, tmp_path: Path) -> N
     assert not (trap.root / "folder").is_symlink()
 
 
-def unsquashfs_that_does_nothing(tmp_path: Path) -> Path:
-    """A stand-in: what is there already stays, as where unsquashfs fails at it."""
+def unsquashfs_that_does_nothing(tmp_path: Path) -> str:
+    """The folder of a stand-in: what is there already stays, as where unsquashfs fails at it."""
     program = tmp_path / "unsquashfs"
     program.write_text("#!/bin/sh\nexit 0\n")
     program.chmod(0o755)
-    return program
+    return str(tmp_path)
 
 
 def test_permissions_of_this_machines_files_stay(step: LayerBuild, trap: Trap, tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_permissions_of_this_machines_files_stay(step: LayerBuild, trap: Trap, t
     trap.before = trap.seen()
     (trap.root / "file").symlink_to(trap.file)
     (trap.root / "folder").symlink_to(trap.folder)
-    step.machine = replace(step.machine, maps_ids=False, unsquashfs=unsquashfs_that_does_nothing(tmp_path))
+    step.machine = build_machine(ENGINE, maps_ids=False, path=unsquashfs_that_does_nothing(tmp_path))
     with pytest.raises(FailedError, match="layer a: folder: Not a directory"), step.naming_errors():
         sandbox._unpack(step, image, trap.root)
     assert trap.is_whole()
@@ -384,7 +384,7 @@ def test_a_file_that_nobody_may_read_is_opened_to_its_owner(step: LayerBuild, tr
     (trap.root / "folder").mkdir(0o000)
     trap.file.chmod(0o000)
     (trap.root / "link").symlink_to(trap.file)
-    step.machine = replace(step.machine, maps_ids=False, unsquashfs=unsquashfs_that_does_nothing(tmp_path))
+    step.machine = build_machine(ENGINE, maps_ids=False, path=unsquashfs_that_does_nothing(tmp_path))
     sandbox._unpack(step, tmp_path / "e.sqfs", trap.root)
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (trap.root / "closed", trap.root / "folder", trap.file)]
     assert modes == [0o400, 0o700, 0]

@@ -14,7 +14,6 @@ from unittest import mock
 
 import pytest
 
-from lumiimg.build.build_host import BuildHost
 from lumiimg.build.builder import ImageBuild
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.cli import image_build, rebuild
@@ -138,7 +137,7 @@ class Log(io.BytesIO):
 
 def step_of(folder: Path, header: Header) -> LayerBuild:
     kernels = Engine(Path("/x"), EngineKind.NAMESPACES, "1", frozenset())
-    machine = BuildHost(kernels, False, False, False, None, None, None, None, ())
+    machine = build_machine(kernels, maps_ids=False)
     folder = folder / "step"
     folder.mkdir(exist_ok=True)
     definition = Definition("01-a", ("a",), None, Sections(header), ())
@@ -216,7 +215,7 @@ def test_an_engine_gets_a_login_for_registries_with_tls_alone(tmp_path: Path, mo
     cases = {("docker", False): True, ("docker", True): False, ("oras", True): False, ("debootstrap", False): False}
     for (agent, plain_http), gets in cases.items():
         step = step_of(tmp_path, Header(agent, "host.test/a"))
-        machine = replace(step.machine, engine=Engine(engine, EngineKind.APPTAINER, "1", frozenset()))
+        machine = build_machine(Engine(engine, EngineKind.APPTAINER, "1", frozenset()), maps_ids=False)
         definition, log = replace(step.definition, plain_http=plain_http), Log()
         with pytest.raises(LumiimgError):
             replace(step, machine=machine, definition=definition, log=log).build(tmp_path / "target")
@@ -244,7 +243,6 @@ def test_the_password_variables_of_an_engine_go_to_the_registry_that_was_named(
     for verb in (image_build, rebuild):
         monkeypatch.setattr(verb, "build_image", built)
         monkeypatch.setattr(verb, "host_for_builds", lambda *_: build_machine(ENGINE))
-        monkeypatch.setattr(verb, "choose_way", lambda *_: ("sandbox", "the test"))
     words = ["build", "--layers", f"{layers}", "--base", "box", "-o", f"{tmp_path}/x.sif"]
     for more in ((), ("--mirror", "docker.io=https://near.test"), ("--mirror", "quay.io=https://near.test")):
         assert main([*words, *more]) == ExitCode.NO

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from lumiimg.build import builder, choice
-from lumiimg.build.build_host import BuildHost
+from lumiimg.build import build_host, builder
 from lumiimg.build.builder import ImageBuild, build_image
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.compile_cache import kept_files
@@ -46,6 +45,7 @@ from lumiimg.resolve.request import Request, options_of
 from lumiimg.resolve.requirement_files import OwnRequirement
 from tests.fuzz.locks import settled
 from tests.shared import fabric_builder
+from tests.shared.build_machine import build_machine
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import squashed
 from tests.shared.sif_builder import made_sif
@@ -388,9 +388,9 @@ class Stand:
 @pytest.fixture
 def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
     del clean_home
-    machine = BuildHost(ENGINE, False, False, False, None, Path("/usr/bin/unsquashfs"), None, None, ())
+    machine = build_machine(ENGINE, maps_ids=False, path=os.environ["PATH"])
     stand = Stand()
-    for module in ("cli.image_build", "cli.rebuild", "build.choice"):  # those that import it before it is another
+    for module in ("cli.image_build", "cli.rebuild", "build.build_host"):  # those that import it before it is another
         monkeypatch.setattr(f"lumiimg.{module}.host_for_builds", lambda *_: machine)
     monkeypatch.setattr(builder, "new_strategy", lambda *_: stand)
     return stand
@@ -402,8 +402,7 @@ def build(lock: Lock, output: Path, cache: Path, stand: Stand, **changes: Any) -
     plan = ImageBuild(
         chain=write_chain(lock),
         output=output,
-        machine=choice.host_for_builds({}),
-        way="sandbox",
+        machine=build_host.host_for_builds({}),
         documents={PLAN: to_record(lock)},
         carried=carried_files(lock),
         environment=dict(os.environ),

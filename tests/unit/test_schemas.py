@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from lumiimg.build.build_host import BuildHost, CapabilityTrial
+from lumiimg.build.build_host import CapabilityTrial
 from lumiimg.build.builder import BuildResult, BuiltImage, RebuildResult
 from lumiimg.build.cache import CacheEntry
 from lumiimg.build.cache_miss import CacheLookup, Difference
@@ -54,6 +54,7 @@ from lumiimg.resolve.request import Request
 from lumiimg.resolve.venv import VenvRecord
 from tests.fuzz.locks import settled
 from tests.shared import fabric_builder
+from tests.shared.build_machine import build_machine
 from tests.shared.checks import checked
 from tests.shared.node_answers import OTHER_CXI, answer, summed
 from tests.shared.sif_builder import made_sif
@@ -90,14 +91,14 @@ class Place:
         self.lock: Lock = settled(decide(Request("rocm-6.2.4", ("aws-ofi-nccl",)), context).require_lock())
         self.entry = CacheEntry(KEY, folder / "data", KEY, 2, ("torch",), 1.5)
         self.built = BuiltImage(
-            folder / "x.sif",
-            KEY,
-            2,
-            1.5,
-            0,
-            1,
-            "sandbox",
-            ENGINE,
+            image=folder / "x.sif",
+            key=KEY,
+            size_bytes=2,
+            seconds=1.5,
+            reused_steps=0,
+            steps=1,
+            way="sandbox",
+            engine=ENGINE,
             is_new=True,
             stages=(BuildStage("a", 1, 1, 2, reused=True),),
         )
@@ -166,9 +167,7 @@ def _trial(folder: Path) -> None:
 
 
 AS_JSON = argparse.Namespace(json=True, quiet=True, manifest=None)
-MACHINE = BuildHost(
-    ENGINE, True, True, False, None, Path("/x"), None, None, (CapabilityTrial("user namespaces", works=True, said=""),)
-)
+MACHINE = build_machine(ENGINE)
 PRINTED: dict[str, Callable[[Place], object]] = {
     "bench-import": lambda _: write_json("bench-import", ImportBench("t", (_STARTUP,))),
     "build": lambda at: report_built(AS_JSON, BuildResult(at.built, at.lock)),
@@ -179,7 +178,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
         "doctor",
         DoctorResult(
             MACHINE,
-            MACHINE.trials,
+            (CapabilityTrial("user namespaces", works=True, said=""),),
             at.folder,
             (FreeSpace(at.folder, 5, in_memory=False),),
             Advice(next="lumiimg build"),

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lumiimg.build.definition_files import WrittenDefinitions
     from lumiimg.catalog.layers import Layer
     from lumiimg.check.adaptation import NothingAdded
-    from lumiimg.engine.engine import Engine
     from lumiimg.findings import Finding
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock
@@ -44,8 +43,8 @@ def definitions_document(written: WrittenDefinitions) -> Document:
     return Document("build", str(folder), sentence, sections=sections, is_list=True)
 
 
-def start_document(lock: Lock, engine: Engine, output: Path, way: str) -> Document:
-    """Return what is about to be built, and with what."""
+def start_document(lock: Lock, output: Path, way: str) -> Document:
+    """Return what is about to be built, and how."""
     notes = (
         f"{one.location}: {one.note} (sha256 {one.sha256})" for layer in lock.stack for one in layer.sources if one.note
     )
@@ -53,7 +52,7 @@ def start_document(lock: Lock, engine: Engine, output: Path, way: str) -> Docume
     return Document(
         "build",
         str(output),
-        f"building {names} → {output}  ({engine.name})",
+        f"building {names} → {output}",
         summary=(way, f"{lock.base.name} by {lock.bootstrap.agent}: {lock.bootstrap.because}", *notes),
         sections=(doubts_section(lock),),
         is_list=True,
