@@ -5,6 +5,7 @@ Files of a layer may belong to ids that are the user's only there, in folders th
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.build.safe_fs import OWN, OWN_XATTRS, is_opaque, listed, open_file
+from lumiimg.build.safe_fs import OWN, open_file
 from lumiimg.errors import LumiimgError
 from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack, stacked
@@ -25,6 +26,9 @@ from lumiimg.image.squashfs.pack import pack_folder
 if TYPE_CHECKING:
     from lumiimg.image.stack import StackedNode, StackedTree
 
+_OWN_XATTRS = ("user.overlay.", "user.fuseoverlayfs.")
+"""What overlays note down about their own work. Source: kernel Documentation/filesystems/overlayfs.rst, `userxattr`."""
+_OPAQUE = "user.overlay.opaque"
 _PYC = struct.Struct("<4sIII")
 _COPIED = (b"user.", b"security.capability")
 """Attributes of files that are theirs: labels of SELinux, which a whole image may have, are its machine's."""
@@ -65,38 +69,25 @@ def tidy(upper: Path, layers: Sequence[Path]) -> None:
     """Make the upper folder of an overlay into a layer that any engine shows as the build saw it.
 
     A folder that hides all that is below it becomes one whiteout a name: the overlay of an engine at run time
-    honours no other mark. What hides nothing, and folders that are as they were, go: the same work leaves the same
-    layer. Compiled Python files get the time that their source will have in the image, else Python would compile
-    again at each start.
+    honours no other mark. Compiled Python files get the time that their source will have in the image, else Python
+    would compile again at each start.
     """
     opaque: set[Path] = set()
-    marks: dict[Path, set[str]] = {}
-    folders_seen: list[Path] = []
     for folder, _, files, at in os.fwalk(upper):
         here = Path(folder)
-        folders_seen.append(here)
         for name in files:
             if name.endswith(".pyc"):
                 _date(at, name)
-            if _is_mark(os.stat(name, dir_fd=at, follow_symlinks=False)):
-                marks.setdefault(here, set()).add(name)
-        if here.parent in opaque or is_opaque(here):
+        if here.parent in opaque or _OPAQUE in _listed(here):
             opaque.add(here)
-    if not layers:
-        return
-    with open_stack(layers) as image:
-        below = stacked(image)
-        for here, hidden in marks.items():
-            with _same_time(here):
-                for name in hidden if here in opaque else hidden - _names(below, here, upper):
-                    (here / name).unlink()  # made and deleted by the same script: there is nothing to hide
-        for here in opaque:
-            _hide(here, below, upper)
-        for here in reversed(folders_seen[1:]):
-            if _is_as_below(here, below, upper):
-                with _same_time(here.parent):
-                    here.rmdir()
-    _forget(upper)
+        for path in (here, *(here / name for name in files)):
+            for name in _listed(path):
+                if name.startswith(_OWN_XATTRS):
+                    os.removexattr(path, name, follow_symlinks=False)
+    if opaque:
+        with open_stack(layers) as image:
+            for here in opaque:
+                _hide(here, stacked(image), upper)
 
 
 def hide(upper: Path, name: str, layers: Sequence[Path]) -> None:
@@ -108,7 +99,10 @@ def hide(upper: Path, name: str, layers: Sequence[Path]) -> None:
 
 def _hide(here: Path, below: StackedTree, upper: Path) -> None:
     with _same_time(here):
-        for name in _names(below, here, upper) - {path.name for path in here.iterdir()}:
+        node = _node(below, here, upper)
+        is_folder = node is not None and node.kind is FileKind.DIRECTORY
+        names = {entry.name for entry in below.entries(node)} if node is not None and is_folder else set()
+        for name in names - {path.name for path in here.iterdir()}:
             os.mknod(here / name, stat.S_IFCHR, os.makedev(0, 0))
 
 
@@ -138,15 +132,6 @@ def unpack(root: Path, image: Path) -> None:
                 made[identity] = target
         for folder, node in reversed(folders):  # what came into it has changed its time
             _set_attributes(folder, tree, node)
-
-
-def _forget(upper: Path) -> None:
-    """Take off what an overlay has noted down: mksquashfs before 4.6 cannot leave it out."""
-    for folder, _, files in os.walk(upper):
-        for path in (folder, *(f"{folder}/{name}" for name in files)):
-            for name in listed(path):
-                if name.startswith(OWN_XATTRS):
-                    os.removexattr(path, name, follow_symlinks=False)
 
 
 @contextmanager
@@ -218,41 +203,25 @@ def _xattrs(tree: StackedTree, node: StackedNode) -> dict[str, bytes]:
     return {os.fsdecode(name): value for name, value in tree.xattrs(node).items() if name.startswith(_COPIED)}
 
 
-def _is_mark(seen: os.stat_result) -> bool:
-    return stat.S_ISCHR(seen.st_mode) and seen.st_rdev == 0
-
-
-def _is_as_below(folder: Path, below: StackedTree, upper: Path) -> bool:
-    """Tell whether a folder holds nothing and is what it was: overlays copy it for as little as a file in it."""
-    node = _node(below, folder, upper)
-    if any(folder.iterdir()) or node is None or node.kind is not FileKind.DIRECTORY:
-        return False
-    was, seen = below.stat(node), folder.lstat()
-    return (was.permissions, was.uid, was.gid, _time(was.mtime_s), _xattrs(below, node)) == (
-        stat.S_IMODE(seen.st_mode),
-        seen.st_uid,
-        seen.st_gid,
-        _time(seen.st_mtime),
-        _xattrs_of(folder),
-    )
-
-
 def _time(mtime_s: float) -> int:
     """Return the time that a file has in an image, see `squash`: mksquashfs makes 0 of what 32 bits cannot hold."""
     return min(int(mtime_s), EPOCH) if 0 <= mtime_s < 1 << 32 else 0
 
 
+def _listed(path: str | Path) -> list[str]:
+    """Return the names of extended attributes: none on a file system that has none."""
+    try:
+        return os.listxattr(path, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        return []
+
+
 def _xattrs_of(folder: str | Path) -> dict[str, bytes]:
-    names = (os.fsencode(name) for name in listed(folder) if not name.startswith(OWN_XATTRS))
+    names = (os.fsencode(name) for name in _listed(folder) if not name.startswith(_OWN_XATTRS))
     found = {name: os.getxattr(folder, name, follow_symlinks=False) for name in names if name.startswith(_COPIED)}
     return {os.fsdecode(name): value for name, value in found.items()}
-
-
-def _names(below: StackedTree, folder: Path, upper: Path) -> set[str]:
-    node = _node(below, folder, upper)
-    if node is None or node.kind is not FileKind.DIRECTORY:
-        return set()  # nothing below to be hidden
-    return {entry.name for entry in below.entries(node)}
 
 
 def listing(root: Path) -> dict[str, list[Any]]:

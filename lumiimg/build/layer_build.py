@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +24,6 @@ from lumiimg.files import EPOCH, temporary_folder
 from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from lumiimg.build.build_host import BuildHost
     from lumiimg.definition.definition import Definition
 
@@ -55,6 +53,11 @@ class LayerBuild:
     disk_was_full: bool = False
     _shown: Path | None = None
     """What the program that runs has at BUILD_FOLDER; None before there is one."""
+
+    @property
+    def name(self) -> str:
+        """Its layer, as messages name it."""
+        return f"layer {', '.join(self.definition.layers)}"
 
     @property
     def work(self) -> Path:
@@ -91,36 +94,19 @@ class LayerBuild:
         self.log.write(f"{text}\n".encode())
         self.tell(text)
 
-    def build(self, target: Path) -> None:
-        """Have the engine build the definition itself, as a folder. Raises FailedError if a script fails.
-
-        It gets the user's logins for registries with TLS alone.
-        """
-        with_tls = self.definition.sections.header.agent in {"docker", "oras"} and not self.definition.plain_http
-        self.check(
-            engines.build(
-                self.machine.engine,
-                self.folder / f"{self.definition.name}.def",
-                target,
-                environment=self.environment if with_tls else engines.without_logins(self.environment, self.scratch),
-                scratch=self.scratch,
-                plain_http=self.definition.plain_http,
-                log=self.log,
-                on_line=self.on_line,
-            )
-        )
-
     def script(self, place: str, *, sourced: Sequence[str] = ()) -> list[str]:
         """Write what runs the script of the layer, which finds its files at `place`; return how it is called.
 
         `sourced`: files of the image from which it takes variables, where no engine has done so.
         """
-        lines = [f"[ ! -e {file} ] || . {file}" for file in sourced]
-        lines += [self.exports, f"[ ! -e {SCRIPT_ENVIRONMENT} ] || . {SCRIPT_ENVIRONMENT}"]
-        lines.append(f"trap 'rm -f {BUILD_FOLDER}/{_RUNNING}' EXIT")
+        before, after = (
+            [f"[ ! -e {file} ] || . {file}" for file in files] for files in (sourced, [SCRIPT_ENVIRONMENT])
+        )
+        ended = f"trap 'rm -f {BUILD_FOLDER}/{_RUNNING}' EXIT"
         self.work.mkdir(exist_ok=True)
         (self.work / _RUNNING).touch()
-        return self._program(self.work, "\n".join([*lines, self.definition.sections.post.removesuffix(CLEAN)]), place)
+        lines = [*before, self.exports, *after, ended, self.definition.sections.post.removesuffix(CLEAN)]
+        return self._program(self.work, "\n".join(lines), place)
 
     def test(self, place: str) -> list[str]:
         """Write the test of the layer; return how it is called.
@@ -176,62 +162,37 @@ class LayerBuild:
         `within`: what the command is run by, as root of a namespace; there the kernel makes the container.
         """
         with self.binds(place) as binds:
-            self.check(
-                engines.run_script(
-                    self.machine.engine if within is None else engines.of_kernel(),
-                    root,
-                    argv,
-                    environment=self.environment,
-                    scratch=self.scratch,
-                    writable=writable,
-                    own_processes=self.machine.container.own_processes,
-                    binds=binds,
-                    within=within,
-                    log=self.log,
-                    on_line=self.on_line,
-                )
+            done = engines.run_script(
+                self.machine.engine if within is None else engines.of_kernel(),
+                root,
+                argv,
+                environment=self.environment,
+                scratch=self.scratch,
+                writable=writable,
+                own_processes=self.machine.container.own_processes,
+                binds=binds,
+                within=within,
+                log=self.log,
+                on_line=self.on_line,
             )
+        self.check(done)
 
     def command(
-        self, argv: Sequence[str | Path], *, reports_lines: bool = False, variables: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str | Path],
+        variables: Mapping[str, str] | None = None,
+        on_line: Callable[[str], None] | None = None,
     ) -> Completed:
-        """Run a program of this machine; the times that it gives to files are those of an image (`EPOCH`).
-
-        `reports_lines`: what it prints is passed on, too.
-        """
+        """Run a program of this machine; the times that it gives to files are those of an image (`EPOCH`)."""
         environment = {**self.environment, **(variables or {})} | {
             "SOURCE_DATE_EPOCH": str(EPOCH),
-            "PYTHONPATH": os.pathsep.join([str(Path(lumiimg.__file__).parents[1])]),
+            "PYTHONPATH": str(Path(lumiimg.__file__).parents[1]),
         }
-        return run(argv, env=environment, log=self.log, on_line=self.on_line if reports_lines else None)
+        return run(argv, env=environment, log=self.log, on_line=on_line)
 
     def as_root(self, argv: Sequence[str | Path]) -> Completed:
         """Run a program of this machine as root of a user namespace, where there is one."""
         return self.command(self.machine.as_root(argv))
-
-    def own_root(self, argv: Sequence[str | Path], variables: Mapping[str, str], *, silent_s: float) -> None:
-        """Run a program as root with mounts of its own and without the user's logins, and pass its lines on.
-
-        Raises FailedError where it fails, or prints nothing for `silent_s`.
-        """
-        words = self.machine.as_root(argv, mount=True)
-        environment = {**engines.without_logins(self.environment, self.scratch), **variables}
-        heard_s = time.monotonic()
-
-        def on_line(text: str) -> None:
-            nonlocal heard_s
-            heard_s = time.monotonic()
-            self.on_line(text)
-
-        is_silent = lambda: time.monotonic() - heard_s > silent_s  # noqa: E731
-        done = run(words, env=environment, log=self.log, on_line=on_line, give_up=is_silent)
-        if done.timed_out:
-            raise FailedError(
-                f"layer {', '.join(self.definition.layers)}: {argv[0]} printed nothing for {silent_s / 60:g} minutes, "
-                "and was ended",
-                hint=f"does the mirror answer? --mirror debian=URL names another; the whole log: {self.log.name}",
-            )
-        self.check(done)
 
     def run_helper(self, command: str, *paths: Path) -> None:
         """Have changes.py do something to files of a layer. Raises FailedError."""
@@ -245,12 +206,9 @@ class LayerBuild:
         try:
             yield
         except OSError as error:
-            what = error.strerror or str(error)
+            what, where = error.strerror or str(error), f"{error.filename}: " if error.filename else ""
             known = explain(what)
-            where = f"{error.filename}: " if error.filename else ""
-            raise FailedError(
-                f"layer {', '.join(self.definition.layers)}: {where}{what}", hint=known.remedy if known else None
-            ) from error
+            raise FailedError(f"{self.name}: {where}{what}", hint=known.remedy if known else None) from error
 
     def check(self, completed: Completed) -> None:
         """Raise FailedError, with what is known of such a failure, for a program that failed."""
@@ -260,6 +218,4 @@ class LayerBuild:
         said = telling_line(completed.output) or f"exit status {completed.exit_code}"
         what = known.meaning if known else f"the build stopped at: {one_line(said)[:300]}"
         log = f"the whole log: {self.log.name}"
-        raise FailedError(
-            f"layer {', '.join(self.definition.layers)}: {what}", hint=f"{known.remedy}; {log}" if known else log
-        )
+        raise FailedError(f"{self.name}: {what}", hint=f"{known.remedy}; {log}" if known else log)

@@ -23,23 +23,32 @@ if TYPE_CHECKING:
 
 OWN = "/.singularity.d"
 """The folder in an image that is an engine's own."""
-OWN_XATTRS = "user.overlay."
-"""What overlayfs notes down about its own work. Source: kernel Documentation/filesystems/overlayfs.rst, `userxattr`."""
 MOUNT_FOLDERS = ("/dev", "/proc", "/root", "/var/tmp", "/tmp", "/etc", "/sys", "/home", f"{OWN}/env")  # noqa: S108
 MOUNT_FILES = ("/etc/hosts", "/etc/resolv.conf")
 """Where engines mount what is this machine's, and where scripts add to the environment. Source: apptainer 1.4.5,
 internal/pkg/build/sources/base_environment.go."""
-_OPAQUE = f"{OWN_XATTRS}opaque"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def folder(root: Path, path: str) -> Iterator[int]:
-    """Yield the descriptor of a folder."""
-    at = os.open(root, _FOLDER)
+def folder(root: Path, path: str, below: RootFileSystem | None = None) -> Iterator[int]:
+    """Yield the descriptor of a folder.
+
+    With `below`, it and those above are made where they are lacking, with the permissions that they have there.
+    """
+    at, here = os.open(root, _FOLDER), ""
     try:
         for name in _names(path):
-            inner = os.open(name, _FOLDER, dir_fd=at)
+            here = f"{here}/{name}"
+            try:
+                inner = os.open(name, _FOLDER, dir_fd=at)
+            except FileNotFoundError:
+                if below is None:
+                    raise
+                with _written(at):
+                    os.mkdir(name, 0o700, dir_fd=at)
+                inner = os.open(name, _FOLDER, dir_fd=at)
+                os.fchmod(inner, below.stat(here).permissions if below.is_dir(here) else 0o755)
             os.close(at)
             at = inner
         yield at
@@ -57,12 +66,19 @@ def mount_points(root: Path, below: RootFileSystem) -> Iterator[str]:
     Raises FailedError where what the image has there is not a folder.
     """
     for path in (*MOUNT_FOLDERS, *MOUNT_FILES):
-        if not below.exists(path) and (place := lacking(below, path)) is not None:
-            _make(root, below, place, is_file=path in MOUNT_FILES)
+        place = None if below.exists(path) else lacking(below, path)
+        if place is not None and path in MOUNT_FILES:
+            above, _, name = place.rpartition("/")
+            with folder(root, above, below) as at, _written(at):
+                os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=at))
+        elif place is not None:
+            with folder(root, place, below):
+                pass
     place = lacking(below, BUILD_FOLDER)
     if place is None or (below.exists(BUILD_FOLDER) and not below.is_dir(BUILD_FOLDER)):
         raise FailedError("is not a folder in the image, and lumiimg builds there", where=BUILD_FOLDER)
-    _make(root, below, place)
+    with folder(root, place, below):
+        pass
     try:
         yield place
     finally:
@@ -85,29 +101,6 @@ def lacking(below: RootFileSystem, path: str) -> str | None:
     return below.resolve(there).rstrip("/") + rest
 
 
-def _make(root: Path, below: RootFileSystem, path: str, *, is_file: bool = False) -> None:
-    """Make a folder, or an empty file, and the folders above it, with the permissions that these have below."""
-    *above, last = _names(path)
-    at, here = os.open(root, _FOLDER), ""
-    try:
-        for name in above if is_file else (*above, last):
-            here = f"{here}/{name}"
-            try:
-                inner = os.open(name, _FOLDER, dir_fd=at)
-            except FileNotFoundError:
-                with _written(at):
-                    os.mkdir(name, 0o700, dir_fd=at)
-                inner = os.open(name, _FOLDER, dir_fd=at)
-                os.fchmod(inner, below.stat(here).permissions if below.is_dir(here) else 0o755)
-            os.close(at)
-            at = inner
-        if is_file:
-            with _written(at):
-                os.close(os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=at))
-    finally:
-        os.close(at)
-
-
 def open_file(at: int, name: str, flags: int) -> int:
     """Return the descriptor of a regular file in an open folder: of nothing else, as a FIFO would be waited for."""
     descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
@@ -126,21 +119,6 @@ def set_mode(at: int, name: str, mode: int) -> None:
             Path(f"/proc/self/fd/{descriptor}").chmod(mode)
     finally:
         os.close(descriptor)
-
-
-def is_opaque(folder: Path) -> bool:
-    """Whether a folder in the upper one of an overlay hides all that is below it."""
-    return _OPAQUE in listed(folder)
-
-
-def listed(path: str | Path) -> list[str]:
-    """Return the names of extended attributes: none on a file system that has none."""
-    try:
-        return os.listxattr(path, follow_symlinks=False)
-    except OSError as error:
-        if error.errno != errno.ENOTSUP:
-            raise
-        return []
 
 
 @contextmanager

@@ -6,17 +6,17 @@ so that either way to build goes on from what the other has built.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from typing import TYPE_CHECKING
 
+from lumiimg.build.base import write_sif
 from lumiimg.build.layer_build import SCRIPT_ENVIRONMENT
-from lumiimg.build.safe_fs import OWN, folder, mount_points, set_mode
+from lumiimg.build.safe_fs import OWN, mount_points, set_mode
 from lumiimg.build.squash import squash
-from lumiimg.build.strategy import Strategy, offset_of, require_own_folder, write_sif
+from lumiimg.build.strategy import Strategy, offset_of, require_own_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
-from lumiimg.image import FileKind, open_image
+from lumiimg.image import open_image
 from lumiimg.image.unpacked_size import require_room
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Sandbox(Strategy):
         proot, variables = step.machine.program("proot"), step.machine.proot_with
         if proot is None or variables is None:
             raise MissingHereError(
-                f"layer {', '.join(step.definition.layers)} installs packages, which only root can",
+                f"{step.name} installs packages, which only root can",
                 hint="proot makes a user look like root: `module load LUMI systools` on LUMI (`lumiimg doctor` says "
                 "whether it works); or build elsewhere",
             )
@@ -95,15 +95,14 @@ class Sandbox(Strategy):
             shown = [*_BINDS, *(f"{bind.source}:{bind.target}" for bind in binds)]
             words += [word for bind in shown for word in ("-b", bind)]
             command = [*words, *start, *step.script(place, sourced=_SOURCED)]
-            step.check(step.command(command, reports_lines=True, variables=variables))
+            step.check(step.command(command, variables, step.on_line))
 
 
 def _require_own(step: LayerBuild, root: Path) -> None:
     """Raise FailedError where a root folder is that of an id which is the user's only as root of a namespace."""
     if root.lstat().st_uid != os.geteuid() and not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         raise FailedError(
-            f"layer {', '.join(step.definition.layers)}: the folder / of the image belongs to another id than root, "
-            "and cannot be written here",
+            f"{step.name}: the folder / of the image belongs to another id than root, and cannot be written here",
             hint="`--strategy overlay` can build on it, where `lumiimg doctor` finds all that it needs",
         )
 
@@ -133,20 +132,7 @@ def _unpack(step: LayerBuild, layer: Path, root: Path) -> None:
     if not completed.ok:
         raise FailedError(f"unsquashfs: {one_line(completed.last_line)[:300]}", where=str(layer))
     if not step.machine.maps_ids:
-        _set_bits(root, layer)
         _open_to_owner(root)
-
-
-def _set_bits(root: Path, layer: Path) -> None:
-    """Give files the set-user-id and set-group-id bits that a layer has: unsquashfs takes them from who is not root."""
-    with open_image(layer) as image:
-        for entry in image.root.walk():
-            permissions = image.root.stat(entry.path, follow=False).permissions
-            if permissions & (stat.S_ISUID | stat.S_ISGID) and entry.kind in {FileKind.FILE, FileKind.DIRECTORY}:
-                above, _, name = entry.path.rpartition("/")
-                # what unsquashfs could not make, it has told
-                with contextlib.suppress(FileNotFoundError), folder(root, above) as at:
-                    set_mode(at, name, permissions)
 
 
 def _open_to_owner(root: Path) -> None:

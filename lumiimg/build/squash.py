@@ -17,61 +17,42 @@ if TYPE_CHECKING:
     from lumiimg.build.build_host import BuildHost
     from lumiimg.engine.process import Completed
 
+    Within = Callable[[list[str | Path]], Completed]
+
 _FULL = re.compile(r"out of space on output|No space left on device")
 """What mksquashfs says of a full disk. Source: squashfs-tools mksquashfs.c, write_bytes."""
-# what overlayfs and fuse-overlayfs note down about their own work
-_OWN_XATTRS = r"^(trusted|user)\.(overlay|fuseoverlayfs)\."
 
 
-def squash(
-    machine: BuildHost,
-    folder: Path,
-    target: Path,
-    *,
-    offset: int = 0,
-    within: Callable[[list[str | Path]], Completed],
-) -> None:
+def squash(machine: BuildHost, folder: Path, target: Path, *, offset: int = 0, within: Within) -> None:
     """Write `folder` as a squashfs into `target`, `offset` bytes behind its beginning; `within` runs the program.
 
     Raises FailedError if it fails.
     """
-    program = machine.program("mksquashfs")
-    if program is None:
+    if (program := machine.program("mksquashfs")) is None:
         command = "pack" if machine.maps_ids else "pack-as-root"
-        completed = within([*HELPER, command, folder, target, str(offset)])
-        if not completed.ok:
-            raise _failure("packing", completed, target)
+        _require("packing", within([*HELPER, command, folder, target, str(offset)]), target)
         return
-    # Debian 12 and Ubuntu 22.04 have an older one; changes.py takes them off layers
-    options = ["-xattrs-exclude", _OWN_XATTRS] if _is_at_least(machine.mksquashfs_version, (4, 6)) else []
-    options += ["-offset", str(offset)] if offset else []
+    options = ["-offset", str(offset)] if offset else []
     options += [] if machine.maps_ids else ["-all-root"]
     # engines mount their own /dev over it, and leave what an image has there out of a SIF
     pack(program, folder, target, *options, "-wildcards", "-e", "dev/*", within=within)
 
 
-def pack(
-    program: Path | None, folder: Path, target: Path, *options: str, within: Callable[[list[str | Path]], Completed]
-) -> None:
+def pack(program: Path | None, folder: Path, target: Path, *options: str, within: Within) -> None:
     """Write a folder as a squashfs by the mksquashfs that is `program`. Raises as `squash` does."""
     if program is None:
         raise MissingHereError(
             "mksquashfs is not on PATH", hint="install squashfs-tools, or load the site's module of it"
         )
     argv: list[str | Path] = [program, folder, target, "-noappend", "-no-progress", "-quiet"]
-    completed = within([*argv, *PACKED, "-processors", str(len(os.sched_getaffinity(0))), *options])
-    if not completed.ok:
-        raise _failure("mksquashfs", completed, target)
+    argv += [*PACKED, "-processors", str(len(os.sched_getaffinity(0))), *options]
+    _require("mksquashfs", within(argv), target)
 
 
-def _failure(what: str, completed: Completed, target: Path) -> FailedError:
+def _require(what: str, completed: Completed, target: Path) -> None:
+    if completed.ok:
+        return
     if _FULL.search(completed.output):
-        return FailedError(
-            "No space left on device", where=str(target.parent), hint="free some space, or write elsewhere"
-        )
-    return FailedError(f"{what}: {one_line(completed.last_line)[:300]}", where=str(target))
-
-
-def _is_at_least(version: str, wanted: tuple[int, int]) -> bool:
-    found = re.match(r"(\d{1,9})\.(\d{1,9})", version)
-    return found is None or (int(found[1]), int(found[2])) >= wanted
+        where, hint = str(target.parent), "free some space, or write elsewhere"
+        raise FailedError("No space left on device", where=where, hint=hint)
+    raise FailedError(f"{what}: {one_line(completed.last_line)[:300]}", where=str(target))

@@ -6,11 +6,10 @@ import io
 import json
 import os
 import shutil
-import stat
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.build import cache as caches
-from lumiimg.build.bootstrap import write_files
+from lumiimg.build.base import write_files
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_upkeep import prune
 from lumiimg.build.changes import clear, difference, listing, place, take_back, tidy
@@ -29,14 +28,11 @@ from lumiimg.build.keys import BuildStep, image_number, kept_key, layer_inputs, 
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.build.sbom import bill
-from lumiimg.build.squash import squash
 from lumiimg.build.strategy import Strategy
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
-from lumiimg.engine import process
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.image import Image, open_image, open_stack
-from lumiimg.image.squashfs.weave import can_weave
 from lumiimg.inventory.components import Inventory
 from lumiimg.report.progress import LineProgress, TerminalProgress
 from lumiimg.resolve.lock import LockedSource
@@ -140,33 +136,6 @@ def test_a_folder_that_was_made_anew_hides_what_was_in_it_and_nothing_of_where_a
             assert stacked.root.list_dir(f"/{folder}/keys") == (), folder
 
 
-def test_a_layer_holds_nothing_that_makes_no_difference(tmp_path: Path, base: Path) -> None:
-    for name in ("attributes", "time", "same"):
-        (base / "var" / name).mkdir(parents=True)
-    os.setxattr(base / "var/same", "user.x", b"x")
-    below = squashed(base, tmp_path / "below.sqfs")
-    upper = tmp_path / "upper"
-    shutil.copytree(base / "usr", upper / "usr", ignore=lambda *_: ["tool"])
-    shutil.copytree(base / "var", upper / "var")
-    os.setxattr(upper / "var/attributes", "user.x", b"x")  # that is a change
-    os.utime(upper / "var/time", (1, 1))  # and that
-    (upper / "opt").mkdir()
-    (upper / "opt").chmod(0o700)  # and that
-    (upper / "etc/new").mkdir(parents=True)  # and that
-    for name in ("lock", "apt"):  # made and deleted, and really deleted
-        os.mknod(upper / "etc" / name, stat.S_IFCHR, os.makedev(0, 0))
-    tidy(upper, [below])
-    assert sorted(path.relative_to(upper).as_posix() for path in upper.rglob("*")) == [
-        "etc",
-        "etc/apt",
-        "etc/new",
-        "opt",
-        "var",
-        "var/attributes",
-        "var/time",
-    ]
-
-
 @pytest.mark.threat
 @pytest.mark.parametrize("changed_name", ["", "usr/bin/tool", "opt/third"])
 def test_all_names_of_a_file_are_one_file_over_an_overlay(changed_name: str, tmp_path: Path, base: Path) -> None:
@@ -199,7 +168,6 @@ def test_all_names_of_a_file_are_one_file_over_an_overlay(changed_name: str, tmp
     tidy(upper, [below])
     left = [path.relative_to(upper).as_posix() for path in upper.rglob("*") if not path.is_dir()]
     assert sorted(left) == (sorted(names) if changed_name else [])
-    assert changed_name or list(upper.iterdir()) == [], "folders are as they were"
 
 
 # keys and the cache
@@ -313,29 +281,6 @@ def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_pat
         touched.write_bytes(b"two"[: seen.st_size])
         os.utime(touched, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # it looks as old as before
         assert key() != before
-
-
-def test_an_old_mksquashfs_is_given_no_option_that_it_does_not_know(tmp_path: Path) -> None:
-    needs("mksquashfs")
-    old = tmp_path / "mksquashfs"  # a stand-in for 4.5.1, of Debian 12
-    old.write_text(
-        "#!/bin/sh\ncase $* in *-xattrs-exclude*) echo 'mksquashfs: invalid option'; exit 1;; esac\n"
-        f'exec {shutil.which("mksquashfs")} "$@"\n'
-    )
-    old.chmod(0o755)
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "file").write_text("text")
-    for version, works in (("4.5.1", True), ("4.6", False)):
-        machine = build_machine(ENGINE, mksquashfs=version, path=str(tmp_path))
-        with nullcontext() if works else pytest.raises(FailedError, match="invalid option"):
-            squash(
-                machine,
-                tmp_path / "root",
-                tmp_path / version,
-                within=lambda argv: process.run(argv, env=dict(os.environ)),
-            )
-        assert (tmp_path / version).is_file() is works
-    assert can_weave([tmp_path / "4.5.1"]), "it is gzip, in blocks of 128 KiB"
 
 
 def test_the_first_way_that_works_is_taken_and_the_others_are_told(tmp_path: Path) -> None:

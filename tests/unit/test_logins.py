@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 
+from lumiimg.build.base import build_by_engine, run_as_root
 from lumiimg.build.builder import ImageBuild
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.cli import image_build, rebuild
@@ -128,7 +129,7 @@ def by_debootstrap(url: str, folder: Path, _monkeypatch: pytest.MonkeyPatch) -> 
     needs("wget")
     step = step_of(folder, Header("debootstrap", "stable", url))
     with pytest.raises(LumiimgError):
-        step.own_root(["wget", "--tries=1", "-O", os.devnull, f"{url}/dists/stable/InRelease"], {}, silent_s=60)
+        run_as_root(step, ["wget", "--tries=1", "-O", os.devnull, f"{url}/dists/stable/InRelease"], silent_s=60)
 
 
 class Log(io.BytesIO):
@@ -218,7 +219,7 @@ def test_an_engine_gets_a_login_for_registries_with_tls_alone(tmp_path: Path, mo
         machine = build_machine(Engine(engine, EngineKind.APPTAINER, "1", frozenset()), maps_ids=False)
         definition, log = replace(step.definition, plain_http=plain_http), Log()
         with pytest.raises(LumiimgError):
-            replace(step, machine=machine, definition=definition, log=log).build(tmp_path / "target")
+            build_by_engine(replace(step, machine=machine, definition=definition, log=log), tmp_path / "target")
         said = set(log.getvalue().decode().splitlines())
         assert bool(said & {f"{name}={value}" for name, value in logins.items()}) == gets, agent
 

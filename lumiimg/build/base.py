@@ -1,0 +1,151 @@
+"""The files of a base: from Debian's archive, a registry, or an image that is here; by lumiimg, else by the engine.
+
+The script of a base that lumiimg makes runs over them as a layer's does.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lumiimg.build.metadata import date_labels, write_config
+from lumiimg.build.safe_fs import folder
+from lumiimg.build.squash import squash
+from lumiimg.engine import engine as engines
+from lumiimg.engine.process import run
+from lumiimg.errors import FailedError, MissingHereError
+from lumiimg.image import sif_writer
+from lumiimg.image.unpacked_size import require_room
+from lumiimg.resolve.bootstrap import debootstrap_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.build.layer_build import LayerBuild
+    from lumiimg.fetch.store import Store
+
+_SILENT_S = 30 * 60.0
+"""debootstrap prints a line per package, and its wget waits for hours."""
+_EXCLUDED = "openssl,udev,debconf-i18n,e2fsprogs"
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_IN_CONTAINER = {"container": "lxc", "DEBIAN_FRONTEND": "noninteractive"}
+"""debootstrap makes no devices in such a container, which nobody may in a namespace of users. Source: its functions,
+setup_devices and detect_container."""
+_OF_THIS_MACHINE = ("resolv.conf", "hostname")
+"""Files of this machine's /etc that debootstrap copies into the base. Source: its functions, setup_etc."""
+
+
+def make_base(step: LayerBuild, target: Path, store: Store) -> None:
+    """Make the files of a base, or all of it by the engine where that has to, as a SIF with our own file system.
+
+    Raises FailedError where that fails, MissingHereError where this machine lacks what it takes.
+    """
+    root = step.folder / "root"
+    if step.machine.makes_base(step.definition.sections.header.agent):
+        write_files(step, root, store)
+    else:
+        build_by_engine(step, root)
+        date_labels(root)
+    step.say("packing the files")
+    step.run_helper("tidy", root)
+    write_sif(step, root, target)
+
+
+def write_sif(step: LayerBuild, root: Path, target: Path) -> None:
+    """Write the files of a base as a SIF. Raises FailedError."""
+    front = sif_writer.Front(step.definition.text, {})
+    squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)
+    sif_writer.write_front(target, front, identity=step.definition.name)
+
+
+def write_files(step: LayerBuild, root: Path, store: Store) -> None:
+    """Write the files of a base into a new folder, as they are before its script."""
+    header = step.definition.sections.header
+    image = step.folder / "image"
+    match header.agent:
+        case "debootstrap":
+            run_as_root(step, _debootstrap(step, root), _SILENT_S)
+            with folder(root, "/etc") as etc:
+                for name in _OF_THIS_MACHINE:
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=etc)
+            return
+        case "docker" | "oras":
+            config = store.image(header.origin, image, step.say, insecure=step.definition.plain_http)
+            if header.agent == "docker":
+                root.mkdir()
+                write_config(root, config)
+        case "localimage":
+            image = step.folder / header.origin
+        case agent:
+            raise MissingHereError(f"bases by {agent} are made by container engines alone", hint="install Apptainer")
+    step.say("unpacking the image")
+    require_room(image, root)
+    step.run_helper("unpack", root, image)
+
+
+def build_by_engine(step: LayerBuild, target: Path) -> None:
+    """Have the engine build the definition itself, as a folder. Raises FailedError if a script fails.
+
+    It gets the user's logins for registries with TLS alone.
+    """
+    header, plain_http = step.definition.sections.header, step.definition.plain_http
+    if header.agent == "localimage":
+        require_room(step.folder / header.origin, target)
+    with_tls = header.agent in {"docker", "oras"} and not plain_http
+    step.check(
+        engines.build(
+            step.machine.engine,
+            step.folder / f"{step.definition.name}.def",
+            target,
+            environment=step.environment if with_tls else engines.without_logins(step.environment, step.scratch),
+            scratch=step.scratch,
+            plain_http=plain_http,
+            log=step.log,
+            on_line=step.on_line,
+        )
+    )
+
+
+def _debootstrap(step: LayerBuild, root: Path) -> list[str | Path]:
+    """Return the command by which debootstrap makes such a base, as an engine calls it.
+
+    Raises MissingHereError. Source: apptainer 1.4.5, internal/pkg/build/sources/conveyorPacker_debootstrap.go.
+    """
+    header, found = step.definition.sections.header, debootstrap_at(step.environment.get("PATH"))
+    if found is None:
+        raise MissingHereError("debootstrap is not on PATH", hint="install it: it is a package of most distributions")
+    include = f"--include={','.join(('apt', *header.include))}"
+    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    options = [f"--exclude={_EXCLUDED}", include, f"--arch={architecture}", "--force-check-gpg"]
+    return [found, "--variant=minbase", *options, header.origin, root, header.mirror_url or ""]
+
+
+def run_as_root(step: LayerBuild, argv: list[str | Path], silent_s: float) -> None:
+    """Run a program as root with mounts of its own and without the user's logins, and pass its lines on.
+
+    Raises FailedError where it fails, or prints nothing for `silent_s`.
+    """
+    heard_s = time.monotonic()
+
+    def on_line(text: str) -> None:
+        nonlocal heard_s
+        heard_s = time.monotonic()
+        step.on_line(text)
+
+    done = run(
+        step.machine.as_root(argv, mount=True),
+        env={**engines.without_logins(step.environment, step.scratch), **_IN_CONTAINER},
+        log=step.log,
+        on_line=on_line,
+        give_up=lambda: time.monotonic() - heard_s > silent_s,
+    )
+    if done.timed_out:
+        raise FailedError(
+            f"{step.name}: {argv[0]} printed nothing for {silent_s / 60:g} minutes, and was ended",
+            hint=f"does the mirror answer? --mirror debian=URL names another; the whole log: {step.log.name}",
+        )
+    step.check(done)
