@@ -30,13 +30,12 @@ from lumiimg.build.keys import (
 )
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.metadata import write_metadata
-from lumiimg.build.overlay import Overlay
 from lumiimg.build.places import log_path
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
 from lumiimg.build.provenance import FOLDER, SBOM, write_folder
-from lumiimg.build.sandbox import Sandbox, packed_again
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
+from lumiimg.build.strategy import Overlay, Sandbox, packed_again
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.engine import clean_environment
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename

@@ -1,26 +1,46 @@
-"""A way to build layers: what overlay.py and sandbox.py have in common."""
+"""The two ways to build a layer: over an overlay of what is below it, or in one folder that holds all of it.
+
+*Overlay*: each script runs over the layers below, and only what it changed is kept: no base is unpacked, and none is
+compressed again. It takes a user namespace with all of the user's ids, and FUSE. The overlay is the kernel's:
+fuse-overlayfs, with which engines lay layers over an image for a user, makes empty files of pipes, takes owners of
+links and set-user-id bits away, and refuses what scripts may do.
+
+*Sandbox*: one folder, written by one layer after the other. It takes no privilege. What a layer changed is found by
+looking before and after; it is kept as the same kind of file that an overlay leaves, so that either way goes on from
+what the other has built.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from lumiimg.build.base import make_base
-from lumiimg.build.safe_fs import OWN
-from lumiimg.errors import FailedError
-from lumiimg.image import open_stack
+from lumiimg.build.base import make_base, write_sif
+from lumiimg.build.layer_build import SCRIPT_ENVIRONMENT
+from lumiimg.build.safe_fs import OWN, mount_points, set_mode
+from lumiimg.build.squash import squash
+from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.image import open_image, open_stack
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
+from lumiimg.image.unpacked_size import require_room
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from lumiimg.build.layer_build import LayerBuild
     from lumiimg.fetch.store import Store
 
 _ENVIRONMENT = f"{OWN}/env"
+_OF_ROOT = ("packages.sh", "apt-get", "zypper", "dpkg")
+"""Words of scripts that want to be root."""
+_SOURCED = (f"{OWN}/env/10-docker2singularity.sh", f"{OWN}/env/90-environment.sh")
+_BINDS = ("/proc", "/sys", "/dev", "/etc/resolv.conf")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Strategy(ABC):
@@ -36,6 +56,93 @@ class Strategy(ABC):
 
     def forget(self) -> None:  # noqa: B027 - of a strategy that holds nothing
         """Take what is below the next layer from its results alone, not from what was built here."""
+
+
+class Overlay(Strategy):
+    """Layers as overlays over their base."""
+
+    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
+        """Run a layer's script over `below`, and write what it changed as a squashfs."""
+        upper, placed = step.folder / "upper", step.folder / "placed.json"
+        upper.mkdir()
+        step.run_helper("place", upper, placed, *below)
+        _run_over(step, below, upper, step.script)
+        step.run_helper("take", upper, placed, *below)
+        squash(step.machine, upper, target, within=step.as_root)
+        require_own_folder(step, below, target)
+        if step.definition.sections.test:
+            lost = step.folder / "lost"  # with what a test writes
+            lost.mkdir()
+            _run_over(step, [*below, target], lost, step.test)
+
+
+class Sandbox(Strategy):
+    """One folder, for one build: it holds the lowest layers of the stack, and never goes back."""
+
+    def __init__(self, folder: Path) -> None:
+        self._root = folder / "root"
+        self._held = 0
+
+    def forget(self) -> None:
+        """Begin with a new folder."""
+        self._root = self._root.with_name(f"{self._root.name}-again")
+        self._held = 0
+
+    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
+        """Run a layer's script on what is below it, and write what it changed as a squashfs."""
+        self._hold(step, below)
+        root = self._root
+        _require_own(step, root)
+        before, delta = step.folder / "before.json", step.folder / "delta"
+        step.run_helper("list", root, before)
+        root.chmod(stat.S_IMODE(root.stat().st_mode) | stat.S_IWUSR)
+        with open_image(root) as image, mount_points(root, image.root) as place:
+            self._run(step, place)
+            if not step.machine.maps_ids:
+                _open_to_owner(root)
+        step.run_helper("difference", root, before, delta)
+        step.run_helper("tidy", delta)
+        squash(step.machine, delta, target, within=step.as_root)
+        require_own_folder(step, below, target)
+        if step.definition.sections.test:
+            with open_image(root) as image, mount_points(root, image.root) as place:
+                step.run(root, step.test(place), place)
+        self._held += 1
+
+    def _hold(self, step: LayerBuild, layers: Sequence[Path]) -> None:
+        """Have the folder hold these layers."""
+        for layer in layers[self._held :]:
+            if self._held:
+                step.run_helper("clear", self._root, layer)
+            require_room(layer, self._root)
+            unpack_layer(step, layer, self._root)
+            if self._held:
+                step.run_helper("clear-whiteouts", self._root, layer)
+            self._held += 1
+
+    def _run(self, step: LayerBuild, place: str) -> None:
+        wants_root = any(word in step.definition.sections.post for word in _OF_ROOT)
+        if step.machine.maps_ids or not wants_root:
+            step.run(self._root, step.script(place), place, writable=True)
+            return
+        proot, variables = step.machine.program("proot"), step.machine.proot_with
+        if proot is None or variables is None:
+            raise MissingHereError(
+                f"{step.name} installs packages, which only root can",
+                hint="proot makes a user look like root: `module load LUMI systools` on LUMI (`lumiimg doctor` says "
+                "whether it works); or build elsewhere",
+            )
+        # without it, proot would wait for whatever the script has left behind
+        words: list[str | Path] = [proot, "--kill-on-exit", "-0", "-r", self._root, "-w", "/"]
+        keeps = {f"{prefix}_ENVIRONMENT": SCRIPT_ENVIRONMENT for prefix in ("SINGULARITY", step.machine.engine.prefix)}
+        inside = {"HOME": "/root", "PATH": _PATH, **keeps}
+        start = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in inside.items())]
+        variables = {"PROOT_TMP_DIR": f"{step.scratch}", **variables}
+        with step.binds(place) as binds:
+            shown = [*_BINDS, *(f"{bind.source}:{bind.target}" for bind in binds)]
+            words += [word for bind in shown for word in ("-b", bind)]
+            command = [*words, *start, *step.script(place, sourced=_SOURCED)]
+            step.check(step.command(command, variables, step.on_line))
 
 
 def require_own_folder(step: LayerBuild, below: Sequence[Path], layer: Path) -> None:
@@ -58,3 +165,100 @@ def offset_of(layer: Path) -> int:
         if source.read_at(MAGIC_OFFSET, len(MAGIC)) != MAGIC:
             return 0
         return read_sif(source).root_partition(str(layer)).offset
+
+
+# -- overlays --
+
+
+def _run_over(step: LayerBuild, layers: Sequence[Path], upper: Path, program: Callable[[str], list[str]]) -> None:
+    """Run a program of a layer over `layers`; what it writes is in `upper`."""
+    with open_stack(layers) as image:
+        upper.chmod(image.root.stat("/").permissions | stat.S_IWUSR)
+        with mount_points(upper, image.root) as place:
+            merged, within = _mounted(step, layers, upper)
+            step.run(merged, program(place), place, writable=True, within=within)
+
+
+def _mounted(
+    step: LayerBuild, layers: Sequence[Path], upper: Path
+) -> tuple[Path, Callable[[list[str | Path]], list[str | Path]]]:
+    """Return a folder, and what makes a command one that finds `layers` mounted there; what it writes is in `upper`."""
+    mounts = step.folder / "mounts"
+    merged, work = mounts / "merged", mounts / "work"  # the kernel's: out of the script's reach
+    for folder in (merged, work, *(mounts / f"{number}" for number in range(len(layers)))):
+        folder.mkdir(parents=True, exist_ok=True)
+    script = ["set -e", f"cd {mounts}"]  # the options of a mount are a page at most
+    for number, layer in enumerate(layers):
+        script.append(f'squashfuse_ll -o offset={offset_of(layer)} "${{{number + 1}}}" {number}')
+    lower = "lowerdir=" + ":".join(f"{number}" for number in reversed(range(len(layers))))
+    script.append(f"mount -t overlay overlay -o userxattr,{lower},upperdir={upper},workdir={work} merged")
+    # squashfuse may have died meanwhile, of a layer or for want of memory: programs then find no files, and go on
+    script += [
+        f'cd /; shift {len(layers)}; code=0; "$@" || code=$?',
+        f"cd {mounts}; LC_ALL=C ls {' '.join(f'{number}' for number in range(len(layers)))} >/dev/null",
+        "exit $code",
+    ]
+
+    def within(argv: list[str | Path]) -> list[str | Path]:
+        return step.machine.as_root(["/bin/sh", "-c", "\n".join(script), "sh", *layers, *argv], mount=True)
+
+    return merged, within
+
+
+# -- sandboxes --
+
+
+def _require_own(step: LayerBuild, root: Path) -> None:
+    """Raise FailedError where a root folder is that of an id which is the user's only as root of a namespace."""
+    if root.lstat().st_uid != os.geteuid() and not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        raise FailedError(
+            f"{step.name}: the folder / of the image belongs to another id than root, and cannot be written here",
+            hint="`--strategy overlay` can build on it, where `lumiimg doctor` finds all that it needs",
+        )
+
+
+def packed_again(step: LayerBuild, base: Path) -> Path:
+    """Return somebody else's base as a SIF that is packed as layers are. Raises FailedError, MissingHereError."""
+    root, target = step.folder / "root", step.folder / "base.sif"
+    require_room(base, root)
+    if step.machine.maps_ids:
+        step.run_helper("unpack", root, base)  # but devices, at which unsquashfs fails: root of a namespace makes none
+    else:
+        unpack_layer(step, base, root)
+    write_sif(step, root, target)
+    return target
+
+
+def unpack_layer(step: LayerBuild, layer: Path, root: Path) -> None:
+    """Unpack a layer into a folder. Raises FailedError, MissingHereError."""
+    program = step.machine.program("unsquashfs")
+    if program is None:
+        raise MissingHereError(
+            "unsquashfs is not on PATH", hint="install squashfs-tools, or load the site's module of it"
+        )
+    argv: list[str | Path] = [program, "-force", "-no-progress", "-quiet", "-dest", root]
+    # who is not root cannot make the devices that some images have in /dev, and engines mount their own over it
+    argv += [] if step.machine.maps_ids else ["-no-exit-code", "-no-xattrs"]
+    completed = step.as_root([*argv, "-offset", str(offset_of(layer)), layer])
+    if not completed.ok:
+        raise FailedError(f"unsquashfs: {one_line(completed.last_line)[:300]}", where=str(layer))
+    if not step.machine.maps_ids:
+        _open_to_owner(root)
+
+
+def _open_to_owner(root: Path) -> None:
+    """Have all be readable to who owns it, as root would read it whatever its mode (0000 of /etc/shadow, often).
+
+    mksquashfs makes an empty file of what it cannot read, leaves out such folders, and says that all is well.
+    """
+    for _, folders, files, at in os.fwalk(root):
+        for name in folders:
+            _have(at, name, stat.S_IRWXU)
+        for name in files:
+            _have(at, name, stat.S_IRUSR)
+
+
+def _have(at: int, name: str, wanted: int) -> None:
+    mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
+    if mode & wanted != wanted and (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        set_mode(at, name, stat.S_IMODE(mode) | wanted)

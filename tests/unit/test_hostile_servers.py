@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.build.layer_build import LayerBuild
-from lumiimg.build.overlay import Overlay
+from lumiimg.build.strategy import Overlay
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import FailedError, LumiimgError

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.build import safe_fs, sandbox
+from lumiimg.build import safe_fs
 from lumiimg.build.base import run_as_root
 from lumiimg.build.changes import clear, tidy, unpack
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.metadata import date_labels, write_config, write_metadata
 from lumiimg.build.safe_fs import MOUNT_FILES, MOUNT_FOLDERS, mount_points
-from lumiimg.build.strategy import require_own_folder
+from lumiimg.build.strategy import require_own_folder, unpack_layer
 from lumiimg.definition.definition import BUILD_FOLDER, Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import FailedError
@@ -371,7 +371,7 @@ def test_a_file_that_nobody_may_read_is_opened_to_its_owner(step: LayerBuild, tr
     trap.file.chmod(0o000)
     (trap.root / "link").symlink_to(trap.file)
     step.machine = build_machine(ENGINE, maps_ids=False, path=unsquashfs_that_does_nothing(tmp_path))
-    sandbox._unpack(step, tmp_path / "e.sqfs", trap.root)
+    unpack_layer(step, tmp_path / "e.sqfs", trap.root)
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (trap.root / "closed", trap.root / "folder", trap.file)]
     assert modes == [0o400, 0o700, 0]
 
