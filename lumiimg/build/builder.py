@@ -15,7 +15,6 @@ from typing import IO, TYPE_CHECKING
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.definition_files import write_definitions
-from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
 from lumiimg.build.gpu_check import require_gpu_code
 from lumiimg.build.keys import (
     BuildStep,
@@ -30,7 +29,7 @@ from lumiimg.build.keys import (
 )
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.metadata import write_metadata
-from lumiimg.build.places import log_path
+from lumiimg.build.places import log_path, require_room
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
 from lumiimg.build.provenance import FOLDER, SBOM, write_folder
 from lumiimg.build.sbom import bill
@@ -212,7 +211,7 @@ def _begin(plan: ImageBuild, steps: Sequence[BuildStep], there: Sequence[CacheEn
     if base is not None and base.is_file():
         known += base.stat().st_size
         unpacks = unpacks or (content_below(plan.chain[0]) != "" and not can_weave([base]))
-    require(room_at(scratch_parent(plan.cache)), LEAST_BYTES + (_UNPACKED if unpacks else 1) * known, "the build")
+    require_room(scratch_parent(plan.cache), (_UNPACKED if unpacks else 1) * known)
     plan.on_start(f"{plan.machine.engine.name}, {way}: {because}" if way else "every layer is in the cache")
 
 

@@ -37,8 +37,6 @@ _GONE = re.compile(r"\.[0-9a-f]{64}\.\w+")
 """What is being removed."""
 _FILES = re.compile(r"(key|entry)\.json|data\.(sif|sqfs|tar)|\.\w+\.json\.[0-9a-f]{16}")
 """What an entry has, and what a killed process may have left in one."""
-_NOTES = re.compile(r"[0-9a-f]{64}")
-"""What the folder `contents` of the formats before this one has."""
 _ELSEWHERE = "LUMIIMG_CACHE names the folder for layers"
 _BY_HAND = "it holds what lumiimg did not write; look at it, and remove it by hand"
 _DOCUMENT_LIMIT_BYTES = 64 << 20
@@ -88,15 +86,6 @@ class CacheEntry:
         """When its data was written, in seconds since 1970. Raises OSError."""
         return self.data.stat().st_mtime
 
-    @property
-    def is_known(self) -> bool:
-        """Whether its digest was taken by this machine since it was started, lately, and nobody wrote to it since.
-
-        False for a copy of a cache. Raises OSError.
-        """
-        is_ours = self.boot != "" and (self.boot, self.mark) == (_boot(), _mark(self.data))
-        return is_ours and 0 <= time.time() - self.read_s < _BELIEVED_S
-
 
 class LayerCache:
     """One cache, which several builds on several machines may use at once."""
@@ -138,13 +127,10 @@ class LayerCache:
 
     def newer(self) -> list[str]:
         """Return the keys of entries of a newer lumiimg: this one cannot use them, and leaves them to that."""
-        return [key for key in self.names() if self._format(key) > FORMAT]
+        return [key for key in self.names() if self.format_of(key) > FORMAT]
 
-    def older(self) -> list[str]:
-        """Return the keys of entries of an older lumiimg, which no build finds any more."""
-        return [key for key in self.names() if 0 < self._format(key) < FORMAT]
-
-    def _format(self, key: str) -> int:
+    def format_of(self, key: str) -> int:
+        """Return the format of an entry; 0 where that cannot be read."""
         try:
             written = read_object(self._layers / key / "entry.json").get("format")
         except (OSError, ValueError):
@@ -214,16 +200,19 @@ class LayerCache:
     def is_whole(self, entry: CacheEntry) -> bool:
         """Whether the data of an entry is what it was, to the byte; False too where it has just been removed.
 
-        It is read unless it is known to be (`CacheEntry.is_known`): `cache verify` reads all.
+        It is not read where this machine did so since it was started, lately, and nobody wrote to it since: a copy of a
+        cache is, and `cache verify` reads all.
         """
+        now, place = time.time(), self._layers / entry.key / "entry.json"
         try:
-            if not entry.data.is_file() or (not entry.is_known and file_sha256(entry.data) != entry.sha256):
+            is_known = entry.boot != "" and (entry.boot, entry.mark) == (_boot(), _mark(entry.data))
+            if is_known and 0 <= now - entry.read_s < _BELIEVED_S:
+                return True
+            if not entry.data.is_file() or file_sha256(entry.data) != entry.sha256:
                 return False
-            if not entry.is_known:
-                place = self._layers / entry.key / "entry.json"
-                seen = {"mark": _mark(entry.data), "boot": _boot(), "read_s": round(time.time(), 3)}
-                with contextlib.suppress(OSError, ValueError, LumiimgError):  # in a cache that only others may write to
-                    write_text(place, json.dumps({**read_object(place), **seen}, indent=1))
+            seen = {"mark": _mark(entry.data), "boot": _boot(), "read_s": round(now, 3)}
+            with contextlib.suppress(OSError, ValueError, LumiimgError):  # in a cache that only others may write to
+                write_text(place, json.dumps({**read_object(place), **seen}, indent=1))
         except (BadInputError, OSError):
             return False
         return True
@@ -248,7 +237,6 @@ class LayerCache:
             if _GONE.fullmatch(gone.name):
                 remove_files(gone, _FILES)
         remove_left(self.root / "work")
-        remove_files(self.root / "contents", _NOTES)
 
     def remove(self, key: str) -> None:
         """Remove one entry; a build that uses it has it by another name (`pin`).

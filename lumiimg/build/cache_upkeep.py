@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
+from lumiimg.build.cache import FORMAT, CacheEntry, CacheKey, LayerCache
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.files import file_sha256
 from lumiimg.image.oci.kept import KeptLayer, kept_layers
@@ -80,7 +80,9 @@ def verify(cache: LayerCache) -> CacheVerified:
 
 
 def _faults(cache: LayerCache) -> Iterator[CacheFault]:
-    for key in sorted({*cache.names()}.difference(cache.newer(), cache.older())):
+    for key in cache.names():
+        if cache.format_of(key) not in {0, FORMAT}:  # of another lumiimg
+            continue
         entry = cache.read(key)
         if entry is None:
             yield CacheFault(key, "cannot be read, or has another size than it had")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.build.build_host import CONTAINER, WAYS, BuildHost, CapabilityTrial, program_of
-from lumiimg.build.disk_space import FreeSpace, room_at
+from lumiimg.build.places import FreeSpace, room_at
 from lumiimg.engine.engine import Engine, engines_here
 from lumiimg.engine.namespaces.ids import own_ranges
 from lumiimg.errors import ExitCode, MissingHereError

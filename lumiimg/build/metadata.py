@@ -34,7 +34,6 @@ VERSION = "1.4.5"
 """Of the Apptainer that writes the same; labels name it."""
 LABELS = f"{OWN}/labels.json"
 ENVIRONMENT = f"{OWN}/env/90-environment.sh"
-_DEFINITION, _HISTORY = f"{OWN}/Singularity", f"{OWN}/bootstrap_history"
 _LINKS = {
     "/singularity": "runscript",
     "/.run": "actions/run",
@@ -60,12 +59,18 @@ def write_config(root: Path, config: Mapping[str, object]) -> None:
 
     Raises ImageError for a config of other types than it is to have.
     """
-    own = _Files(root)
     entrypoint, command, variables = (_texts(config, name) for name in ("Entrypoint", "Cmd", "Env"))
-    own.write(f"{OWN}/runscript", _runscript(entrypoint, command), 0o755)
-    own.write(f"{OWN}/env/10-docker2singularity.sh", "#!/bin/sh\n" + "".join(map(_export, variables)), 0o755)
     labels = typed(config.get("Labels"), dict, "Labels", "config")
-    own.write(LABELS, _json({name: typed(value, str, name, "Labels") for name, value in labels.items()}), 0o644)
+    texts = {
+        "runscript": (_runscript(entrypoint, command), 0o755),
+        "env/10-docker2singularity.sh": ("#!/bin/sh\n" + "".join(map(_export, variables)), 0o755),
+        "labels.json": (_json({name: typed(value, str, name, "Labels") for name, value in labels.items()}), 0o644),
+    }
+    for name, (text, permissions) in texts.items():
+        target = root / OWN[1:] / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        target.chmod(permissions)
 
 
 def write_metadata(
@@ -95,11 +100,8 @@ def write_metadata(
         own.write(ENVIRONMENT, (own.read(ENVIRONMENT) or texts[ENVIRONMENT]) + environment, 0o755)
     if tests := [sections.test for sections in said if sections.test]:
         own.write(f"{OWN}/test", _script(tests[-1]), 0o755)  # the uppermost has those of all layers
-    texts_of = [*filter(None, [own.read(_DEFINITION)]), *(sections.body for sections in said)]
-    for number, text in enumerate(texts_of[:-1], start=own.count(_HISTORY)):
-        own.write(f"{_HISTORY}/Apptainer{number}", text, 0o644)
-    for text in texts_of[-1:]:
-        own.write(_DEFINITION, text, 0o644)
+    for sections in said[-1:]:
+        own.write(f"{OWN}/Singularity", sections.body, 0o644)
 
 
 def date_labels(root: Path) -> None:
@@ -125,29 +127,23 @@ class _Files:
     """An empty folder of ours, and the image that it will be laid over."""
 
     root: Path
-    below: RootFileSystem | None = None
+    below: RootFileSystem
 
     def read(self, path: str) -> str | None:
         """Return what is in a file of the image; None where there is none, or only behind a link."""
-        if self.below is None or not self.below.is_file(path) or self.below.resolve(path) != path:
+        if not self.below.is_file(path) or self.below.resolve(path) != path:
             return None
         try:
             return self.below.read_bytes(path, _LIMIT_BYTES).decode("utf-8", "surrogateescape")
         except ImageError as error:
             raise FailedError(error.what, where=path) from error
 
-    def count(self, path: str) -> int:
-        """Return how many names are in a folder of the image."""
-        is_there = self.below is not None and self.below.is_dir(path) and self.below.resolve(path) == path
-        return len(self.below.list_dir(path)) if self.below is not None and is_there else 0
-
     def write(self, path: str, text: str, permissions: int) -> None:
         """Write a file, with the permissions of the one that it hides."""
-        if self.below is not None and self.read(path) is not None:
-            permissions = self.below.stat(path).permissions
+        is_below = self.below.is_file(path) and self.below.resolve(path) == path
         target = self._place(path)
         target.write_bytes(text.encode("utf-8", "surrogateescape"))
-        target.chmod(permissions)
+        target.chmod(self.below.stat(path).permissions if is_below else permissions)
 
     def add(self, path: str, text: str, permissions: int) -> None:
         """Write a file where the image has nothing of the name."""
@@ -166,12 +162,10 @@ class _Files:
 
     def _lacking(self, path: str) -> str | None:
         """Return where a path that the image lacks would be; None where it has it. No link leads to an engine's own."""
-        assert self.below is not None  # noqa: S101 - only what lies over an image adds to it
-        if path.startswith(OWN):
+        if self.below.exists(path):
             above = path.rpartition("/")[0] or "/"
-            is_there = self.below.exists(path) and self.below.resolve(above) == above
-            return None if is_there else path
-        return None if self.below.exists(path) else lacking(self.below, path)
+            return path if path.startswith(OWN) and self.below.resolve(above) != above else None
+        return path if path.startswith(OWN) else lacking(self.below, path)
 
     def _place(self, path: str) -> Path:
         """Return the path of a file in the folder; the folders above it are made, as the image has them."""
@@ -181,8 +175,7 @@ class _Files:
             if not here.exists():
                 here.mkdir(parents=True)
                 there = f"/{here.relative_to(self.root)}"
-                is_below = self.below is not None and self.below.is_dir(there)
-                here.chmod(self.below.stat(there).permissions if self.below is not None and is_below else 0o755)
+                here.chmod(self.below.stat(there).permissions if self.below.is_dir(there) else 0o755)
         return here / path.rpartition("/")[2]
 
 

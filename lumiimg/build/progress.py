@@ -58,7 +58,7 @@ def _cpu_of_children() -> float:
 
 
 class Progress:
-    """Told what happens while it happens; this one says nothing of it."""
+    """Hears what happens while it happens; this one says nothing of it."""
 
     def begin(self, names: Sequence[str]) -> None:
         """Hear of all steps that will come, in order."""

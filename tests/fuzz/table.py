@@ -18,7 +18,7 @@ _OWN_TEXT = "text that this package has written itself"
 NOT_FOREIGN = {
     "engine.namespaces.ids": "the tables of ids of this machine, which root has written",
     "engine.namespaces.syscalls": "what the kernel says of this process",
-    "build.disk_space": "the kernel's own words of mounts and memory",
+    "build.places": "the kernel's own words of mounts",
     "catalog.drivers": _OWN_TABLE,
     "catalog.ledger": _OWN_TABLE,
     "cluster.module.wrappers": _OWN_TEXT,

@@ -12,12 +12,12 @@ from typing import NoReturn
 
 import pytest
 
-from lumiimg.build import disk_space
+from lumiimg.build import places
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_miss import CacheLookup, why_rebuilt
 from lumiimg.build.cache_upkeep import verify
-from lumiimg.build.disk_space import FreeSpace, require, room_at
 from lumiimg.build.keys import BuildStep, content_with
+from lumiimg.build.places import require_room, room_at
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.definition.definition import Definition, Header, Sections
@@ -127,9 +127,6 @@ def test_entries_of_an_older_lumiimg_are_not_found_and_go_by_prune_or_by_their_k
     for entry in old:
         document = entry.data.with_name("entry.json")
         document.write_text(json.dumps(json.loads(document.read_text()) | {"format": 2, "below": ""}))
-    note = cache.root / "contents" / ("0" * 64)
-    note.parent.mkdir()
-    note.write_text(old[0].key)
     assert list(cache.entries()) == []
     assert cache.find(CacheKey({"definition": "torch\n", "content": ""})) is None
     assert main(["cache", "verify"]) == ExitCode.GOOD, "no build finds them"
@@ -137,7 +134,7 @@ def test_entries_of_an_older_lumiimg_are_not_found_and_go_by_prune_or_by_their_k
     assert "removed 1 layer" in capsys.readouterr().out
     assert cache.names() == [old[1].key]
     assert main(["cache", "prune"]) == ExitCode.GOOD
-    assert (cache.names(), note.parent.exists()) == ([], False)
+    assert cache.names() == []
 
 
 def test_an_entry_whose_documents_are_gone_is_no_crash(cache: LayerCache, capsys: Capture) -> None:
@@ -210,17 +207,14 @@ def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> N
 
 
 def test_too_little_room_is_refused_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = room_at(tmp_path / "not" / "yet")
-    assert there.folder == tmp_path
-    require(there, 1, "the build")
+    there = tmp_path / "not" / "yet"
+    assert (room_at(there).folder, room_at(there).in_memory) == (tmp_path, room_at(tmp_path).in_memory)
+    require_room(there, 1)
     with pytest.raises(FailedError, match="LUMIIMG_CACHE"):
-        require(there, 1 << 62, "the build")
-    monkeypatch.setattr(disk_space, "_file_system", lambda _: "tmpfs")
-    monkeypatch.setattr(disk_space, "_memory_bytes", lambda: 5 << 30)
-    in_memory = room_at(tmp_path)
-    assert in_memory == FreeSpace(tmp_path, min(5 << 30, in_memory.free_bytes), in_memory=True)
+        require_room(there, 1 << 62)
+    monkeypatch.setattr(places, "_file_system", lambda _: "tmpfs")
     with pytest.raises(FailedError, match="a tmpfs"):
-        require(in_memory, 6 << 30, "the build")
+        require_room(there, 1 << 62)
 
 
 def test_why_is_an_option_of_build_and_builds_nothing(

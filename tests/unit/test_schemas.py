@@ -23,8 +23,8 @@ from lumiimg.build.build_host import CapabilityTrial
 from lumiimg.build.builder import BuildResult, BuiltImage, RebuildResult
 from lumiimg.build.cache import CacheEntry
 from lumiimg.build.cache_miss import CacheLookup, Difference
-from lumiimg.build.disk_space import FreeSpace
 from lumiimg.build.doctor import DoctorResult
+from lumiimg.build.places import FreeSpace
 from lumiimg.build.progress import BuildStage
 from lumiimg.build.venv import WrittenVenv
 from lumiimg.catalog.catalogue import open_catalogue

@@ -11,8 +11,8 @@ from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from lumiimg.build.build_host import CapabilityTrial
-    from lumiimg.build.disk_space import FreeSpace
     from lumiimg.build.doctor import DoctorResult
+    from lumiimg.build.places import FreeSpace
     from lumiimg.errors import MissingHereError
     from lumiimg.findings import Advice
 
