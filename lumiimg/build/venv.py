@@ -131,10 +131,12 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
     try:
         wheels = resolve_own([there], own, target, sources, until=until, beside=() if "pip" in has else ("pip",))
     except FailedError as error:
-        what, hint = (_by_adapt(text, image) for text in (error.what, error.hint or ""))
-        raise type(error)(what, where=error.where, hint=hint or None) from error
+        if error.hint:  # a layer goes into an image, not into an environment
+            error.hint = error.hint.replace("--add ", f"lumiimg adapt {word(str(image))} --add ")
+        raise
     if not any(wheel.name != "pip" for wheel in wheels):
-        there_already = [f"{name} {has[name]}" for name in dict.fromkeys(one.name for one in own.requirements)]
+        named = dict.fromkeys(one.name for one in own.requirements)
+        there_already = [f"{name} {has[name]}" for name in named if name in has]
         raise RefusedError(
             f"no environment is needed: the image has all of it already ({', '.join(there_already[:_SHOWN])})",
             where=str(image),
@@ -149,11 +151,6 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
         made_by=f"lumiimg {__version__}",
     )
     return VenvPlan(record, python.path, wheels, python.doubt)
-
-
-def _by_adapt(text: str, image: Path) -> str:
-    """Return what a refusal proposes as a command: a layer goes into an image, not into an environment."""
-    return text.replace("--add ", f"lumiimg adapt {word(str(image))} --add ")
 
 
 def make_venv(
