@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -20,8 +22,8 @@ BUILD_FOLDER = "/opt/lumiimg/build"
 DEBOOTSTRAP = "debootstrap"
 LAYER_LABEL = "lumiimg.layer."
 """Before the number of the layer; the value is its name."""
-NOTE = "# Written by lumiimg {}. Run it in its own folder: what it copies lies beside it."
-"""The first line of each definition, with the version of lumiimg."""
+NOTE = f"# Written by lumiimg {__version__}. Run it in its own folder: what it copies lies beside it."
+"""The first line of each definition."""
 POST = "%post -c /bin/bash"
 VERSION_LABEL = "lumiimg.version"
 
@@ -76,12 +78,10 @@ class Sections:
     test: str = ""
     """Script, or nothing."""
     labels: tuple[tuple[str, str], ...] = ()
-    version: str = ""
-    """Version of the lumiimg that wrote it."""
 
     @property
     def text(self) -> str:
-        return f"{NOTE.format(self.version)}\n{self.body}"
+        return f"{NOTE}\n{self.body}"
 
     @property
     def body(self) -> str:
@@ -113,7 +113,6 @@ class Definition:
     """The file or folder of this machine that it starts from."""
     needs: tuple[str, ...] = ()
     """Names of the definitions below whose components its layer requires, and of those that these require."""
-
     gpus: tuple[str, ...] = ()
     """That its layer is to be compiled for, as compilers name them; none where it compiles for no GPU."""
     gpu_of_wheels: str | None = None
@@ -123,11 +122,6 @@ class Definition:
     def text(self) -> str:
         """The file itself."""
         return self.sections.text
-
-    @property
-    def kept(self) -> str:
-        """The folder in the image for files that the script of one layer would otherwise compile again."""
-        return f"{BUILD_FOLDER}/{self.layers[0]}/kept"
 
 
 def export(variable: tuple[str, str]) -> str:

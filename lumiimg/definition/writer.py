@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,7 @@ class BuildPlan:
     """What would be built."""
 
     plan: Lock
-    """What would be built."""
+    """Of it."""
     definitions: tuple[Definition, ...]
     """The chain, in order."""
 
@@ -57,25 +57,36 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
 
     Raises DefinitionError for a script or a value that a definition file cannot carry.
     """
-    chain: list[Definition] = []
-    for index, layer in enumerate(lock.stack):
-        parent = chain[-1].name if chain else None
-        header = _bootstrap_header(lock) if parent is None else Header("localimage", f"{parent}.sif")
-        chain.append(
-            Definition(
-                name=f"{index + 1:02}-{layer.name}",
-                layers=(layer.name,),
-                parent=parent,
-                sections=_sections(lock, header, [layer], below=lock.stack[:index]),
-                files=tuple(_staged(layer)),
-                plain_http=parent is None and _is_plain(lock),
-                origin=_local_origin(lock) if parent is None else None,
-                needs=tuple(f"{one + 1:02}-{lock.stack[one].layer.name}" for one in sorted(_needs(lock.stack, index))),
-                gpus=gpus_of(layer.arguments),
-                gpu_of_wheels=lock.gpu if any(not wheel.file.endswith(_PURE) for wheel in layer.wheels) else None,
-            )
-        )
-    return tuple(chain)
+    names = [f"{number:02}-{layer.name}" for number, layer in enumerate(lock.stack, 1)]
+    return tuple(
+        replace(_definition(lock, name, at, at + 1), needs=tuple(names[one] for one in sorted(_needs(lock.stack, at))))
+        for at, name in enumerate(names)
+    )
+
+
+def write_flat(lock: Lock) -> Definition:
+    """Return the whole stack as one definition. Raises as `write_chain` does."""
+    return _definition(lock, FLAT, 0, len(lock.stack))
+
+
+def _definition(lock: Lock, name: str, first: int, end: int) -> Definition:
+    """Return what makes some layers of a stack, on the image of those below, if there are any."""
+    layers = lock.stack[first:end]
+    parent = f"{first:02}-{lock.stack[first - 1].name}" if first else None
+    bootstrap, origin = lock.bootstrap, Path(lock.bootstrap.origin)
+    wheels = [wheel for layer in layers for wheel in layer.wheels]
+    is_local = lock.base.layer.is_foreign and bootstrap.image is None and origin.is_absolute()
+    return Definition(
+        name=name,
+        layers=tuple(layer.name for layer in layers),
+        parent=parent,
+        sections=_sections(lock, first, end),
+        files=tuple(file for layer in layers for file in _staged(layer)),
+        plain_http=not first and bootstrap.image is not None and bootstrap.image.insecure,
+        origin=origin if is_local and not first else None,
+        gpus=tuple(gpu for layer in layers for gpu in gpus_of(layer.arguments)),
+        gpu_of_wheels=None if all(wheel.file.endswith(_PURE) for wheel in wheels) else lock.gpu,
+    )
 
 
 def _needs(stack: Sequence[LockedLayer], at: int) -> set[int]:
@@ -93,24 +104,8 @@ def _needs(stack: Sequence[LockedLayer], at: int) -> set[int]:
     return found
 
 
-def write_flat(lock: Lock) -> Definition:
-    """Return the whole stack as one definition.
-
-    Raises DefinitionError for a script or a value that a definition file cannot carry.
-    """
-    return Definition(
-        name=FLAT,
-        layers=tuple(layer.name for layer in lock.stack),
-        parent=None,
-        sections=_sections(lock, _bootstrap_header(lock), lock.stack, below=()),
-        files=tuple(file for layer in lock.stack for file in _staged(layer)),
-        plain_http=_is_plain(lock),
-        origin=_local_origin(lock),
-    )
-
-
-def _sections(lock: Lock, header: Header, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> Sections:
-    stack = [*below, *layers]
+def _sections(lock: Lock, first: int, end: int) -> Sections:
+    stack, layers = lock.stack[:end], lock.stack[first:end]
     bodies = "".join(_run(layer, layer.layer.post, lock, script="post.sh", work=True) for layer in layers)
     # A child's %test replaces its parent's, so each definition carries all tests up to its layer.
     tests = "".join(
@@ -118,34 +113,21 @@ def _sections(lock: Lock, header: Header, layers: Sequence[LockedLayer], below: 
     )
     exports = "".join(_exports(layer) for layer in stack)
     # One label a layer: an engine does not let a child replace a label of its parent.
-    names = tuple((f"{LAYER_LABEL}{number:02}", layer.name) for number, layer in enumerate(stack, start=1))
+    names = [(f"{LAYER_LABEL}{number:02}", layer.name) for number, layer in enumerate(stack, start=1)][first:]
     sections = Sections(
-        header,
-        files=tuple(copy for layer in layers for copy in _copies(layer)),
+        Header("localimage", f"{first:02}-{lock.stack[first - 1].name}.sif") if first else _bootstrap_header(lock),
+        files=tuple((file.path, checked_target(file.target, one.name)) for one in layers for file in _staged(one)),
         environment=tuple(variable for layer in layers for variable in _environment(layer)),
         post="set -euo pipefail\numask 022\n"
         f'MAKEFLAGS="-j$(getconf _NPROCESSORS_ONLN)"\nexport MAKEFLAGS\n{bodies}{CLEAN}',
         test=f"#!/bin/bash\nset -euo pipefail\n{exports}{tests}" if tests else "",
-        labels=((VERSION_LABEL, __version__), *names) if not below else names[len(below) :],
-        version=__version__,
+        labels=tuple(names if first else [(VERSION_LABEL, __version__), *names]),
     )
     for line in sections.text.splitlines():
         if len(line.encode()) > LINE_LIMIT_BYTES:
-            raise DefinitionError(
-                f"the line {line[:40]!r}… has more than {LINE_LIMIT_BYTES} bytes, which the engine cannot read",
-                where=layers[-1].layer.name,
-                hint="give long text to a layer as a file of it",
-            )
+            what = f"the line {line[:40]!r}… has more than {LINE_LIMIT_BYTES} bytes, which the engine cannot read"
+            raise DefinitionError(what, where=layers[-1].layer.name, hint="give long text to a layer as a file of it")
     return sections
-
-
-def _local_origin(lock: Lock) -> Path | None:
-    path = Path(lock.bootstrap.origin)
-    return path if lock.base.layer.is_foreign and lock.bootstrap.image is None and path.is_absolute() else None
-
-
-def _is_plain(lock: Lock) -> bool:
-    return lock.bootstrap.image is not None and lock.bootstrap.image.insecure
 
 
 def _bootstrap_header(lock: Lock) -> Header:
@@ -158,11 +140,6 @@ def _bootstrap_header(lock: Lock) -> Header:
         if "{{" in word or not word.isprintable():
             raise DefinitionError(f"{word!r} is not allowed in the header of a definition", where=lock.base.layer.name)
     return header
-
-
-def _copies(layer: LockedLayer) -> Iterable[tuple[str, str]]:
-    for file in _staged(layer):
-        yield file.path, checked_target(file.target, layer.name)
 
 
 def _staged(layer: LockedLayer) -> Iterable[StagedFile]:
