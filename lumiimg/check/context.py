@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import user_cache
 from lumiimg.host.container_view import ContainerView, loader_on, read_by, see_inside, variable_of
-from lumiimg.host.engine_mounts import as_run
+from lumiimg.host.engine_rules import as_run
 from lumiimg.host.job_process import JobProcesses, jobs_of
 from lumiimg.host.rccl_process import Variables, read_variables
 from lumiimg.image import Image, ImageError, open_image, refuse_empty

@@ -100,7 +100,7 @@ def see_inside(
     """Return an image as a process in it has it.
 
     `loader` has what does not come from the image, `root` is its root with what is bound over it. Of what engines mount
-    unasked (home, /tmp) the image knows (`engine_mounts`).
+    unasked (home, /tmp) the image knows (`engine_rules`).
     """
     preload = variable_of("LD_PRELOAD", image, environment)
     settings = replace(

@@ -21,7 +21,7 @@ from lumiimg.host import snapshot_file
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand, attempt
 from lumiimg.host.container_view import loader_on, see_inside, why_not_modelled
-from lumiimg.host.engine_mounts import as_run
+from lumiimg.host.engine_rules import as_run
 from lumiimg.host.manifest import BindManifest
 from lumiimg.host.rccl_process import demands_of
 

@@ -27,7 +27,7 @@ from lumiimg.host.container_view import (
     told_to_engine,
     why_not_modelled,
 )
-from lumiimg.host.engine_mounts import as_run, hidden_files, may_be_hidden
+from lumiimg.host.engine_rules import as_run, hidden_files, may_be_hidden
 from lumiimg.host.node_facts import cpu
 from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.image import ImageError, RootFileSystem, open_image

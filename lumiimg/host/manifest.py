@@ -93,6 +93,11 @@ class Loaded:
         """Whose file it is."""
         return Side.HOST if self.host_path else Side.IMAGE
 
+    @property
+    def title(self) -> str:
+        """The library, and whose it is."""
+        return f"{self.soname} ({self.side})"
+
 
 @dataclass(frozen=True, slots=True)
 class BindManifest:

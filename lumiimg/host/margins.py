@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.elf.facts import ElfFacts
-    from lumiimg.fabric.path import Side
     from lumiimg.host.manifest import Loaded
 
 
@@ -21,20 +20,16 @@ if TYPE_CHECKING:
 class Margin:
     """Of one family of versions between two libraries: the newest that is needed, and the newest that is there."""
 
-    library: str
-    """Name of the one that needs."""
-    library_of: Side
-    """Whose that is."""
-    provider: str
-    """Name of the one that it is needed of."""
-    provider_of: Side
-    """Whose that is."""
+    library: Loaded
+    """The one that needs."""
+    provider: Loaded
+    """The one that it is needed of."""
     family: str
     """`GLIBC`, `FABRIC`."""
     need: str
     """The newest version that is needed, without the family: `2.38`."""
     have: str
-    """The newest one that is there; empty where that library was not seen."""
+    """The newest one that is there."""
 
     @property
     def needed(self) -> str:
@@ -47,19 +42,9 @@ class Margin:
         return f"{self.family}_{self.have}"
 
     @property
-    def library_side(self) -> str:
-        """The one that needs, and whose it is."""
-        return f"{self.library} ({self.library_of})"
-
-    @property
-    def provider_side(self) -> str:
-        """The one that it is needed of, and whose that is."""
-        return f"{self.provider} ({self.provider_of})"
-
-    @property
     def crosses(self) -> bool:
         """Whether one side is the host's and the other the image's."""
-        return self.library_of is not self.provider_of
+        return self.library.side is not self.provider.side
 
     @property
     def minors(self) -> tuple[int, int] | None:
@@ -68,50 +53,38 @@ class Margin:
         return (need[1], have[1]) if need[0] == have[0] else None
 
     @property
+    def spare(self) -> float:
+        """How many minor versions are left, infinite where the major versions differ."""
+        return float("inf") if self.minors is None else self.minors[1] - self.minors[0]
+
+    @property
     def sentence(self) -> str:
         """What the one needs, and what the other has."""
-        return f"needs {self.needed} of {self.provider_side}, which has up to {self.offered}"
+        return f"needs {self.needed} of {self.provider.title}, which has up to {self.offered}"
 
     @property
     def left(self) -> tuple[Severity, str]:
         """How many versions are left between what is needed and what is there, and how that is marked."""
         if self.minors is None:
             return Severity.INFO, ""
-        need, have = self.minors
-        if need < have:
-            return Severity.OK, f"{count(have - need, 'version')} left"
-        return (Severity.UNKNOWN, "no margin") if need == have else (Severity.PROBLEM, f"{need - have} too few")
-
-    @property
-    def spare(self) -> float:
-        """How many minor versions are left, infinite where the major versions differ: for sorting."""
-        return float("inf") if self.minors is None else self.minors[1] - self.minors[0]
+        if self.spare > 0:
+            return Severity.OK, f"{count(int(self.spare), 'version')} left"
+        return (Severity.PROBLEM, f"{int(-self.spare)} too few") if self.spare else (Severity.UNKNOWN, "no margin")
 
 
 def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
     """Yield, for each pair of libraries and each family of versions between them, what is needed and what is there."""
     providers: dict[str, Loaded] = {}
     for item in loaded:
-        for name in (item.object.name, item.object.facts.soname):
-            if name:
-                providers.setdefault(name, item)
+        providers.setdefault(item.name, item)
+        providers.setdefault(item.soname, item)
     for item in loaded:
         for (file, family), number in newest_needs(item.object.facts).items():
-            provider = providers.get(file)
-            if provider is None:
-                continue
-            defined = [name.rpartition("_") for name in provider.object.facts.version_definitions]
-            newest = max((n for f, _, n in defined if f == family), key=numbers_of, default="")
-            if newest:
-                yield Margin(
-                    library=item.soname,
-                    library_of=item.side,
-                    provider=file,
-                    provider_of=provider.side,
-                    family=family,
-                    need=number,
-                    have=newest,
-                )
+            if (provider := providers.get(file)) is not None:
+                defined = (name.rpartition("_") for name in provider.object.facts.version_definitions)
+                newest = max((n for of, _, n in defined if of == family), key=numbers_of, default=None)
+                if newest:
+                    yield Margin(item, provider, family, number, newest)
 
 
 def newest_needs(facts: ElfFacts) -> dict[tuple[str, str], str]:

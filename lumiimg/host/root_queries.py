@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _MAX_TEXT_BYTES = 1 << 20
 _LARGEST_SCRIPT_BYTES = 64 << 10
 _MAX_MATCHES = 512
-_NUMBER = re.compile(r"(\d+)")
 
 
 def read_text(root: RootFileSystem, path: str) -> str | None:
@@ -70,7 +69,6 @@ def matches(root: RootFileSystem, pattern: str) -> list[str]:
     return [path for path in found if root.exists(path)]
 
 
-def by_version(name: str) -> tuple[tuple[int, int, str], ...]:
+def by_version(name: str) -> tuple[int, ...]:
     """Return a sort key in which 1.9 comes before 1.22."""
-    parts = (part for part in _NUMBER.split(name) if part)
-    return tuple((1, int(part[:18]), "") if part.isdecimal() else (0, 0, part) for part in parts)
+    return tuple(int(number[:18]) for number in re.findall("[0-9]+", name))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.host.engine_mounts import as_run
+from lumiimg.host.engine_rules import as_run
 from lumiimg.host.node_facts import engine_settings
 from lumiimg.host.snapshot import ContainerEngine
 from lumiimg.host.snapshot_file import read_snapshot

@@ -57,7 +57,9 @@ def test_a_version_that_a_library_would_only_like_to_have_makes_no_margin_smalle
     weak = VersionNeed("libc.so.6", "GLIBC_2.39", weak=True)
     facts = replace(plugin.object.facts, version_needs=(*plugin.object.facts.version_needs, weak))
     softer = replace(plugin, object=replace(plugin.object, facts=facts))
-    assert [*margins_of([softer, libc])] == [*margins_of([plugin, libc])]
+    assert [margin.sentence for margin in margins_of([softer, libc])] == [
+        margin.sentence for margin in margins_of([plugin, libc])
+    ]
 
 
 @pytest.mark.parametrize("host_has_fabric", [True, False])

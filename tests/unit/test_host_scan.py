@@ -102,7 +102,7 @@ def test_a_provider_is_found_by_fi_provider_path(changed: Path) -> None:
 
 
 def test_names_are_sorted_by_version_whatever_they_are() -> None:
-    assert sorted(["1.22", "x", "1²", "1.9", "9" * 5000], key=by_version) == ["x", "1.9", "1.22", "1²", "9" * 5000]
+    assert sorted(["1.22", "x", "1²", "1.9", "9" * 5000], key=by_version) == ["x", "1²", "1.9", "1.22", "9" * 5000]
 
 
 def test_without_a_module_the_newest_comes_first_unless_another_one_is_the_default(node: Path, changed: Path) -> None:

@@ -30,7 +30,7 @@ from lumiimg.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.host.bind import SolvedManifest
 from lumiimg.host.bind_trial import Demand, attempt
 from lumiimg.host.container_view import why_not_modelled
-from lumiimg.host.engine_mounts import hidden_files
+from lumiimg.host.engine_rules import hidden_files
 from lumiimg.host.image_manifest import CarriedManifest, carried_by
 from lumiimg.host.margins import (
     Margin,

@@ -30,8 +30,7 @@ from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.host.bind import SolvedManifest, solve
 from lumiimg.host.bind_trial import BindTrial, Demand
 from lumiimg.host.container_view import variable_of
-from lumiimg.host.engine_constraints import complete
-from lumiimg.host.engine_mounts import may_be_hidden
+from lumiimg.host.engine_rules import complete, may_be_hidden
 from lumiimg.host.job_process import Begun, JobProcess, begin
 from lumiimg.host.rccl_process import demand_without_rccl, rccl_candidates
 from lumiimg.toml import own_table

@@ -77,10 +77,8 @@ def _margins(fit: HostFit) -> Iterator[Block]:
     """Yield the pairs of versions across the boundary, those with the least left first."""
     crossing = sorted((margin for margin in fit.margins if margin.crosses), key=lambda margin: margin.spare)
     yield from map(_meter, crossing)
-    gate = next(
-        (margin for margin in crossing if margin.provider.startswith("libc.so.") and margin.library_of is Side.HOST),
-        None,
-    )
+    of_libc = (margin for margin in crossing if margin.provider.soname.startswith("libc.so."))
+    gate = next((margin for margin in of_libc if margin.library.side is Side.HOST), None)
     if gate is not None and fit.answer is not Answer.NO:
         limit = f"libraries that need more than {gate.offered}"
         yield Paragraph(f"After a system update to {limit}, this image cannot load them.")
@@ -93,10 +91,10 @@ def _within(fit: HostFit) -> list[Margin]:
 
 def _meter(margin: Margin) -> Meter:
     if margin.minors is None:
-        return Meter(margin.library_side, margin.sentence, None)
+        return Meter(margin.library.title, margin.sentence, None)
     severity, left = margin.left
     need, have = margin.minors
-    return Meter(margin.library_side, f"{margin.sentence}; {left}", need / have if need < have else 1.0, severity)
+    return Meter(margin.library.title, f"{margin.sentence}; {left}", need / have if need < have else 1.0, severity)
 
 
 def _files(fit: HostFit) -> Iterator[Block]:

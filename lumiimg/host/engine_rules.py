@@ -1,4 +1,6 @@
-"""What a container engine mounts over folders of an image without being asked: files of the image there are not seen.
+"""What the container engine of a machine mounts over an image without being asked, and what it makes of a manifest.
+
+Files of the image in folders that it mounts over are not seen; targets of binds may be such that it cannot make them.
 
 Which it mounts decides its administrator (apptainer.conf, singularity.conf: apptainer
 `pkg/util/apptainerconf/config.go`), and in part who starts it (`internal/pkg/runtime/engine/apptainer/
@@ -10,10 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import platform
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.binds import parse_binds
 from lumiimg.errors import BadInputError
+from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.path import Fabric
+from lumiimg.host.manifest import Bind, Refusal
 from lumiimg.host.scan_facts import scan_facts
 from lumiimg.image.mounts import Cover
 from lumiimg.image.tree import ImageError
@@ -22,8 +28,10 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from lumiimg.catalog.sites import Site
+    from lumiimg.host.bind import SolvedManifest
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.image import Image
+    from lumiimg.image import Image, RootFileSystem
 
 _BY_SETTING = {
     "proc": ("/proc",),
@@ -35,6 +43,7 @@ _BY_SETTING = {
 _NEVER_FROM_CWD = ("/", "/etc", "/bin", "/mnt", "/usr", "/var", "/opt", "/sbin", "/lib", "/lib64")
 _FILES = ("/etc/localtime", "/etc/hosts")
 """What the engines' own configuration binds: files that no loader reads."""
+_ENVIRONMENT, _TAKES_VARIABLES = "/.singularity.d/env", "/.singularity.d/env/99-base.sh"
 _NO_MOUNT = ("APPTAINER_NO_MOUNT", "SINGULARITY_NO_MOUNT")
 _NO_HOME = ("APPTAINER_NO_HOME", "SINGULARITY_NO_HOME")
 
@@ -108,3 +117,44 @@ def _bound(paths: str) -> Iterator[Cover]:
         if bind.target not in _FILES:
             by = f"the engine binds {bind.source} of the host over it (`bind path` in its configuration)"
             yield Cover(bind.target, by, is_sure=False)
+
+
+# -- what they make of a manifest --
+
+
+def complete(manifest: SolvedManifest, snapshot: Snapshot, root: RootFileSystem, site: Site | None) -> SolvedManifest:
+    """Return a manifest with what its site and its engine need on top, or one that refuses what its engine forbids.
+
+    `root` is the image's; a manifest that refuses already is returned as it is.
+    """
+    if manifest.fabric is Fabric.NONE:
+        return manifest
+    settings = snapshot.engine_settings
+    binds, notes = list(manifest.binds), list(manifest.notes)
+    if settings.get("mount dev", "yes") != "yes":
+        nics = [device for device in snapshot.devices if device.startswith("/dev/cxi")]
+        binds += [Bind(nic, nic, f"`mount dev = {settings['mount dev']}` hides it otherwise") for nic in nics]
+    if site is not None:
+        binds += [Bind(entry.path, entry.path, f"{entry.reason} ({site.name})") for entry in site.binds]
+    refusal = _forbidden(manifest, settings, root)
+    if refusal is not None:
+        return replace(manifest, fabric=Fabric.NONE, binds=(), variables=(), trial=None, refusals=(refusal,))
+    if manifest.variables and root.is_dir(_ENVIRONMENT) and not root.exists(_TAKES_VARIABLES):
+        notes.append(f"the image has no {_TAKES_VARIABLES}: its engine does not pass variables on to it")
+    return replace(manifest, binds=tuple(binds), notes=tuple(notes))
+
+
+def _forbidden(manifest: SolvedManifest, settings: Mapping[str, str], root: RootFileSystem) -> Refusal | None:
+    """Return why the engine of the machine would not start with these binds."""
+    if not manifest.binds:
+        return None
+    chain = tuple(bind.target.rpartition("/")[2] for bind in manifest.binds[:1])
+    if settings.get("user bind control") == "no":
+        need, have = "a bind", "the engine of this machine refuses those of users"
+        words = "`user bind control = no` in the configuration of the engine"
+    elif settings.get("enable overlay") == settings.get("enable underlay") == "no" and not root.exists(PRIVATE):
+        need, have = f"the folder {PRIVATE}", "it is not in the image, and the engine of this machine makes none"
+        words = "`enable overlay = no` and `enable underlay = no` in the configuration of the engine"
+    else:
+        return None
+    return Refusal("the binds that would load", PRIVATE, need, have, chain, words, of_host=True)
