@@ -26,7 +26,7 @@ from lumiimg.host.bind_trial import OWN_FILES, PROVIDER_NAME, BindPlan, BindTria
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal, Variable
 from lumiimg.host.refusals import BindRefusedError, name_of
-from lumiimg.host.snapshot_tree import HostFiles, host_native
+from lumiimg.host.snapshot_tree import HostFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -161,9 +161,6 @@ class _Solver:
 
     def _complete(self, plan: BindPlan, offer: HostOffer) -> BindTrial:
         """Bind what a plan still lacks until its process loads. Raises BindRefusedError."""
-        native = host_native(self._snapshot)
-        if (refusal := refusals.other_machine(self._root, self._demand.job.program, native, plan)) is not None:
-            raise BindRefusedError(refusal)
         for _ in range(_MAX_ROUNDS + 1):
             try:
                 trial = self._try(plan)

@@ -17,33 +17,22 @@ if TYPE_CHECKING:
 
 
 def origins(
-    path: FabricPath,
-    image: Image | None,
-    environment: Mapping[str, str],
-    loaded: Iterable[Loaded] = (),
-    *,
-    running: bool,
+    path: FabricPath, image: Image, environment: Mapping[str, str], loaded: Iterable[Loaded] = (), *, running: bool
 ) -> dict[str, Origin]:
     """Return, for each file of a path, whose it is.
 
     `loaded`: the process as it is modelled with what is bound. `running`: the path was seen in a process; then a file
-    that the image does not have, or over which the user binds something, is the host's. `image`: None for a path whose
-    files are all modelled, or the image's.
+    that the image does not have, or over which the user binds something, is the host's.
     """
-    modelled = {item.object.path: item for item in loaded}
-    binds = [bind for _, each in binds_of(environment) for bind in each] if running else []
-    targets = [f"{bind.target.rstrip('/')}/" for bind in binds]
+    modelled = {item.path: item for item in loaded}
+    bound = tuple(f"{bind.target.rstrip('/')}/" for _, each in binds_of(environment) for bind in each)
     found: dict[str, Origin] = {}
     for file in filter(None, (path.rccl, path.plugin, path.libfabric, path.libcxi)):
-        item = modelled.get(file)
-        if item is not None:
-            found[file] = Origin(
-                item.side, item.host_path, newest_interface(file, item.object.facts.version_definitions)
-            )
-        elif file.startswith(f"{PRIVATE}/") or any(f"{file}/".startswith(target) for target in targets):
+        if (item := modelled.get(file)) is not None:
+            newest = newest_interface(file, item.object.facts.version_definitions)
+            found[file] = Origin(item.side, item.host_path, newest)
+        elif file.startswith(f"{PRIVATE}/") or (running and f"{file}/".startswith(bound)):
             found[file] = Origin(Side.HOST)
-        elif image is None:
-            found[file] = Origin(Side.IMAGE)
         elif image.root.is_file(file):
             facts = facts_at(image.root, file)
             found[file] = Origin(Side.IMAGE, offers=newest_interface(file, facts.version_definitions if facts else ()))

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.files import Files
 from lumiimg.elf.versions import numbers_of
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE
 from lumiimg.host.manifest import Loaded, Refusal
-from lumiimg.host.snapshot_tree import MACHINES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.elf.objects import LoadedObject, MissingLibrary, MissingVersion
-    from lumiimg.elf.reader import Native
     from lumiimg.host.bind_trial import BindPlan, BindTrial
-    from lumiimg.image import RootFileSystem
 
 
 class BindRefusedError(Exception):
@@ -40,6 +36,8 @@ def why_not(trial: BindTrial) -> Refusal | None:
 def missing(trial: BindTrial, lacking: MissingLibrary) -> Refusal:
     """Return the refusal of a library that is on neither side."""
     have = "neither the image nor the host's closure has it" if trial.plan.of_host else "the image has none"
+    if lacking.name in trial.plan.binds:
+        have = "the host's is for another kind of machine"
     words = next((error for error in trial.outcome.errors if lacking.name in error), lacking.name)
     return _refusal(trial, lacking.name, lacking.name, have, lacking.chain[:-1] or lacking.chain, words)
 
@@ -99,16 +97,6 @@ def no_target(plan: BindPlan, error: OSError) -> Refusal:
     """Return the refusal of an image in which the private folder cannot be made."""
     have, words = f"in this image that cannot be: {error.strerror}", f"{PRIVATE}: {error.strerror}"
     return Refusal(plan.attempt, PRIVATE, f"the folder {PRIVATE}", have, (PRIVATE,), words, plan.of_host)
-
-
-def other_machine(root: RootFileSystem, start: str, native: Native, plan: BindPlan) -> Refusal | None:
-    """Return the refusal of a plan that would bind libraries of another kind of machine; None of any other plan."""
-    own = Files(root).native_of(start)
-    if not plan.binds or own is None or own.machine == native.machine:
-        return None
-    have, need = (MACHINES.get(kind.machine, f"machine {kind.machine}") for kind in (native, own))
-    words = f"{start} is for {need}, the libraries of the host are for {have}"
-    return Refusal(plan.attempt, start, f"libraries for {need}", f"the host's are for {have}", (start,), words, True)
 
 
 def name_of(path: str, loaded: LoadedObject | None) -> str:

@@ -162,7 +162,6 @@ def _entries(
                 path=candidate.path,
                 how=", ".join(candidate.ways),
                 closure=outcome.closure,
-                missing_versions=tuple(str(missing) for missing in outcome.missing_versions),
                 errors=outcome.errors,
             )
         )

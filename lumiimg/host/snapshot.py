@@ -61,10 +61,8 @@ class FoundLibrary:
     """What led to it: `LD_LIBRARY_PATH`, `ldconfig`, `known prefix …`, `asked for`."""
     closure: dict[PathText, PathText | None] = field(default_factory=dict)
     """Each name that it and its libraries need to the path that the host's loader serves; None where it has none."""
-    missing_versions: tuple[str, ...] = ()
-    """Versions that its needs ask for and nothing on the host defines."""
     errors: tuple[str, ...] = ()
-    """Why the host itself cannot load it, in the loader's words; the missing versions among them."""
+    """Why the host itself cannot load it, in the loader's words."""
 
     @property
     def version(self) -> str | None:

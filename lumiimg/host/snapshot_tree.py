@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.files import RecordedElf
-from lumiimg.elf.reader import Native
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.image import RootFileSystem
@@ -125,9 +124,3 @@ class HostFiles:
             if user.closure.get(LIBCXI) and not errors and not libfabric.errors:
                 return libfabric
         return None
-
-
-def host_native(snapshot: Snapshot) -> Native:
-    """Return what kind of files the host's loader takes: 64 bits, little-endian."""
-    machines = {name: number for number, name in MACHINES.items()}
-    return Native(machines.get(snapshot.architecture, 62), 64)

@@ -209,6 +209,16 @@ def test_parts_of_the_c_library_are_never_bound(asked: Asked) -> None:
     asked.bind(1, refused="libanl.so.1")
 
 
+def test_libraries_of_another_kind_of_machine_are_never_bound(asked: Asked) -> None:
+    asked.image()
+    data = json.loads(asked.node.read_text())
+    for recorded in data["libraries"]:
+        recorded["facts"]["machine"] = 183  # ARM's 64 bits
+    asked.says(architecture="aarch64", libraries=data["libraries"])
+    refusal = asked.bind(1, refused="libfabric.so.1")["refusals"][-1]
+    assert refusal["have"] == "the host's is for another kind of machine"
+
+
 def test_an_image_that_has_a_file_where_the_folder_goes_is_refused(asked: Asked) -> None:
     (asked.image() / "opt/lumiimg").write_text("")
     asked.bind(1, refused=f"the folder {PRIVATE}")

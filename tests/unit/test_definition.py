@@ -55,7 +55,7 @@ def test_an_ordinary_script_stays_as_it_is() -> None:
         assert checked_body(body, "x") == body + "\n"
 
 
-def test_targets_that_the_engine_rules_over_or_reads_differently_are_refused() -> None:
+def test_targets_that_the_engine_mounts_over_or_reads_differently_are_refused() -> None:
     for target in ("/tmp", "/tmp/x", "/var/tmp/x", "/proc/x", "/dev/x"):
         with pytest.raises(DefinitionError, match="would be lost"):
             checked_target(target, "x")

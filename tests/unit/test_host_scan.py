@@ -170,9 +170,7 @@ def test_a_version_that_the_host_itself_lacks_is_told(changed: Path) -> None:
     put_files(changed, {"/versions": "GLIBC_2.2.5 { f225; f238; };\n"})
     library(changed / "usr/lib64/libc.so.6", f"-Wl,--version-script,{changed}/versions", source=_LIBC)
     entry = of_role(scan(changed), "libfabric")[0]
-    assert entry.missing_versions == (
-        f"/usr/lib64/libc.so.6: version `GLIBC_2.38' not found (required by {LIBFABRIC})",
-    )
+    assert entry.errors == (f"/usr/lib64/libc.so.6: version `GLIBC_2.38' not found (required by {LIBFABRIC})",)
 
 
 def test_an_empty_machine_gives_a_snapshot_that_says_what_is_missing(tmp_path: Path) -> None:
