@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
@@ -70,9 +71,13 @@ class LibrarySearch:
                     candidate.ways.append(how)
                 if path != candidate.path:
                     candidate.aliases.append(path)
-                asked |= {path} if how == ASKED else set()
-        others = [Candidate(OTHER_ROLE, path, [ASKED]) for path in self.include if self._is_other(path, asked)]
-        return [*found.values(), *others]
+                asked |= {path, *map(str, PurePosixPath(path).parents)} if how == ASKED else set()
+        others = [path for path in self.include if path not in asked]
+        for path in others:
+            if not self._is_library(path):
+                what = "is not a library that this machine's loader can load, nor a folder with one of the fabric"
+                raise BadInputError(what, where=path, hint="name the library itself, or a folder with lib or lib64")
+        return [*found.values(), *(Candidate(OTHER_ROLE, path, [ASKED]) for path in others)]
 
     def _of_role(self, role: Role, wanted_by: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
         """Yield path and way of every file of a role."""
@@ -124,21 +129,3 @@ class LibrarySearch:
             chosen = {self.root.resolve(folder) for folder in folders if "/default/" in folder}
             folders.sort(key=lambda folder: (self.root.resolve(folder) not in chosen, "/default/" in folder))
             yield from ((f"known prefix {prefix}", folder, role.files) for folder in folders)
-
-    def _is_other(self, path: str, asked: set[str]) -> bool:
-        """Whether a path of the user's is a library of no role. Raises BadInputError for what offers nothing."""
-        if path in asked:
-            return False
-        if self.root.is_dir(path):
-            if any(each.startswith(f"{path.rstrip('/')}/") for each in asked):
-                return False
-            raise BadInputError(
-                "no library of the fabric is in this folder, nor in lib or lib64 below it",
-                where=path,
-                hint="name the library itself",
-            )
-        if not self.root.exists(path):
-            raise BadInputError("does not exist, or cannot be reached", where=path)
-        if not self._is_library(path):
-            raise BadInputError("is not a shared library that this machine's loader can load", where=path)
-        return True
