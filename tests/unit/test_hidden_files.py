@@ -101,7 +101,7 @@ def answer(root: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[s
 
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize(("way", "folder"), some_of("tmp/build", "var/tmp/x", "home/alice/own", "dev/shm"))
-def test_what_an_engine_rules_over_is_not_there(
+def test_what_an_engine_mounts_over_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str, folder: str
 ) -> None:
     root = bundled(tmp_path / "image")
@@ -115,7 +115,7 @@ def test_what_an_engine_rules_over_is_not_there(
 
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize(("way", "folder"), some_of("opt/own", "run/own", "home/bob/own", "root/own", "usr/local/tmp"))
-def test_what_no_engine_rules_over_is_there(
+def test_what_no_engine_mounts_over_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str, folder: str
 ) -> None:
     root = bundled(tmp_path / "image")
