@@ -10,18 +10,18 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from itertools import islice
+from pathlib import Path
 
 from lumiimg.decode import DecodeError, decode, encode, parse_json, read_whole
-from lumiimg.errors import BadInputError, shortened
+from lumiimg.errors import BadInputError
 from lumiimg.files import write_text
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_tree import HostFiles
+from lumiimg.image.tree import ImageError
 
 SCHEMA = 1
 MAX_FILE_BYTES = 16 << 20
-_MAX_WEIGHT = 1 << 28
-"""Of all paths with all directories above them, in characters: what a tree of them may take."""
 _HINT = "take a new one on a compute node: `lumiimg host scan -o host.json`"
 
 
@@ -51,43 +51,25 @@ def read_snapshot(path: Path) -> Snapshot:
         what = f"was written by a newer lumiimg (schema {schema}, this one reads {SCHEMA})"
         raise DecodeError(what, where=where, hint="update lumiimg, or take the snapshot again with this one")
     snapshot = decode(data, Snapshot, where=where, hint=_HINT)
-    if fault := next(_faults(snapshot), None):
-        raise DecodeError(f"key {shortened(fault[0])!r} {fault[1]}", where=where, hint=_HINT)
+    if faults := [*islice(_faults(snapshot), 1)]:
+        raise DecodeError(faults, where=where, hint=_HINT)
     return snapshot
 
 
-def _faults(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """Yield key and fault of what the types allow and no scan writes; what comes later relies on all before it."""
+def _faults(snapshot: Snapshot) -> Iterator[str]:
+    """Yield what the types allow and no scan writes; what comes later relies on all before it."""
     try:
         dt.date.fromisoformat(snapshot.taken[:10])
     except ValueError:
-        yield "taken", "should be a time like 2026-01-24T10:00:00Z"
+        yield "key 'taken' should be a time like 2026-01-24T10:00:00Z"
     for index, library in enumerate(snapshot.libraries):
         if library.facts.elf_class not in (32, 64):
-            yield f"libraries[{index}].facts.elf_class", "should be 32 or 64"
-    kinds: dict[str, str] = {}
-    weight = 0
-    for key, path, kind in _recorded(snapshot):
-        weight += len(path) * path.count("/")
-        if weight > _MAX_WEIGHT:
-            yield key, "is one path more than any host has"
-        if path in kinds:
-            yield key, "is recorded twice"
-        kinds[path] = kind
-    for key, path, _ in _recorded(snapshot):
-        if any(kinds.get(above, "directory") != "directory" for above in map(str, PurePosixPath(path).parents)):
-            yield key, "lies below something that is not a directory"
-    files = HostFiles(snapshot)
+            yield f"key 'libraries[{index}].facts.elf_class' should be 32 or 64"
+    try:
+        files = HostFiles(snapshot)
+    except ImageError as error:
+        yield str(error)
+        return
     for index, entry in enumerate(snapshot.entries):
         if files.library(entry.path) is None:
-            yield f"entries[{index}].path", "leads to no recorded library"
-
-
-def _recorded(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
-    """Yield key, path and kind of all that has a place in the file system."""
-    for index, library in enumerate(snapshot.libraries):
-        yield f"libraries[{index}].path", library.path, "library"
-    for path in snapshot.links:
-        yield f"links.{path}", path, "link"
-    for index, path in enumerate(snapshot.directories):
-        yield f"directories[{index}]", path, "directory"
+            yield f"key 'entries[{index}].path' leads to no recorded library"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.files import RecordedElf
+from lumiimg.errors import shortened
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.image import RootFileSystem
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 MACHINES = {62: "x86_64", 183: "aarch64"}
 """e_machine to what `uname -m` says."""
+_MAX_WEIGHT = 1 << 28
+"""Of all paths with all directories above them, in characters: what a tree of them may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +35,15 @@ class SnapshotNode:
 
 
 class SnapshotTree:
-    """The recorded files of one snapshot."""
+    """The recorded files of one snapshot. Raises ImageError where their paths are not those of one tree."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._libraries = {library.path: library for library in snapshot.libraries}
         self._links = snapshot.links
         self._names: dict[str, dict[str, FileKind]] = {"": {}}
-        for path in self._libraries:
-            self._place(path, FileKind.FILE)
+        self._weight = 0
+        for library in snapshot.libraries:
+            self._place(library.path, FileKind.FILE)
         for path in self._links:
             self._place(path, FileKind.SYMLINK)
         for path in snapshot.directories:
@@ -49,9 +53,16 @@ class SnapshotTree:
     def _place(self, path: str, kind: FileKind) -> None:
         while path:
             above, _, name = path.rpartition("/")
+            names = self._names.setdefault(above, {})
+            if kind is FileKind.DIRECTORY and names.get(name) is kind:
+                return
+            self._weight += len(path)
+            if name in names or self._weight > _MAX_WEIGHT:
+                what = "is recorded twice, lies below a file, or is more than any host has"
+                raise ImageError(what, where=shortened(path))
+            names[name] = kind
             if kind is FileKind.DIRECTORY:
                 self._names.setdefault(path, {})
-            self._names.setdefault(above, {})[name] = kind
             path, kind = above, FileKind.DIRECTORY
 
     def child(self, directory: SnapshotNode, name: str) -> SnapshotNode | None:

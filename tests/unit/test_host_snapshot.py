@@ -104,7 +104,10 @@ _PATHS = ["relative", "/a/../b", "/a//b", "/a/", "/", "", "/a\0b", "/" + "x" * 3
 # the fuzz target of snapshots has the rest
 WRONG: list[tuple[Any, str]] = [
     (lambda d: d.update(entries=d["entries"][:1] * 5000), "entries"),
-    (lambda d: d.update(directories=[f"{'/x' * 2000}/{n}" for n in range(99)]), r"directories\[\d+\]"),
+    (
+        lambda d: d.update(directories=[f"/{n}{'/x' * 2000}" for n in range(99)]),
+        "is recorded twice, lies below a file, or is more than any host has",
+    ),
     (lambda d: d.update(taken="some day"), "taken"),
     (lambda d: d.update(glibc="2." + "9" * 5000), "glibc"),
     (lambda d: d.update(kernel="x" * 200_000), "kernel' has 200000 characters"),
@@ -119,9 +122,9 @@ WRONG: list[tuple[Any, str]] = [
     (lambda d: d["libraries"][0].update(size_bytes=2**64), r"libraries\[0\].size_bytes"),
     (lambda d: d["libraries"][0]["facts"].update(elf_class=65), r"libraries\[0\].facts.elf_class"),
     (lambda d: d["libraries"][0]["facts"].update(linux_needed=[1]), r"libraries\[0\].facts.linux_needed"),
-    (lambda d: d["libraries"].append(d["libraries"][0]), r"libraries\[\d+\].path"),
-    (lambda d: d["links"].update({d["libraries"][0]["path"] + "/x": "x"}), "links./"),
-    (lambda d: d.update(directories=[next(iter(d["links"]))]), r"directories\[0\]"),
+    (lambda d: d["libraries"].append(d["libraries"][0]), "is recorded twice"),
+    (lambda d: d["links"].update({d["libraries"][0]["path"] + "/x": "x"}), "lies below a file"),
+    (lambda d: d.update(directories=[next(iter(d["links"]))]), "is recorded twice"),
     *((lambda d, p=p: d["libraries"][0].update(path=p), r"libraries\[0\].path") for p in _PATHS),
     *((lambda d, p=p: d["links"].update({p: "x"}), "links") for p in _PATHS),
     (lambda d: d["links"].update({"/x": "/\ud800"}), "links./x"),
@@ -135,7 +138,7 @@ def test_a_wrong_value_is_told_with_its_key(good: Snapshot, target: Path) -> Non
         data = json.loads(to_text(good))
         change(data)
         target.write_text(json.dumps(data))
-        with pytest.raises(DecodeError, match=f"host.json: key '{key}") as caught:
+        with pytest.raises(DecodeError, match=rf"host.json: (key '.*|/.*){key}") as caught:
             read_snapshot(target)
         assert len(str(caught.value)) < 600
 
