@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.needs import version_of
@@ -10,8 +11,9 @@ from lumiimg.decode import DecodeError
 from lumiimg.resolve.stack import PLUGIN, PLUGIN_COMPONENT, components_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.context import PlanContext
     from lumiimg.resolve.request import Request
 
@@ -22,69 +24,59 @@ _SERVER = "llm-server"
 
 def nearby_requests(request: Request, context: PlanContext) -> Iterator[Request]:
     """Yield other requests, those that differ least first. None has arguments or sources."""
-    plain = replace(request, arguments={}, sources={})
-    if plain != request:
-        yield plain
-    bases = _bases_near(plain.base, context)
-    if carried := _carried(plain.base, context):
+    asked = replace(request, arguments={}, sources={})
+    here, names, alike = asked.base, asked.unpinned, partial(_alike, context=context)
+    plugins = [name for name in names if PLUGIN_COMPONENT in context.layer(name).provides]
+
+    def each(bases: Iterable[str], adds: Iterable[tuple[str, ...]], fabric: Fabric | None = None) -> Iterator[Request]:
+        yield from (replace(asked, base=base, add=add, fabric=fabric) for add in adds for base in bases)
+
+    if asked != request:
+        yield asked
+    if carried := _carried(here, context):
         # what an image is there for, or what does the same, and the layers on it
-        same = replace(plain, add=(carried, *(name for name in plain.unpinned if name != carried)))
-        for add in (same.add, *_alike(same, context)):
-            yield from (replace(plain, base=base, add=add, fabric=None) for base in bases)
-    yield from _on_its_base(plain, context)
-    yield from _on_other_bases(plain, bases, context)
+        same = (carried, *(name for name in names if name != carried))
+        yield from each(_bases_near(here, context), (same, *alike(same)))
+    if asked.fabric is not None:
+        yield replace(asked, fabric=None)
+    yield from each([here], _same_software(asked, plugins, context), asked.fabric)
+    # only a base of the same kind where nothing is added
+    folder = context.base(here).folder
+    bases = [base for base in _bases_near(here, context) if names or context.base(base).folder == folder]
+    yield from each(bases, [asked.add], asked.fabric)
+    yield from each(bases, [tuple(name for name in names if name not in plugins)])
+    # other software only where the same works on no base
+    yield from each([here], alike(names), asked.fabric)
+    yield from each(bases, alike(names))
+    for left_out in names if len(names) > 1 else ():
+        less = tuple(name for name in names if name != left_out)
+        yield from each([here], [less], asked.fabric)
+        yield from each([here, *bases], [less])
+    if names:
+        yield from each([here], [()])
 
 
-def _on_its_base(asked: Request, context: PlanContext) -> Iterator[Request]:
-    """Yield requests for the same software on the same base."""
-    has, names = context.base(asked.base).has, asked.unpinned
-    missing = tuple(text for text, name in zip(asked.add, names, strict=True) if name not in has)
-    if missing != asked.add:
-        yield replace(asked, add=missing)
+def _same_software(asked: Request, plugins: Sequence[str], context: PlanContext) -> Iterator[tuple[str, ...]]:
+    """Yield what can be added in place of what is asked for, so that the image has the same."""
+    has, add, names = context.base(asked.base).has, asked.add, asked.unpinned
+    if has.keys() & {*names}:
+        yield tuple(text for text, name in zip(add, names, strict=True) if name not in has)
     for at, name in enumerate(names):  # what a layer does not run without
         fatal = (trouble for trouble in context.layer(name).troubles if trouble.refused)
         for component in sorted({need.component for trouble in fatal for need in trouble.unless}):
             layer = context.provider_of(component)
             if layer is not None and layer not in names:
-                yield replace(asked, add=(*asked.add[:at], layer, *asked.add[at:]))
-    if asked.fabric is not None:
-        yield replace(asked, fabric=None)
+                yield (*add[:at], layer, *add[at:])
     # the one version at fault alone, then all of them
-    for at, (text, name) in enumerate(zip(asked.add, names, strict=True)):
+    for at, (text, name) in enumerate(zip(add, names, strict=True)):
         if name != text:
-            yield replace(asked, add=(*asked.add[:at], name, *asked.add[at + 1 :]))
-    if names != asked.add:
-        yield replace(asked, add=names)
-    plugins = _plugins(asked, context)
+            yield (*add[:at], name, *add[at + 1 :])
+    if names != add:
+        yield names
     for plugin in reversed(plugins):
-        yield replace(asked, add=tuple(name for name in names if name != plugin))
+        yield tuple(name for name in names if name != plugin)
     if PLUGIN not in plugins and context.catalogue.knows(PLUGIN):
-        yield replace(asked, add=(*(name for name in names if name not in plugins), PLUGIN))
-
-
-def _on_other_bases(asked: Request, near: list[str], context: PlanContext) -> Iterator[Request]:
-    """Yield requests on other bases, only on those of the same kind where nothing is added; then with fewer layers."""
-    folder, names, plugins = context.base(asked.base).folder, asked.unpinned, _plugins(asked, context)
-    bases = near if asked.add else [base for base in near if context.base(base).folder == folder]
-    yield from (replace(asked, base=base) for base in bases)
-    without_plugins = tuple(name for name in names if name not in plugins)
-    yield from (replace(asked, base=base, add=without_plugins, fabric=None) for base in bases)
-    # other software only where the same works on no base
-    alike = [*_alike(asked, context)]
-    yield from (replace(asked, add=add) for add in alike)
-    for add in alike:
-        yield from (replace(asked, base=base, add=add, fabric=None) for base in bases)
-    for name in names:
-        if less := tuple(other for other in names if other != name):
-            yield replace(asked, add=less)
-            yield from (replace(asked, base=base, add=less, fabric=None) for base in (asked.base, *bases))
-    if asked.add:
-        yield replace(asked, add=(), fabric=None)
-
-
-def _plugins(request: Request, context: PlanContext) -> list[str]:
-    """Return the layers of a request that bring a net plugin."""
-    return [name for name in request.unpinned if PLUGIN_COMPONENT in context.layer(name).provides]
+        yield (*(name for name in names if name not in plugins), PLUGIN)
 
 
 def _carried(name: str, context: PlanContext) -> str | None:
@@ -99,9 +91,9 @@ def _carried(name: str, context: PlanContext) -> str | None:
     return None
 
 
-def _alike(request: Request, context: PlanContext) -> Iterator[tuple[str, ...]]:
-    """Yield the layers of a request with another in place of one that provides the same."""
-    names, layers = request.unpinned, list(context.layers())
+def _alike(names: tuple[str, ...], context: PlanContext) -> Iterator[tuple[str, ...]]:
+    """Yield layers with another in place of one that provides the same."""
+    layers = list(context.layers())
     for at, name in enumerate(names):
         provides = set(context.layer(name).provides)
         for other in layers:
