@@ -71,9 +71,11 @@ class PlanContext:
         mirrors = parse_mirrors(read_settings(environment).mirrors, request.mirrors)
         site = find_site(request.site, environment) if request.site else None
         if site is not None and request.host is not None:
-            from lumiimg.resolve.observed_node import site_on_node  # reads ELF data, which no other request needs
+            # both read ELF data, which no other request needs
+            from lumiimg.host.snapshot_file import read_snapshot
+            from lumiimg.resolve.observed_node import site_as_observed
 
-            site = site_on_node(site, request.host)
+            site = site_as_observed(site, read_snapshot(request.host), str(request.host))
         return cls(catalogue, mirrors, environment.get("PATH"), site)
 
     def base(self, name: str) -> Layer:

@@ -243,7 +243,7 @@ def _faults(lock: Lock) -> Iterator[str]:
         yield f"request.base is {request.base!r}, and the base is {lock.base.name}"
     for text in request.add:
         asked = layers.get(name_of(text))
-        if asked is None or (asked.version and not wanted(text)[1].contains(asked.version, prereleases=True)):
+        if asked is None or (asked.version and not wanted(text).versions.contains(asked.version, prereleases=True)):
             yield f"request.add names {text}, which is not among the layers"
 
 

@@ -12,23 +12,15 @@ from lumiimg.elf.versions import numbers_of
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI
 from lumiimg.host.margins import newest_needs
-from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.resolve.driver_rule import driver_of_node
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lumiimg.host.snapshot import Snapshot
 
 _VERSION_IN_PATH = re.compile(r"/libfabric/v?(\d+(?:\.\d+)+)/")
 _OLDEST_GLIBC = "2.2"
 """Where no library asks for a version."""
-
-
-def site_on_node(site: Site, host: Path) -> Site:
-    """Return the site as a node of it was seen, by the file of its snapshot. Raises BadInputError."""
-    return site_as_observed(site, read_snapshot(host), str(host))
 
 
 def site_as_observed(site: Site, snapshot: Snapshot, where: str) -> Site:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from lumiimg.catalog.needs import NO_VERSION, version_of
+from lumiimg.catalog.needs import NO_VERSION, Need, version_of
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
@@ -120,7 +120,8 @@ def with_found_releases(request: Request, context: PlanContext) -> PlanContext:
     asked = [wanted(text) for text in request.add]
     found = dict(context.found)
     while asked:
-        name, versions = asked.pop()
+        need = asked.pop()
+        name, versions = need.component, need.versions
         layer = context.catalogue.entry(name) if versions and context.catalogue.knows(name) else None
         if layer is None or layer.is_base or name in found or _is_listed(layer, versions):
             continue
@@ -130,7 +131,7 @@ def with_found_releases(request: Request, context: PlanContext) -> PlanContext:
         expected = [need for release in found[name].releases for need in release.expects]
         for other in context.layers() if expected and context.web is not None else ():
             brings = {component for release in other.releases for component in release.has if other.unlisted}
-            asked += [(other.name, need.versions) for need in expected if need.component in brings]
+            asked += [Need(other.name, need.versions) for need in expected if need.component in brings]
     return replace(context, found=found) if found else context
 
 
@@ -246,17 +247,17 @@ def _offers(base: Layer, site: Site | None) -> dict[str, OfferedComponent]:
 
 def _wishes(asked: Request, base: Layer, fabric: Fabric, context: PlanContext) -> list[WantedLayer]:
     """Return the layers that are asked for, behind those that the fabric takes."""
-    wishes = [WantedLayer(*wanted(text)) for text in asked.add]
-    layers = [context.layer(wish.layer) for wish in wishes]
+    wishes = [WantedLayer(wanted(text)) for text in asked.add]
+    layers = [context.layer(wish.need.component) for wish in wishes]
     there = {*base.provides, *base.has}
     has_plugin = PLUGIN_COMPONENT in there or any(PLUGIN_COMPONENT in layer.provides for layer in layers)
     named, added = {layer.name for layer in layers}, []
     if fabric is not Fabric.NONE and not {"libcxi", "libfabric"} <= there:
-        added.append(WantedLayer(_OF_FABRIC[fabric], because=_WHY_FABRIC[fabric]))
+        added.append(WantedLayer(Need.decoded(_OF_FABRIC[fabric]), because=_WHY_FABRIC[fabric]))
     if fabric is not Fabric.NONE and not has_plugin:
-        added.append(WantedLayer(PLUGIN, because="RCCL reaches libfabric through a net plugin"))
+        added.append(WantedLayer(Need.decoded(PLUGIN), because="RCCL reaches libfabric through a net plugin"))
     elif fabric is Fabric.HOST and HEADERS in asked.sources and not {PLUGIN, _OLD_PLUGIN} & named:
         because = f"--source {HEADERS}: a plugin compiled against the host's libfabric goes before the image's own"
-        added.append(WantedLayer(PLUGIN, because=because))
-    own = [WantedLayer(OWN_PACKAGES, because=asked.own.unsettled)] if asked.own else []
-    return [wish for wish in added if wish.layer not in named] + wishes + own
+        added.append(WantedLayer(Need.decoded(PLUGIN), because=because))
+    own = [WantedLayer(Need.decoded(OWN_PACKAGES), because=asked.own.unsettled)] if asked.own else []
+    return [wish for wish in added if wish.need.component not in named] + wishes + own

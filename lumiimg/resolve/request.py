@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from packaging.requirements import InvalidRequirement, Requirement
-
+from lumiimg.catalog.needs import Need
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.stack import PACKAGE
@@ -19,8 +19,6 @@ from lumiimg.secret import hidden, is_secret_name
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from packaging.specifiers import SpecifierSet
 
     from lumiimg.catalog.catalogue import Catalogue, FabricOption
     from lumiimg.resolve.own_requirements import OwnPackages
@@ -74,20 +72,17 @@ class Request:
 
 
 @cache
-def wanted(text: str) -> tuple[str, SpecifierSet]:
+def wanted(text: str) -> Need:
     """Return layer and versions of `vllm==0.10.1`. Raises BadInputError for what is not a layer."""
-    try:
-        found = Requirement(text) if len(text) <= _LIMIT else None
-    except InvalidRequirement:
-        found = None
-    if found is None or found.extras or found.url or found.marker:
-        raise BadInputError(f"{text[:_LIMIT]!r} is not a layer", hint=_LAYER_HINT)
-    return found.name, found.specifier
+    with suppress(ValueError):
+        if len(text) <= _LIMIT:
+            return Need.decoded(text)
+    raise BadInputError(f"{text[:_LIMIT]!r} is not a layer", hint=_LAYER_HINT)
 
 
 def name_of(text: str) -> str:
     """Return the layer of `vllm==0.10.1`. Raises BadInputError for what is not a layer."""
-    return wanted(text)[0]
+    return wanted(text).component
 
 
 def with_releases(request: Request, catalogue: Catalogue) -> Request:

@@ -26,7 +26,7 @@ from lumiimg.resolve.stack import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.catalog.layers import KnownTrouble, Layer
     from lumiimg.resolve.context import PlanContext
@@ -65,7 +65,7 @@ class StackSearch:
         """
         # what is wished for anyway comes earlier where something else needs it
         for wish in reversed(wishes):
-            layer = self._context.layer(wish.layer)
+            layer = self._context.layer(wish.need.component)
             self._wished_for.update(dict.fromkeys((layer.name, *layer.provides, *layer.has), wish))
         return next(self._all(base, tuple(wishes), ()), None)
 
@@ -90,16 +90,15 @@ class StackSearch:
     def _add(self, stack: Stack, wish: WantedLayer, path: tuple[str, ...]) -> Iterator[Stack]:
         if len(path) > _DEPTH_LIMIT:
             raise BadInputError(f"layers require each other more than {_DEPTH_LIMIT} deep: {' -> '.join(path[:3])} …")
-        if wish.layer in path:
-            raise BadInputError(f"layers require each other in a loop: {' -> '.join((*path, wish.layer))}")
-        there = next((chosen for chosen in stack.layers if chosen.name == wish.layer), None)
+        name = wish.need.component
+        if name in path:
+            raise BadInputError(f"layers require each other in a loop: {' -> '.join((*path, name))}")
+        there = next((chosen for chosen in stack.layers if chosen.name == name), None)
         if there is not None:
-            if there.version is None or wish.versions.contains(there.version, prereleases=True):
+            if there.version is None or self._holds(wish.need, OfferedComponent(there.version, name), there):
                 yield stack
-            else:
-                self._holds(Need(wish.layer, wish.versions), OfferedComponent(there.version, wish.layer), there)
             return
-        layer = self._context.layer(wish.layer)
+        layer = self._context.layer(wish.need.component)
         if (offer := stack.offers.get(layer.name)) is not None:
             have = " ".join(filter(None, (layer.name, offer.version)))
             self._reject(layer, f"no {layer.name} below", have, f"{offer.by} has {have} already: leave it out")
@@ -110,15 +109,18 @@ class StackSearch:
             if self._steps > _STEP_LIMIT:
                 return
             for below in self._with_needs(stack, chosen, within):
-                unknown = _unknown(below, layer.needs_of(chosen.release))
+                # nothing stands against these only because a version is not known, or cannot be read
+                offers = ((need, below.offers[need.component]) for need in layer.needs_of(chosen.release))
+                unknown = tuple((need, offer) for need, offer in offers if need.holds_for(offer.version) is None)
                 yield from self._on_top(below, replace(chosen, unknown=unknown), within)
 
     def _candidates(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
         """Yield releases in their order; of a layer without rows, first the one that its arguments name."""
         version = layer.arguments.get("VERSION")
         is_listed = any(not release.is_unlisted for release in layer.releases)
-        is_default = not wish.versions or (version and wish.versions.contains(version.default, prereleases=True))
-        rows = [one for one in layer.releases if wish.versions.contains(one.version, prereleases=True)]
+        versions = wish.need.versions
+        is_default = not versions or (version and versions.contains(version.default, prereleases=True))
+        rows = [one for one in layer.releases if versions.contains(one.version, prereleases=True)]
         rows.sort(key=lambda one: one.version != self._context.preferred.get(layer.name))
         fitting = [None, *rows] if is_default and not is_listed else rows
         if fitting:
@@ -135,7 +137,7 @@ class StackSearch:
         else:
             have = f"{layer.name} {version.default}" if version else layer.name
             why = f"{layer.name} has only one version: leave the version out"
-        self._reject(layer, f"{layer.name}{wish.versions}", have, why, rule=_rule_of(layer))
+        self._reject(layer, f"{layer.name}{versions}", have, why, rule=_rule_of(layer))
 
     def _with_needs(self, stack: Stack, chosen: Chosen, path: tuple[str, ...]) -> Iterator[Stack]:
         """Yield stacks that have all needs, and what the release is made for.
@@ -164,7 +166,7 @@ class StackSearch:
         need, rest = needs[0], needs[1:]
         offer = stack.offers.get(need.component)
         wish = self._bringing(need, chosen) if offer is None else None
-        if wish is not None and wish.layer not in path:
+        if wish is not None and wish.need.component not in path:
             for grown in self._add(stack, wish, path):
                 if self._holds(need, grown.offers.get(need.component), chosen):
                     yield from self._satisfied(grown, chosen, rest, path)
@@ -176,7 +178,7 @@ class StackSearch:
         if (wish := self._wished_for.get(need.component)) is not None:
             return wish
         provider = self._context.provider_of(need.component)
-        return WantedLayer(provider, because=f"{chosen.name} requires {need}") if provider else None
+        return WantedLayer(Need.decoded(provider), because=f"{chosen.name} requires {need}") if provider else None
 
     def _on_top(self, stack: Stack, chosen: Chosen, path: tuple[str, ...]) -> Iterator[Stack]:
         layer = chosen.layer
@@ -206,7 +208,7 @@ class StackSearch:
         """Return what is wished for anyway, is not there yet, and makes an end of a trouble: it comes earlier then."""
         wishes = [self._wished_for[need.component] for need in trouble.unless if need.component in self._wished_for]
         there = {*path, *(chosen.name for chosen in stack.layers)}
-        return next((wish for wish in wishes if wish.layer not in there), None)
+        return next((wish for wish in wishes if wish.need.component not in there), None)
 
     def _holds(self, need: Need, offer: OfferedComponent | None, chosen: Chosen) -> bool:
         if offer is not None and need.holds_for(offer.version) is not False:
@@ -247,12 +249,6 @@ def _joined(layer: str, group: Sequence[_Rejection]) -> RuleResult:
     have = " or ".join(dict.fromkeys(result.have for result in results))
     source = "; ".join(list(dict.fromkeys(result.source for result in results))[:_SOURCES])
     return replace(results[0], need=needs, have=have, because=because, source=source)
-
-
-def _unknown(stack: Stack, needs: Iterable[Need]) -> tuple[tuple[Need, OfferedComponent], ...]:
-    """Return the needs that nothing stands against only because a version is not known, or cannot be read."""
-    offers = ((need, stack.offers[need.component]) for need in needs)
-    return tuple((need, offer) for need, offer in offers if need.holds_for(offer.version) is None)
 
 
 def _rule_of(layer: Layer) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
-from packaging.specifiers import SpecifierSet
 
 from lumiimg.catalog.layers import own_values
 from lumiimg.catalog.ledger import status_of
@@ -43,12 +42,10 @@ class OfferedComponent(NamedTuple):
     """Base, layer or site."""
 
 
-@dataclass(frozen=True, slots=True)
-class WantedLayer:
+class WantedLayer(NamedTuple):
     """A layer that somebody wants."""
 
-    layer: str
-    versions: SpecifierSet = field(default_factory=SpecifierSet)
+    need: Need
     because: str = "you asked for it"
 
 
