@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import shutil
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ from lumiimg.image import ImageError, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import DataType, read_sif
 from lumiimg.resolve.lock import Lock, layer_files
-from lumiimg.resolve.lock_file import LockFile, refuse_format, request_of
+from lumiimg.resolve.lock_file import LockedRequest, LockFile, refuse_format, request_of
 from lumiimg.resolve.request import options_of
 
 FOLDER = ".lumiimg"
@@ -42,10 +41,7 @@ SBOM = "sbom.cdx.json"
 LAYERS = "layers"
 _LIMIT_BYTES = 16 << 20
 """Of a document."""
-_MOST_WORDS = 200
-_OF_NAMES = frozenset({"--base", "--fabric", "--exclude-newer"})
 _LAYER = re.compile(rf"{NAME.pattern}(?:[=<>!~][\w.*,=<>!~+]*)?", re.ASCII)
-_OF_FILES = frozenset({"--layers", "-r", "--source"})
 
 
 def carried_files(lock: Lock) -> dict[str, Path]:
@@ -140,46 +136,20 @@ def read_record(image: Path) -> ImageRecord:
     return ImageRecord(image, plan, bill, manifest)
 
 
-# -- the options that it was built with, to be proposed again --
-
-
 def asked_for(image: Path) -> tuple[str, ...]:
     """Return the options of `lumiimg build` that an image was built with, to be proposed again.
 
-    None where it does not say, or names what a stranger could have written there to be built instead: an address, a
-    package of an index, or a file or folder that is not here, not this user's own, or behind a link of somebody else's.
+    None unless they are names of the catalogue and sites: a stranger could have written there what is built instead.
     """
     try:
         plan = read_plan(image)
-        words = shlex.split(options_of(request_of(plan))) if plan else []
     except BadInputError:
         return ()
-    options = [*zip(words[::2], words[1::2], strict=False)]
-    if len(words) % 2 or len(words) > _MOST_WORDS or not all(_is_harmless(option, value) for option, value in options):
+    if plan is None:
         return ()
-    return tuple(words)
-
-
-def _is_harmless(option: str, value: str) -> bool:
-    if option == "--site":
-        return value in site_names(os.environ)
-    if option == "--add":
-        return bool(_LAYER.fullmatch(value))
-    if option == "--arg":
-        return "://" not in value
-    if option == "--source":
-        return _is_own(value.partition("=")[2].partition("#sha256=")[0])
-    if option in _OF_FILES or (option == "--base" and not NAME.fullmatch(value)):
-        return _is_own(value)
-    return option in _OF_NAMES
-
-
-def _is_own(place: str) -> bool:
-    """Whether a file or folder is this user's, and nobody else but root can put another in its place by a link."""
-    path = Path.cwd() / place
-    mine = os.geteuid()
-    try:
-        links = [seen.st_uid for part in (path, *path.parents) if stat.S_ISLNK((seen := part.lstat()).st_mode)]
-        return bool(place) and path.stat().st_uid == mine and {*links} <= {0, mine}
-    except (OSError, ValueError):
-        return False
+    asked = plan.request
+    named = LockedRequest(asked.base, asked.add, fabric=asked.fabric, site=asked.site, until=asked.until)
+    is_named = NAME.fullmatch(asked.base) and all(map(_LAYER.fullmatch, asked.add))
+    if asked != named or not is_named or asked.site not in {"", *site_names(os.environ)}:
+        return ()
+    return tuple(shlex.split(options_of(request_of(plan))))

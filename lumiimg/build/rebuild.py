@@ -20,7 +20,7 @@ from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.resolve.lock import STAGED_FILE, Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from lumiimg.fetch.store import Store
@@ -29,49 +29,34 @@ if TYPE_CHECKING:
 _FILES_LIMIT_BYTES = 512 << 20
 """Of all files of all layers."""
 _MAX_FILES = 5_000
+_CARRIED = f"/{FOLDER}/{LAYERS}"
 
 
 def read_carried(image: Path, scratch: Path) -> tuple[LockFile, Catalogue]:
-    """Return the plan of an image, and its layers, whose folders are put into `scratch`.
+    """Return the plan of an image, and its layers, whose files are put into `scratch`; other files stay where they are.
 
     Any file may say so: what is there is checked by `lock_of`, and its scripts are code of whoever made the image.
 
-    Raises BadInputError for an image that does not carry them, or carries what lumiimg does not write.
+    Raises BadInputError for an image that does not carry them, or carries more than lumiimg writes.
     """
     with open_image(image) as opened:
         plan = read_plan(image)
         if plan is None:
             hint = "only images built by lumiimg carry it; layers added by other tools are not recorded"
             raise BadInputError("does not say how it was built", where=str(image), hint=hint)
-        left_bytes = _FILES_LIMIT_BYTES
-        wanted = {"lib", *(entry.name for entry in plan.stack)}
-        for path in _files(opened.root, f"/{FOLDER}/{LAYERS}"):
-            inside = PurePosixPath(path.partition(f"/{LAYERS}/")[2])
-            if inside.parent.name in wanted:
-                limit_bytes = FILE_LIMIT_BYTES if inside.name == "layer.toml" else left_bytes
-                left_bytes -= _put(opened.root, path, scratch / inside, min(limit_bytes, left_bytes))
-    folders = tuple(sorted(scratch.iterdir())) if scratch.is_dir() else ()
-    return plan, Catalogue(folders, ())
+        left_bytes, wanted = _FILES_LIMIT_BYTES, {"lib", *(entry.name for entry in plan.stack)}
+        for number, entry in enumerate(opened.root.walk(_CARRIED) if opened.root.is_dir(_CARRIED) else ()):
+            if number >= _MAX_FILES:
+                raise BadInputError(f"holds more than {_MAX_FILES} files and folders", where=_CARRIED)
+            place = PurePosixPath(entry.path).relative_to(_CARRIED)
+            is_plain = len(place.parts) == 3 and all(map(STAGED_FILE.fullmatch, place.parts))
+            if entry.kind is FileKind.FILE and is_plain and place.parent.name in wanted:
+                limit_bytes = FILE_LIMIT_BYTES if place.name == "layer.toml" else left_bytes
+                left_bytes -= _copy(opened.root, entry.path, scratch / place, min(limit_bytes, left_bytes))
+    return plan, Catalogue(tuple(sorted(scratch.glob("*"))), ())
 
 
-def _files(root: RootFileSystem, folder: str) -> Iterator[str]:
-    """Yield the files of carried layers, `NUMBER/LAYER/FILE`: nothing else may be there."""
-    if not root.is_dir(folder):
-        return
-    for number, entry in enumerate(root.walk(folder)):
-        if number >= _MAX_FILES:
-            raise BadInputError(f"holds more than {_MAX_FILES} files and folders", where=folder)
-        *above, name = entry.path.removeprefix(f"{folder}/").split("/")
-        if not STAGED_FILE.fullmatch(name):
-            raise BadInputError(f"holds {name[:80]!r}, which is not a name of a layer or its file", where=folder)
-        if entry.kind is FileKind.DIRECTORY and len(above) < 2:
-            continue
-        if entry.kind is not FileKind.FILE or len(above) != 2:
-            raise BadInputError("is not a file of a layer", where=entry.path[:200])
-        yield entry.path
-
-
-def _put(root: RootFileSystem, path: str, target: Path, limit_bytes: int) -> int:
+def _copy(root: RootFileSystem, path: str, target: Path, limit_bytes: int) -> int:
     """Write a file of an image to a folder here; return its size."""
     try:
         data = root.read_bytes(path, limit_bytes)
@@ -95,18 +80,12 @@ def with_base(plan: LockFile, given: Path | None, image: Path, cache: Path, tell
         if given is not None:
             raise BadInputError(f"--base: {image} was not built on a file", hint="leave it out")
         return plan
-    wanted = base.image.sha256
+    wanted, hint = base.image.sha256, "name what the image was built on: --base FILE"
     if given is None:
         what = f"sha256 {wanted}" if wanted else "its digest is not known"
-        raise BadInputError(
-            f"was built on {base.origin} ({what}), which is not in it",
-            where=str(image),
-            hint="name that file or folder: --base FILE",
-        )
+        raise BadInputError(f"was built on {base.origin} ({what}), which is not in it", where=str(image), hint=hint)
     if not given.is_file() and not given.is_dir():
-        raise BadInputError(
-            "is not a file or folder", where=str(given), hint="--base names what the image was built on"
-        )
+        raise BadInputError("is not a file or folder", where=str(given), hint=hint)
     actual = digest_of_file(given, cache, tell)
     if wanted is None:
         tell(f"whether {given} has changed since is not known: the image records no digest of its base")

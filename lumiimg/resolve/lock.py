@@ -88,6 +88,11 @@ class LockedLayer(ReleasedLayer):
         return {name: expand(version, self.arguments) for name, version in found.items()}
 
     @property
+    def is_unlisted(self) -> bool:
+        """Whether its release was read, or derived: the catalogue has no row of it."""
+        return self.release is not None and self.release.is_unlisted
+
+    @property
     def pins(self) -> tuple[str, ...]:
         """The Python distributions that its release names, each in one version."""
         return self.release.wheels if self.release else ()

@@ -146,10 +146,8 @@ def _release(entry: LockedEntry, layer: Layer) -> Release | None:
     """Return the release that was locked; of several rows for one version, that whose pins are locked."""
     rows = [release for release in layer.releases if release.version == entry.release]
     if entry.row is not None:
-        for fault in _row_faults(entry.row, layer):
+        for fault in _row_faults(entry.row, entry, layer):
             raise BadInputError(f"the row of {layer.name}: {fault}")
-        if entry.row.version != entry.release:
-            raise BadInputError(f"the row of {layer.name} is of another release than {entry.release!r}")
         rows.append(entry.row)
     if not rows and (entry.release or layer.releases):
         raise BadInputError(f"{shortened(entry.release)!r} is not a release of {layer.name}")
@@ -157,29 +155,16 @@ def _release(entry: LockedEntry, layer: Layer) -> Release | None:
     return min(rows, key=lambda row: not locked.issuperset(row.wheels), default=None)
 
 
-def _row_faults(row: Release, layer: Layer) -> Iterator[str]:
-    """Yield why a row is not one that reading a package index, or the nearest row, could have made (unlisted.py)."""
-    rule = layer.unlisted
-    if not row.is_unlisted or layer.is_base:
-        yield "it is not of a release that was read from a package index"
-    if not is_version(row.version):
-        yield f"{shortened(row.version)!r} is not a version"
-    for name in sorted(row.arguments.keys() - (rule.arguments.keys() if rule else set())):
-        yield f"arguments.{name} is not for a package index to say"
-    for key in ("unused", "without"):
-        if getattr(row, key) != (getattr(rule, key) if rule else ()):
-            yield f"{key} is not what the layer says"
-    for key in ("wheels", "indexes", "has", "gpus"):
-        if rule is None and getattr(row, key):
-            yield f"{key} is there, and the layer has none"
-    for index in row.indexes:
-        _refuse_address(index, "an index")
+def _row_faults(row: Release, entry: LockedEntry, layer: Layer) -> Iterator[str]:
+    """Yield why a lock cannot have a row; what it says is its author's, and listed."""
+    if not row.is_unlisted or layer.is_base or row.version != entry.release:
+        yield f"it is not of a release {shortened(entry.release)!r} that was read from a package index"
+    yield from (f"{shortened(key)} {what}" for key, what in row.faults(layer.arguments).items() if what)
     for pin in row.wheels:
         try:
             Requirement(pin)
         except InvalidRequirement:
             yield f"{shortened(pin)!r} is not a pin"
-    yield from (f"{shortened(key)} {what}" for key, what in row.faults(layer.arguments).items() if what)
 
 
 def _refuse_address(url: str, whose: str) -> None:
@@ -265,22 +250,18 @@ def outside_catalogue(
     for layer in lock.stack:
         if carried is not None and layer.layer.folder.is_relative_to(carried):
             found.append(f"the layer {layer.name}, as the image carries it ({layer_digest(layer.layer)})")
+        if layer.is_unlisted:
+            found.append(f"the release {layer.title}, of which the catalogue has no row")
         found += [_shown("source", one, layer) for one in layer.sources if not _is_known(one, layer, lock.request)]
     return [*found, *_wheels(lock, mirrors)]
 
 
 def _is_known(source: LockedSource, layer: LockedLayer, request: Request) -> bool:
-    """Whether a source is what the catalogue has there: by its digest, or by its address where none is published.
-
-    Of a release without a row the address is not the catalogue's alone.
-    """
-    if source.name in request.sources:
+    """Whether a source is what the catalogue has there: by its digest, or by its address where none is published."""
+    if source.name in request.sources or (layer.is_unlisted and source.note == MADE_HERE):
         return False
-    if source.note != MADE_HERE:
-        return True
     usual = lock_layer(layer.layer, layer.release, replace(request, arguments={}, sources={}))
-    is_listed = layer.release is None or not layer.release.is_unlisted
-    return is_listed and source.location in {one.location for one in usual.sources}
+    return source.note != MADE_HERE or source.location in {one.location for one in usual.sources}
 
 
 def refuse_untrusted(found: Sequence[str], path: Path) -> None:
@@ -315,18 +296,12 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
 
 
 def _pins(lock: Lock) -> dict[str, tuple[Requirement, Sequence[str]]]:
-    """Return each project that a layer pins, with the indexes where the catalogue has it from; none: the general one.
-
-    The row of a release that was read is the lock's own: what other rows of that layer pin is from its index, too.
-    """
+    """Return each project that a layer pins, with the indexes that the catalogue names; none: the general one."""
     found: dict[str, tuple[Requirement, Sequence[str]]] = {}
     for layer in lock.stack:
-        indexes, pins = layer.release.indexes if layer.release else (), layer.pins
-        if layer.release is not None and layer.release.is_unlisted:
-            indexes = layer.layer.unlisted.indexes if layer.layer.unlisted else ()
-            pins += tuple(Requirement(pin).name for row in layer.layer.releases for pin in row.wheels)
-        for pin in map(Requirement, pins):
-            found.setdefault(canonicalize_name(pin.name), (pin, indexes))
+        rule = layer.layer.unlisted if layer.is_unlisted else layer.release
+        for pin in map(Requirement, layer.pins):
+            found.setdefault(canonicalize_name(pin.name), (pin, rule.indexes if rule else ()))
     return found
 
 

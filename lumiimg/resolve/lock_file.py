@@ -81,8 +81,6 @@ class LockedRequest(_Written, frozen=True):
     """As for --site; a file by its whole path."""
     host: str = ""
     """As for --host, by its whole path."""
-    layers: tuple[str, ...] = ()
-    """As for --layers, where they were named: the next build may have them elsewhere."""
     until: dt.date | None = msgspec.field(default=None, name="exclude-newer")
     """As for --exclude-newer."""
 
@@ -245,7 +243,6 @@ def _request(lock: Lock) -> LockedRequest:
         fabric=request.fabric_choice,
         site=str(Path(site).absolute()) if site.endswith(".toml") else site,
         host=str(request.host.absolute()) if request.host else "",
-        layers=tuple(map(str, request.layers)),
         until=request.until,
     )
 
@@ -256,7 +253,7 @@ def _entry(layer: LockedLayer) -> dict[str, Any]:
         "name": layer.name,
         "layer": None if layer.layer.is_foreign else layer_digest(layer.layer),
         "release": release.version if release else "",
-        "row": release if release and release.is_unlisted else None,
+        "row": release if layer.is_unlisted else None,
         "wheels": {wheel.location: wheel.sha256 for wheel in layer.wheels},
     }
 
@@ -314,7 +311,6 @@ def request_of(document: LockFile) -> Request:
         sources=asked.sources,
         site=asked.site or None,
         host=Path(asked.host) if asked.host else None,
-        layers=tuple(map(Path, asked.layers)),
         until=asked.until,
     )
 

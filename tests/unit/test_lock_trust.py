@@ -168,7 +168,6 @@ def both(*changes: Callable[[Document], object]) -> Callable[[Document], object]
     return lambda document: [change(document) for change in changes]
 
 
-OF_SNAKE = {"wheels": ["snake==9.9"]}
 LISTED = {
     "a pinned wheel of the general index": (moved(INDEX, GENERAL), ("snake 2.0+rocm6.4", "torch 2.9.1+rocm6.4")),
     "one of another index": (moved("download.pytorch.org", "other.test"), ("snake 2.0", "torch 2.9.1")),
@@ -177,20 +176,21 @@ LISTED = {
     "what the base has": (more("jax"), ("jax 1.0",)),
     "what the release leaves out": (more("worm", "triton"), ("triton 1.0", "worm 1.0")),
     "what is for CUDA": (more("nvidia_cublas_cu12"), ("nvidia-cublas-cu12 1.0",)),
-    "a pin that the row of a stranger leaves out": (
-        both(with_row("https://x.test/one.tar.gz", **OF_SNAKE), more("torch")),
-        ("source made of whole from https://x.test/one.tar.gz", "torch 1.0"),
-    ),
-    "a commit that the row of a stranger names": (
-        with_row("https://x.test/evil.tar.gz", arguments={"COMMIT": "evil"}, **OF_SNAKE),
-        ("source made of whole from https://x.test/evil.tar.gz",),
-    ),
-    "an index that the row of a stranger names": (
+    "a release without a row, whatever is said of it": (
         both(
-            with_row("https://x.test/one.tar.gz", indexes=["https://evil.test"], **OF_SNAKE),
+            with_row(
+                "https://x.test/evil.tar.gz",
+                arguments={"COMMIT": "evil"},
+                indexes=["https://evil.test"],
+                wheels=["snake==9.9"],
+            ),
             moved(INDEX, "https://evil.test"),
         ),
-        ("source made", "snake 9.9 of whole from https://evil.test/"),
+        (
+            "the release whole 9.9, of which the catalogue has no row",
+            "source made of whole from https://x.test/evil",
+            "Python package snake 9.9 of whole from https://evil.test/",
+        ),
     ),
     "a source of a stranger": (
         asking(sources={"published": f"https://evil.test/x#sha256={ZEROS}"}),
