@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
@@ -206,19 +206,13 @@ def require_tls_or_digest(url: str, sha256: str | None = None) -> None:
 
     This machine itself is no way. Raises FailedError.
     """
-    if sha256 is None and url.startswith("http://") and not _is_here(urlsplit(url).hostname or ""):
+    is_here = re.fullmatch(r"localhost|127(?:\.[0-9]{1,3}){3}|::1", urlsplit(url).hostname or "")
+    if sha256 is None and url.startswith("http://") and not is_here:
         raise FailedError(
             "would come without TLS, and its digest is not known",
             where=display_url(url),
             hint="name an address with https://, or lock the digest where there is one",
         )
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def display_url(url: str) -> str:

@@ -138,7 +138,8 @@ class Repository:
         self._url = f"{'http' if reference.insecure else 'https'}://{self._host}/v2/{reference.repository}"
         self.reference = reference
         self._http = http
-        self._token: str | None = None
+        self._token: dict[str, str] = {}
+        """The header with it, once there is one."""
 
     def manifest(self, name: str) -> VerifiedManifest:
         """Return what is there under a tag or a digest."""
@@ -167,7 +168,7 @@ class Repository:
     ) -> Iterator[Response]:
         """Yield a blob, as Http.open does; where a token is wanted, or has expired, one is got."""
         for is_last in (False, True):
-            with self._http.open(url, bounds, self._with_token(headers), {*allow, *_HANDLED}) as answer:
+            with self._http.open(url, bounds, {**headers, **self._token}, {*allow, *_HANDLED}) as answer:
                 # Blobs are redirected to addresses whose query is a key to them: not for messages.
                 answer = replace(answer, url=answer.url.partition("?")[0])  # noqa: PLW2901
                 if answer.status not in _HANDLED:
@@ -179,9 +180,6 @@ class Repository:
     def _get(self, path: str, headers: Mapping[str, str], limit_bytes: int) -> Response:
         with self.open(f"{self._url}/{path}", Bounds(limit_bytes), headers) as answer:
             return replace(answer, body=b"".join(answer.chunks))
-
-    def _with_token(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        return headers if self._token is None else {**headers, "Authorization": f"Bearer {self._token}"}
 
     def _renew_token(self, refusal: Response) -> bool:
         """Get a token where the registry wants one, by its login in ~/.netrc or as everyone; return whether it did.
@@ -210,7 +208,7 @@ class Repository:
         token = found.get("token") or found.get("access_token")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise FailedError("gave no token", where=answer.url)
-        self._token = token
+        self._token = {"Authorization": f"Bearer {token}"}
         return True
 
     def _is_from_registry(self, answer: Response) -> bool:

@@ -67,10 +67,8 @@ class Draft:
         """What judges all layers together, with the nearest base of the catalogue; of a folder, what tries it."""
         found = self.recognised
         if self.folder is not None:
-            words = ["show", "--layers", str(self.folder.parent), self.folder.name]
-            if found.base is not None:
-                at = ["--layers", str(self.folder.parent), "--add", self.folder.name]
-                words = ["build", "--base", found.base.option, *at, "--dry-run"]
+            at = ["--layers", str(self.folder.parent), "--add", self.folder.name]
+            words = ["build", "--base", found.base.option if found.base else "", *at, "--dry-run"]
             is_edited = found.layers or self.open_lines
             where = f"once {self.folder}/post.sh is edited" if is_edited else None
             return Advice(None, f"lumiimg {shlex.join(words)}", where)
