@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,12 +12,10 @@ from packaging.utils import parse_wheel_filename
 
 from lumiimg.errors import BadInputError
 
-_MACHINE = re.compile(r"[a-z0-9_]+")
 _TAGS_LIMIT = 256
 
 # PEP 600; before it PEP 513, 571 and 599 gave these glibc versions names of their own.
-_OLDEST_GLIBC_MINOR = {"x86_64": 5, "i686": 5}
-_OLDEST_GLIBC_MINOR_ELSEWHERE = 17
+_OLDEST_GLIBC_MINOR = 5
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 # Only major.minor is known of the image's Python. Its patch release is a late one more often than the first:
@@ -31,23 +28,21 @@ _UV_GLIBC_MINORS = (17, 28, *range(31, 41))
 
 @dataclass(frozen=True, slots=True)
 class PythonTarget:
-    """The image's Python: CPython 3 with the GIL, on glibc 2.
+    """The image's Python: CPython 3 with the GIL, on glibc 2 and x86_64.
 
     Raises BadInputError for any other.
     """
 
     version: tuple[int, int]
     glibc: tuple[int, int]
-    machine: str = "x86_64"
 
     def __post_init__(self) -> None:
-        if self.version[0] != 3 or self.glibc[0] != 2 or not _MACHINE.fullmatch(self.machine):
+        if self.version[0] != 3 or self.glibc[0] != 2:
             raise BadInputError(f"wheels are chosen for CPython 3 and glibc 2 only, not for {self}")
 
     def __str__(self) -> str:
         """Return it for messages: `Python 3.12 with glibc 2.39`."""
-        machine = "" if self.machine == "x86_64" else f" on {self.machine}"
-        return f"Python {self.python} with glibc {self.glibc[0]}.{self.glibc[1]}{machine}"
+        return f"Python {self.python} with glibc {self.glibc[0]}.{self.glibc[1]}"
 
     @property
     def python(self) -> str:
@@ -68,7 +63,7 @@ class PythonTarget:
         minor = max((known for known in _UV_GLIBC_MINORS if known <= self.glibc[1]), default=None)
         if minor is None:
             raise BadInputError(f"wheels are chosen for glibc 2.{_UV_GLIBC_MINORS[0]} or newer, not for {self}")
-        return f"{self.machine}-manylinux_2_{minor}"
+        return f"x86_64-manylinux_2_{minor}"
 
     def tags(self) -> tuple[Tag, ...]:
         """Return the tags of wheels that it can install, the most specific first.
@@ -97,12 +92,11 @@ class PythonTarget:
         return min((ranks[tag] for tag in parse_wheel_filename(filename)[3] if tag in ranks), default=None)
 
     def _platforms(self) -> Iterator[str]:
-        oldest = _OLDEST_GLIBC_MINOR.get(self.machine, _OLDEST_GLIBC_MINOR_ELSEWHERE)
-        for minor in range(self.glibc[1], oldest - 1, -1):
-            yield f"manylinux_2_{minor}_{self.machine}"
+        for minor in range(self.glibc[1], _OLDEST_GLIBC_MINOR - 1, -1):
+            yield f"manylinux_2_{minor}_x86_64"
             if minor in _LEGACY:
-                yield f"{_LEGACY[minor]}_{self.machine}"
-        yield f"linux_{self.machine}"
+                yield f"{_LEGACY[minor]}_x86_64"
+        yield "linux_x86_64"
 
 
 @lru_cache(8)

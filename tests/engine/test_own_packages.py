@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.errors import ExitCode
+from lumiimg.resolve.lock_file import read_document
 from tests.engine.conftest import Result, inside, lumiimg
 from tests.shared.layer_builder import LAYER
 from tests.shared.world import World, serve, wheel
@@ -95,9 +95,9 @@ def made(images: Path) -> Iterator[Made]:
 def test_what_was_asked_for_is_imported_beside_the_torch_of_the_layer_below(made: Made, engine: Engine) -> None:
     assert inside(engine, made.image, "python3", "-c", USE).split() == ["hello", TORCH]
     assert "No broken requirements found" in inside(engine, made.image, "python3", "-m", "pip", "check")
-    packages = tomllib.loads((made.folder / "lumiimg.lock").read_text())["python"]["packages"]
-    own = [one["name"] for one in packages if one["tool"]["lumiimg"]["layer"] == "own-packages"]
-    assert sorted(own) == ["helper", "little-tool"]
+    own = read_document(made.folder / "lumiimg.lock").layer[-1]
+    assert own.name == "own-packages"
+    assert sorted(wheel.name for wheel in own.locked_wheels) == ["helper", "little-tool"]
 
 
 def test_the_image_names_what_was_asked_for_and_all_that_came(made: Made) -> None:

@@ -4,15 +4,18 @@ index that this machine uses, with their own requirement files. PyTorch's wheels
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
+from lumiimg.resolve.lock_file import read_document
 from tests.shared.world import World, archive_of, serve, wheels_of_layers
+
+if TYPE_CHECKING:
+    from lumiimg.resolve.lock import LockedSource
 
 pytestmark = pytest.mark.engine
 FILES = Path(__file__).parents[1] / "fixtures" / "vllm"
@@ -39,14 +42,14 @@ def world_of(version: str, torch: str, vision: str, triton: str) -> World:
     return World(of_layers=of_layers, requirements=files)
 
 
-def lock(world: World, words: list[str], folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the lock, and the versions in it."""
+def lock(world: World, words: list[str], folder: Path) -> dict[str, LockedSource]:
+    """Return the wheels of the lock, by project."""
     with serve(world):
         pairs = zip(world.mirrors[::2], world.mirrors[1::2], strict=True)
         mirrors = [word for option, pair in pairs if not pair.startswith("pypi=") for word in (option, pair)]
         assert main(["lock", *words, *mirrors]) == ExitCode.GOOD
-    document = tomllib.loads((folder / "lumiimg.lock").read_text())
-    return document, {package["name"]: package["version"] for package in document["python"]["packages"]}
+    stack = read_document(folder / "lumiimg.lock").stack
+    return {wheel.name: wheel for entry in stack for wheel in entry.locked_wheels}
 
 
 @pytest.mark.parametrize(
@@ -78,8 +81,9 @@ def test_a_release_of_vllm_is_locked_whole(
     folder: Path,
 ) -> None:
     words = ["--base", base, "--add", f"vllm=={version}", "--fabric", "bundled", "--site", "lumi"]
-    document, locked = lock(world_of(version, torch, vision, triton), words, folder)
-    assert document["python"]["requires-python"] == f"=={python}.*"
+    wheels = lock(world_of(version, torch, vision, triton), words, folder)
+    assert f"-cp{python.replace('.', '')}-" in wheels["numpy"].file
+    locked = {name: wheel.version for name, wheel in wheels.items()}
     assert found.items() <= locked.items()
     assert {"transformers", "tokenizers", "xgrammar", "ninja", "torch"} <= locked.keys()
     assert locked["torch"] == torch
@@ -91,7 +95,7 @@ def test_a_release_of_vllm_is_locked_whole(
 def test_a_newer_layer_beside_vllm_brings_it_no_transformers_that_it_does_not_run_with(folder: Path) -> None:
     words = ["--base", "rocm-6.2.4", "--add", "vllm==0.10.1", "--add", "lightning"]
     world = world_of("0.10.1", "2.7.1+rocm6.2.4", "0.22.1+rocm6.2.4", "pytorch-triton-rocm==3.3.1")
-    assert lock(world, words, folder)[1]["transformers"] == "4.55.2"
+    assert lock(world, words, folder)["transformers"].version == "4.55.2"
 
 
 # Lines of the sources that the layers name: setup.py reads the first three, bitsandbytes' is its pyproject.toml.
@@ -114,6 +118,6 @@ def test_layers_that_are_compiled_are_locked_whole_and_together(
         (folder / f"{name}.tar.gz").write_bytes(archive_of(files))
         words += ["--add", name, "--source", f"{name}={folder}/{name}.tar.gz"]
     torch = ("2.9.1+rocm6.4", "0.24.1+rocm6.4", "pytorch-triton-rocm==3.5.1")
-    _, locked = lock(world_of("0.12.0", *torch), words, folder)
-    assert locked["torch"] == "2.9.1+rocm6.4"
+    locked = lock(world_of("0.12.0", *torch), words, folder)
+    assert locked["torch"].version == "2.9.1+rocm6.4"
     assert {"ninja", "setuptools", "wheel", "hjson", "pydantic", "cxxfilt", "scikit-build-core"} <= locked.keys()

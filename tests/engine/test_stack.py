@@ -12,15 +12,15 @@ import json
 import shutil
 import subprocess
 import sys
-import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode
+from lumiimg.resolve.lock_file import LockFile, read_document
 from tests.engine.conftest import inside, lumiimg
 from tests.shared.registries import layer_of, push
 from tests.shared.world import World, serve
@@ -114,7 +114,7 @@ def changed(text: str, old: str, new: str) -> str:
 @dataclass(frozen=True)
 class Stack:
     image: Path
-    lock: dict[str, Any]
+    lock: LockFile
 
 
 @pytest.fixture(scope="module")
@@ -134,21 +134,20 @@ def stack(small: Path, registry: str, images: Path) -> Iterator[Stack]:
             done = lumiimg("build", *common, "--locked", "--trust-lock", "-o", "stack.sif", cwd=folder, env=env)
             log = folder / "stack.sif.log"
             assert done.code == ExitCode.GOOD, done.err + (log.read_text()[-3000:] if log.exists() else "")
-        yield Stack(folder / "stack.sif", tomllib.loads((folder / "lumiimg.lock").read_text()))
+        yield Stack(folder / "stack.sif", read_document(folder / "lumiimg.lock"))
 
 
 def test_the_lock_names_the_base_by_digest_and_the_stand_in_where_pytorch_has_it(stack: Stack) -> None:
-    assert stack.lock["base"]["digest"].startswith("sha256:")
-    (torch,) = [package for package in stack.lock["python"]["packages"] if package["name"] == "torch"]
-    assert torch["version"] == TORCH
-    (wheel,) = torch["wheels"]
-    assert wheel["url"].startswith("https://download.pytorch.org/"), "where it is for everybody, not the mirror"
+    assert (stack.lock.base.digest or "").startswith("sha256:")
+    (torch,) = [wheel for entry in stack.lock.layer for wheel in entry.locked_wheels if wheel.name == "torch"]
+    assert torch.version == TORCH
+    assert torch.location.startswith("https://download.pytorch.org/"), "where it is for everybody, not the mirror"
 
 
 def test_every_wheel_of_the_lock_is_in_the_image_and_works_and_nothing_else_is(engine: Engine, stack: Stack) -> None:
     listed = json.loads(inside(engine, stack.image, VENV, "-m", "pip", "list", "--format", "json"))
     has = {entry["name"].lower().replace("_", "-").replace(".", "-"): entry["version"] for entry in listed}
-    wheels = {package["name"]: package["version"] for package in stack.lock["python"]["packages"]}
+    wheels = {wheel.name: wheel.version for entry in stack.lock.layer for wheel in entry.locked_wheels}
     assert {"torch", "sympy", "transformers", "accelerate", "peft", "numpy", "safetensors"} <= wheels.keys()
     assert {name: version for name, version in has.items() if name != "pip"} == wheels
     assert not [name for name in has if name.startswith(("nvidia", "cuda", "triton"))]

@@ -314,26 +314,6 @@ def test_offline_no_server_is_asked(world: World, image: Path, tmp_path: Path, c
     assert world.asked == []
 
 
-NOT_OF_AN_INDEX = (
-    "--index-url https://user:s3cretpassw0rd@x.example/simple",
-    "--extra-index-url https://download.pytorch.org/whl/cu128",
-    "git+https://github.com/x/y",
-    "x @ https://x.example/x.whl",
-    *("-e .", "--find-links /tmp", "../x.whl", "x; import os", "a\x1b[2Jb", "\u202egnp"),
-)
-
-
-def test_a_line_that_no_index_answers_is_refused_by_its_number(image: Path, tmp_path: Path, capsys: Capture) -> None:
-    words = ["venv", str(image), "-r", str(tmp_path / "r.txt"), "-o", str(tmp_path / "env.sqsh")]
-    for line in NOT_OF_AN_INDEX:
-        (tmp_path / "r.txt").write_text(f"einops\n{line}\n")
-        assert main(words) == ExitCode.BAD_INPUT, line
-        (refusal,) = capsys.readouterr().err.splitlines()
-        assert f"line 2 of {tmp_path / 'r.txt'}" in refusal
-        assert refusal.isprintable()
-        assert "s3cret" not in refusal
-
-
 def test_nothing_is_overwritten(image: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "there.sqsh").write_text("mine")
     (tmp_path / "there").mkdir()

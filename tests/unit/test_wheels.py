@@ -37,10 +37,10 @@ DIGEST = "a" * 64
 
 def test_the_tags_of_this_python_are_those_that_packaging_finds() -> None:
     libc, version = platform.libc_ver()
-    if libc != "glibc" or sys.implementation.name != "cpython":
-        pytest.skip("this Python is no CPython on glibc")
+    if (libc, sys.implementation.name, platform.machine()) != ("glibc", "cpython", "x86_64"):
+        pytest.skip("this Python is not a CPython on glibc and x86_64")
     major, minor = map(int, version.split("."))
-    target = PythonTarget((sys.version_info[0], sys.version_info[1]), (major, minor), platform.machine())
+    target = PythonTarget((sys.version_info[0], sys.version_info[1]), (major, minor))
     theirs = list(packaging.tags.sys_tags())
     ours = list(target.tags())
     assert set(ours) == set(theirs)
@@ -52,10 +52,9 @@ def test_the_tags_of_this_python_are_those_that_packaging_finds() -> None:
 
 
 def test_what_is_no_cpython_3_on_glibc_2_is_no_target() -> None:
-    wrong = ((2, 7), (2, 17), "x86_64"), ((3, 12), (1, 2), "x86_64"), ((3, 12), (2, 39), "x-86")
-    for version, glibc, machine in wrong:
+    for version, glibc in ((2, 7), (2, 17)), ((3, 12), (1, 2)):
         with pytest.raises(BadInputError, match="CPython 3"):
-            PythonTarget(version, glibc, machine)
+            PythonTarget(version, glibc)
     for there, known in ((17, 17), (27, 17), (30, 28), (35, 35), (39, 39), (44, 40)):  # the newest that uv knows
         assert PythonTarget((3, 12), (2, there)).platform == f"x86_64-manylinux_2_{known}"
     with pytest.raises(BadInputError, match=r"for glibc 2\.17 or newer, not for Python 3\.12 with glibc 2\.12"):
@@ -390,7 +389,6 @@ def test_what_no_lock_can_hold_is_refused_with_its_file_and_line(tmp_path: Path)
             "egg\n--extra-index-url https://h.test\n",
             "line 2 of requirements/rocm.txt: the option --extra-index-url is not followed",
         ),
-        (rocm, "-e .\n", "line 1 of requirements/rocm.txt: the option -e is not followed"),
         (rocm, "./egg\n", "line 1 of requirements/rocm.txt: a path or an address is not a valid requirement"),
         (
             rocm,
@@ -398,9 +396,7 @@ def test_what_no_lock_can_hold_is_refused_with_its_file_and_line(tmp_path: Path)
             "egg has a place of its own; `without` of the release",
         ),
         (rocm, "-r gone.txt\n", "has no file requirements/gone.txt"),
-        (rocm, "".join(f"egg{n}\n" for n in range(3000)), "more than 2000 requirements"),
         (rocm, f"egg==1 --hash=sha256:{DIGEST}\n", "a hash is not followed"),
-        (rocm, "\x1b[2J egg\n", "is not a valid requirement"),
         (project, PROJECT, "pyproject.toml: nvidia-ham has a place of its own"),
         (project, "[project]\ndependencies = ['./egg']\n", "pyproject.toml: a path or an address is not"),
         (project, "[project]\n", "pyproject.toml[cuda]: there is no extra cuda"),
