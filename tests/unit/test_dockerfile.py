@@ -119,8 +119,8 @@ def test_steps_are_read_as_docker_reads_them(tmp_path: Path) -> None:
     ):
         draft = draft_of(tmp_path / "Dockerfile", text)
         assert (commands(draft), "".join(step.heredocs for step in draft.script.steps)) == (steps, heredocs), text
-        assert draft.recognised.base is not None
-        assert draft.recognised.base.image == "docker.io/library/a:latest"
+        assert draft.base is not None
+        assert draft.base.image == "docker.io/library/a:latest"
 
 
 def test_the_way_goes_through_stages_that_arguments_choose(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_the_way_goes_through_stages_that_arguments_choose(tmp_path: Path) -> No
 
     def way(text: str, target: str | None = None, **arguments: str) -> tuple[list[str], str]:
         draft = draft_of(file, text, target, **arguments)
-        assert draft.recognised.base is not None
-        return [stage.label for stage in draft.stages], draft.recognised.base.image
+        assert draft.base is not None
+        return [stage.label for stage in draft.stages], draft.base.image
 
     assert way(SERVER) == (["base", "final"], "docker.io/rocm/dev-ubuntu-24.04:6.4.4-complete")
     other = way(SERVER, "fetch", FROM_REMOTE="0", BASE_IMAGE="o/x:1")

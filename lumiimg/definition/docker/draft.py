@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.catalog.layers import NAME, SCRIPT_LIMIT_BYTES, read_layer
-from lumiimg.definition.docker.read import Dockerfile, Stage, read_dockerfile
-from lumiimg.definition.docker.recognise import Recognised, known_values, recognise
+from lumiimg.definition.docker.read import Dockerfile, Stage, read_dockerfile, variables, with_values
+from lumiimg.definition.docker.recognise import Architectures, Base, KnownSoftware, known_values, recognise
 from lumiimg.definition.docker.script import DraftArgument, Script, comment
-from lumiimg.definition.docker.words import variables, with_values
 from lumiimg.definition.text import DefinitionError, checked_body
 from lumiimg.engine.workspace import own_folder
 from lumiimg.errors import BadInputError, FailedError, one_line
@@ -43,7 +42,12 @@ class Draft:
     stages: tuple[Stage, ...]
     """From the one that starts at the base to the target."""
     script: Script
-    recognised: Recognised
+    base: Base | None
+    """The image that the first stage stands on; null for scratch."""
+    known: tuple[KnownSoftware, ...]
+    """What layers of the catalogue bring."""
+    architectures: tuple[Architectures, ...]
+    """In the order of the file."""
     folder: Path | None = None
     """That was written; null without -o."""
 
@@ -58,6 +62,14 @@ class Draft:
         return tuple(self.script.arguments.values())
 
     @property
+    def layers(self) -> tuple[str, ...]:
+        """What to give to `--add`: each layer once, with a release where the Dockerfile names one that is there."""
+        versions: dict[str, str | None] = {}
+        for one in (one for one in self.known if not one.in_base):
+            versions[one.layer] = versions.get(one.layer) or one.version
+        return tuple(f"{name}=={version}" if version else name for name, version in versions.items())
+
+    @property
     def open_lines(self) -> tuple[int, ...]:
         """Lines of the Dockerfile at which the build ends until somebody has seen to it."""
         return tuple(dict.fromkeys(entry.line for entry in self.script.left_out if entry.ends_build))
@@ -65,17 +77,16 @@ class Draft:
     @property
     def advice(self) -> Advice:
         """What judges all layers together, with the nearest base of the catalogue; of a folder, what tries it."""
-        found = self.recognised
         if self.folder is not None:
             at = ["--layers", str(self.folder.parent), "--add", self.folder.name]
-            words = ["build", "--base", found.base.option if found.base else "", *at, "--dry-run"]
-            is_edited = found.layers or self.open_lines
+            words = ["build", "--base", self.base.option if self.base else "", *at, "--dry-run"]
+            is_edited = self.layers or self.open_lines
             where = f"once {self.folder}/post.sh is edited" if is_edited else None
             return Advice(None, f"lumiimg {shlex.join(words)}", where)
-        if not found.layers:
+        if not self.layers:
             return NO_ADVICE
-        name = found.base and (found.base.name or next(iter(found.base.near), None))
-        options = words_of(("--base", (name,)), ("--add", found.layers))
+        name = self.base and (self.base.name or next(iter(self.base.near), None))
+        options = words_of(("--base", (name,)), ("--add", self.layers))
         return Advice(None, f"lumiimg explain {options}", "to see whether they fit together")
 
 
@@ -102,7 +113,7 @@ def make_draft(file: Path, target: str | None, given: Mapping[str, str], catalog
     script = Script(given, outer, frozenset(decided))
     for step in (step for stage in stages for step in stage.instructions):
         script.add(step)
-    return Draft(dockerfile, stages, script, found)
+    return Draft(dockerfile, stages, script, *found)
 
 
 def _chain(dockerfile: Dockerfile, target: str | None, outer: Mapping[str, str]) -> tuple[Stage, ...]:
@@ -151,7 +162,7 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
     if catalogue.knows(folder.name):
         hint = f"choose another name, such as {folder.name}-draft: it would hide that one"
         raise BadInputError(f"{folder.name!r} is already in the catalogue", where=where, hint=hint)
-    if draft.recognised.base is None:
+    if draft.base is None:
         what = "the stage is FROM scratch, so it has no base image for a layer"
         raise BadInputError(what, where=f"{draft.dockerfile.path}:{draft.stages[0].line}", hint="--target STAGE")
 
@@ -159,7 +170,7 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
 def _layer(draft: Draft, layer: str) -> str:
     import tomli_w  # needed where something is written only
 
-    base, script = draft.recognised.base, draft.script
+    base, script = draft.base, draft.script
     file = one_line(Path(draft.dockerfile.path).name)
     document: dict[str, Any] = {
         "kind": "layer",
@@ -191,14 +202,14 @@ def _argument(one: DraftArgument) -> dict[str, str]:
 
 
 def _post(draft: Draft) -> str:
-    base, where = draft.recognised.base, draft.dockerfile.path
+    base, where = draft.base, draft.dockerfile.path
     head = [
         f"Drafted by `lumiimg draft` from {Path(where).name}, stage {draft.target}. Nobody has run it.",
         f"It goes on {base.image if base else 'scratch'}: --base {base.option if base else ''}",
     ]
     head += [
         f"Line {known.line}, {known.what}: the layer {known.layer} brings that; leave the step out."
-        for known in draft.recognised.known
+        for known in draft.known
     ]
     try:
         text = checked_body("\n".join([*map(comment, head), *draft.script.lines]), "post.sh")

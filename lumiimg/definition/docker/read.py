@@ -1,5 +1,7 @@
 """A Dockerfile as it is written: its stages, instructions and words. Nothing of it is run.
 
+bash replaces variables when the layer is built; what is replaced here is searched, or shown.
+
 Sources: the Dockerfile reference (docs.docker.com/reference/dockerfile), and where it is silent, BuildKit
 (moby/buildkit frontend/dockerfile/parser and shell).
 
@@ -12,12 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lumiimg.decode import read_whole
-from lumiimg.definition.docker.words import split_words
 from lumiimg.errors import BadInputError
 
 FILE_LIMIT_BYTES = 256 * 1024
@@ -37,6 +38,14 @@ _KEYWORD = re.compile(r"[^\s\0]*")
 _FLAG = re.compile(r"[\s\0]+(--[A-Za-z-]+(?:=(?:[^\s\"]|\"[^\"]*\")*)?)(?!\S)")
 _HEREDOC = re.compile(r"\d*<<(-?)([^<]+)")
 _FROM = re.compile(r"(\S+)(?:\s+AS\s+([a-z][a-z0-9_.-]{0,127}))?", re.IGNORECASE | re.ASCII)
+_WORD = re.compile(r"(?:\\(?:.|$)|'[^']*'|\"(?:\\.|[^\"\\])*+\"|[^\s'\"\\])+", re.DOTALL)
+_NAME = r"[A-Za-z_]\w*"
+_PLAIN = r"[^$`\"'\\{}]"
+_INNER = rf"(?:{_PLAIN}|\${_NAME}|\$\{{{_NAME}(?::?[-+]{_PLAIN}*+)?\}})*+"
+_OPEN = rf"(?:{_PLAIN}|\${_NAME}|\$\{{{_NAME}(?::?[-+]{_INNER})?\}})*+"
+"""What Docker and bash, inside double quotes, read alike; at most one `${A:-word}` inside another."""
+_VALUE = re.compile(rf"({_OPEN})|\"({_OPEN})\"|'({_PLAIN}*+)'", re.ASCII)
+_NAMED = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(\}}?))", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +199,24 @@ def _end(lines: Sequence[str], at: int, opened: re.Match[str], where: str) -> in
             return end + 1
     hint = f"a line with nothing but {name[:40]} ends it"
     raise BadInputError(f"the heredoc {name[:40]!r} has no end", where=where, hint=hint)
+
+
+def split_words(text: str) -> list[str] | None:
+    """Split at blanks, but not inside quotes; quotes and escapes stay. None where a quote has no end."""
+    return None if _WORD.sub("", text).strip() else _WORD.findall(text)
+
+
+def value_of(text: str) -> str | None:
+    """Return a value without its quotes, as bash takes it between double ones; None if it may not."""
+    found = _VALUE.fullmatch(text) if text.isprintable() else None
+    return found and next((value for value in found.groups() if value is not None), "")
+
+
+def variables(text: str) -> set[str]:
+    """Return the names that a text has as $NAME or ${NAME…}."""
+    return {match[1] or match[2] for match in _NAMED.finditer(text)}
+
+
+def with_values(text: str, values: Mapping[str, str]) -> str:
+    """Replace $A and ${A} by what is known."""
+    return _NAMED.sub(lambda m: m[0] if m[2] and not m[3] else values.get(m[1] or m[2], m[0]), text)

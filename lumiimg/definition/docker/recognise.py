@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from lumiimg.decode import DecodeError
-from lumiimg.definition.docker.words import with_values
+from lumiimg.definition.docker.read import with_values
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.reference import parse_reference
 from lumiimg.findings import Severity
@@ -110,26 +111,6 @@ class Architectures:
         return {True: Severity.OK, False: Severity.PROBLEM, None: Severity.UNKNOWN}[self.has_gfx90a]
 
 
-@dataclass(frozen=True, slots=True)
-class Recognised:
-    """All that the catalogue says about a Dockerfile."""
-
-    base: Base | None
-    """The image that the first stage stands on; null for scratch."""
-    known: tuple[KnownSoftware, ...]
-    """What was recognised."""
-    architectures: tuple[Architectures, ...]
-    """In the order of the file."""
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """What to give to `--add`: each layer once, with a release where the Dockerfile names one that is there."""
-        versions: dict[str, str | None] = {}
-        for known in (known for known in self.known if not known.in_base):
-            versions[known.layer] = versions.get(known.layer) or known.version
-        return tuple(f"{name}=={version}" if version else name for name, version in versions.items())
-
-
 def known_values(steps: Iterable[Instruction], given: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
     """Return the values that ARG and ENV give, whatever their stage, beside those of `before`; no secrets."""
     values = dict(before)
@@ -141,20 +122,16 @@ def known_values(steps: Iterable[Instruction], given: Mapping[str, str], before:
 
 def recognise(
     image: str | None, steps: Iterable[Instruction], values: Mapping[str, str], catalogue: Catalogue
-) -> Recognised:
+) -> tuple[Base | None, tuple[KnownSoftware, ...], tuple[Architectures, ...]]:
     """Look everything up. Raises BadInputError where the base is not a valid image reference."""
-    bases: list[Layer] = []
-    layers: list[Layer] = []
+    entries: list[Layer] = []
     for name in catalogue.layer_names():
-        try:
-            entry = catalogue.entry(name)
-        except DecodeError:
-            continue  # a broken folder of the user's must not hide the answer to another question
-        (bases if entry.is_base else layers).append(entry)
-    base = None if image is None else _base(image, bases)
+        with suppress(DecodeError):  # a broken folder of the user's must not hide the answer to another question
+            entries.append(catalogue.entry(name))
+    base = None if image is None else _base(image, [entry for entry in entries if entry.is_base])
     texts = [(step, with_values(step.whole, values)) for step in steps]
-    has = base.has if base else frozenset()
-    return Recognised(base, tuple(_known(texts, layers, has)), tuple(_architectures(texts, values)))
+    known = _known(texts, [entry for entry in entries if not entry.is_base], base.has if base else frozenset())
+    return base, tuple(known), tuple(_architectures(texts, values))
 
 
 def _base(image: str, bases: Iterable[Layer]) -> Base:

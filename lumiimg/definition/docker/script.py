@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import RESERVED, VARIABLE
-from lumiimg.definition.docker.words import value_of, variables, with_values
+from lumiimg.definition.docker.read import value_of, variables, with_values
 from lumiimg.definition.text import quote_bash, trap
 from lumiimg.errors import one_line
 from lumiimg.findings import Severity

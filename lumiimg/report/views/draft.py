@@ -23,11 +23,11 @@ def draft_document(draft: Draft) -> Document:
     """Return what `draft FILE` says, and `draft FILE -o FOLDER`."""
     if draft.folder is not None:
         return _written(draft, draft.folder)
-    base = draft.recognised.base
+    base = draft.base
     stages = [base.image if base else "scratch", *(f"stage {one.label} (line {one.line})" for one in draft.stages)]
     known = (
         (one.layer, f"{one.what} (line {one.line}, stage {one.stage}){'; the base has it' if one.in_base else ''}")
-        for one in draft.recognised.known
+        for one in draft.known
     )
     return Document(
         "draft",
@@ -61,7 +61,7 @@ def _written(draft: Draft, folder: Path) -> Document:
 
 
 def _base(draft: Draft) -> Iterator[Paragraph | Item]:
-    base = draft.recognised.base
+    base = draft.base
     if base is None:
         yield Paragraph("scratch: no image; a layer needs one")
     elif base.name:
@@ -73,7 +73,7 @@ def _base(draft: Draft) -> Iterator[Paragraph | Item]:
 
 
 def _gpus(draft: Draft) -> Iterator[Item]:
-    for entry in draft.recognised.architectures:
+    for entry in draft.architectures:
         gpus = " ".join(entry.gpus) or "what the base image has"
         lacks = f"; without {GPU} (MI250X, LUMI's)" if entry.severity is Severity.PROBLEM else ""
         yield Item(entry.severity, f"{entry.name} (line {entry.line}): {gpus}{lacks}")
@@ -98,14 +98,13 @@ def _left_out(draft: Draft) -> Iterator[Item]:
 
 
 def _to_do(draft: Draft) -> Iterator[Item]:
-    found = draft.recognised
     if ends := [entry.line for entry in draft.script.left_out if entry.ends_build]:
         places = count(len(ends), "place")
         text = f"{places} where its build ends until you see to it (`todo` in post.sh): {_lines(ends)}"
         yield Item(Severity.UNKNOWN, text)
-    for name in found.layers:
+    for name in draft.layers:
         layer = name.partition("==")[0]
-        where = _lines(known.line for known in found.known if known.layer == layer)
+        where = _lines(known.line for known in draft.known if known.layer == layer)
         text = f"the layer {layer} brings part of it ({where}): take that out and --add {name}"
         yield Item(Severity.UNKNOWN, text)
     yield from (one for one in (*_left_out(draft), *_gpus(draft)) if one.severity is Severity.PROBLEM)

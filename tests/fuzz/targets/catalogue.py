@@ -18,7 +18,7 @@ from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import read_site
 from lumiimg.decode import DecodeError, Positive, Text, decode_json, decode_toml, encode, to_json
 from lumiimg.definition.docker.draft import make_draft, write_draft
-from lumiimg.definition.docker.words import split_words, value_of, with_values
+from lumiimg.definition.docker.read import split_words, value_of, with_values
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, scratch, text_of, written
 
@@ -100,7 +100,7 @@ def _dockerfile(data: bytes) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@target("docker-words", "definition.docker.words.split_words", "definition.docker.words.value_of")
+@target("docker-words", "definition.docker.read.split_words", "definition.docker.read.value_of")
 def _words(data: bytes) -> None:
     text = text_of(data)
     split_words(text)
