@@ -58,8 +58,6 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Versions of components that it brings, by component."""
     arguments: Mapping[str, AnyText] = {}
     """Values of the layer's arguments that belong to it."""
-    gpus: tuple[str, ...] = ()
-    """What its source has code for, where that is known."""
     wheels: tuple[_Pin, ...] = ()
     """Python distributions, each pinned: `torch==2.9.1+rocm6.4`."""
     indexes: tuple[str, ...] = ()
@@ -118,8 +116,6 @@ class Unlisted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     wheels: tuple[str, ...] = ()
     companions: tuple[str, ...] = ()
     """Projects of the same index, each a fact: the newest version whose METADATA requires exactly this one."""
-    gpus: str | None = None
-    """The GPUs that its source has code for, apart by `;`."""
     index: str | None = None
     """The index of the project; None: that of everybody."""
     indexes: tuple[str, ...] = ()
@@ -135,7 +131,7 @@ class Unlisted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         facts = ("VERSION", "FOUND", *(fact.name for fact in self.facts), *self.companions)
         lists = {"requires": self.requires, "expects": self.expects, "wheels": self.wheels, "indexes": self.indexes}
         texts = {f"{key}[{at}]": text for key, several in lists.items() for at, text in enumerate(several)}
-        texts |= {f"has.{name}": text for name, text in self.has.items()} | {"gpus": self.gpus or ""}
+        texts |= {f"has.{name}": text for name, text in self.has.items()}
         texts |= {f"arguments.{name}": text for name, text in self.arguments.items()}
         found = {key: unknown_placeholder(text, facts, "a fact of this table") for key, text in texts.items()}
         return found | {f"arguments.{name}": f"is not {_ARGUMENT}" for name in self.arguments.keys() - {*arguments}}

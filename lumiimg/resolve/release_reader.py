@@ -147,7 +147,6 @@ def row_of(rule: Unlisted, facts: Mapping[str, str], source: str) -> Release:
         {name: text for name, template in table.items() for text in filled([template], facts)}
         for table in (rule.has, rule.arguments)
     )
-    gpus = next(filled([rule.gpus or ""], facts), "")
     return Release(
         version=facts["VERSION"],
         requires=tuple(needs_of(filled(rule.requires, facts))),
@@ -158,7 +157,6 @@ def row_of(rule: Unlisted, facts: Mapping[str, str], source: str) -> Release:
         indexes=tuple(filled(rule.indexes, facts)),
         without=rule.without,
         unused=rule.unused,
-        gpus=tuple(gpu for gpu in gpus.split(";") if re.fullmatch(r"gfx[0-9a-z-]{2,20}", gpu)),
         source=source,
     )
 

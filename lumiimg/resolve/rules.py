@@ -15,7 +15,7 @@ from lumiimg.catalog.needs import version_of
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
 from lumiimg.findings import Severity
-from lumiimg.resolve.stack import ARCH, Chosen, Stack, as_offered, given_in, gpus_of, is_gpu, troubles_of
+from lumiimg.resolve.stack import ARCH, Chosen, Stack, as_offered, given_in, is_gpu, troubles_of
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -193,7 +193,6 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
     Source: code objects are of one processor, LLVM AMDGPUUsage.
     """
     others: dict[str, list[str]] = {}
-    yield from _without_code(stack)
     for chosen in stack.layers:
         name, is_wheel = chosen.name, chosen.release is not None and chosen.release.wheels
         value = chosen.arguments.get(ARCH, "")
@@ -213,16 +212,6 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
             yours = " ".join(f"{option}=GPU" for option in options)
             because = f"{site.name} may have any GPU, and code for others does not run on it: name yours ({yours})"
             yield RuleResult("layers", RuleOutcome.UNKNOWN, need, have, because, site.source)
-
-
-def _without_code(stack: Stack) -> Iterator[RuleResult]:
-    """Yield releases whose source says for which GPUs it is, and that are to be compiled for others."""
-    for chosen in stack.layers:
-        known = chosen.release.gpus if chosen.release else ()
-        if known and (lacking := [gpu for gpu in gpus_of(chosen.arguments) if gpu not in known]):
-            because = f"the source of {chosen.name} {chosen.version} has code for {', '.join(known)} only"
-            need, source = f"code for {', '.join(lacking)}", chosen.release.source if chosen.release else ""
-            yield RuleResult("layers", RuleOutcome.REFUSED, need, f"no code for {', '.join(lacking)}", because, source)
 
 
 def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | None:
