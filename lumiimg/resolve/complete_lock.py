@@ -93,10 +93,7 @@ def _with_digests(lock: Lock, sources: Sources, before: LockFile | None) -> Lock
         sources.store.sources([replace(unknown[place], sha256=known[place]) for place in known], sources.on_line)
     with _without_network("its sha256 is not in the catalogue", "; or name the file: --source NAME=FILE"):
         known |= sources.store.digests(sorted(unknown.keys() - known.keys()), sources.on_line)
-    base, *layers = (
-        replace(layer, sources=tuple(replace(one, sha256=one.sha256 or known[one.location]) for one in layer.sources))
-        for layer in lock.stack
-    )
+    base, *layers = (layer.with_digests(known) for layer in lock.stack)
     return replace(lock, base=base, layers=tuple(layers))
 
 

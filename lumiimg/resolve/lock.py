@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -23,6 +23,7 @@ from lumiimg.resolve.rules import NO_MACHINE, RuleResult
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from lumiimg.catalog.layers import Layer
@@ -86,6 +87,11 @@ class LockedLayer(ReleasedLayer):
         """Versions of components that it brings, with arguments filled in."""
         found = {**self.layer.has, **(self.release.has if self.release else {})}
         return {name: expand(version, self.arguments) for name, version in found.items()}
+
+    def with_digests(self, known: Mapping[str, str]) -> LockedLayer:
+        """Return the layer with a digest for each source that has none, from those that are known by address."""
+        sources = (replace(one, sha256=one.sha256 or known[one.location]) for one in self.sources)
+        return replace(self, sources=tuple(sources))
 
     @property
     def is_unlisted(self) -> bool:

@@ -23,13 +23,13 @@ from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.decode import LONG_FAULT
 from lumiimg.errors import BadInputError, LumiimgError, RefusedError, shortened
 from lumiimg.fabric.path import Fabric
-from lumiimg.fetch.mirrors import Mirrors, general_index, public_index, validated_url
+from lumiimg.fetch.mirrors import Mirrors, general_index, public_index
 from lumiimg.gpu.cuda import is_of_cuda
 from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.image_base import LOCAL_AGENTS, foreign_layer
 from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource, layer_digest, wants_python
 from lumiimg.resolve.lock_file import AGAIN, LockedBase, LockedEntry, LockFile, request_of
-from lumiimg.resolve.make_lock import check_used, lock_layer, split_digest
+from lumiimg.resolve.make_lock import check_used, lock_layer
 from lumiimg.resolve.request import name_of, wanted
 from lumiimg.resolve.stack import OWN_PACKAGES, for_gpu, is_gpu
 from lumiimg.toml import own_table
@@ -62,17 +62,13 @@ def lock_of(
         lock = _lock(document, catalogues, mirrors, search_path)
         _refuse_faults(lock)
     except BadInputError as error:
-        what, hint = shortened(error.what, LONG_FAULT), error.hint or AGAIN
-        raise BadInputError(what, where=error.where or str(where), hint=hint) from error
+        what = shortened(f"{error.where}: {error.what}" if error.where else error.what, LONG_FAULT)
+        raise BadInputError(what, where=str(where), hint=error.hint or AGAIN) from error
     return lock
 
 
 def _lock(document: LockFile, catalogues: Sequence[Catalogue], mirrors: Mirrors, search_path: str | None) -> Lock:
-    request = request_of(document)
-    for name, given in request.sources.items():
-        location, digest = split_digest(name, given)
-        if not (digest and Path(location).is_absolute()):
-            _refuse_address(location, f"the source {name}")
+    request, known = request_of(document), document.first_download
     base = _base_layer(document.base, catalogues)
     released = [(base, _release(document.base, base))]
     for entry in document.layer:
@@ -85,12 +81,14 @@ def _lock(document: LockFile, catalogues: Sequence[Catalogue], mirrors: Mirrors,
         replace(lock_layer(layer, release, request), wheels=entry.locked_wheels)
         for entry, (layer, release) in zip(document.stack, released, strict=True)
     ]
-    bottom, *layers = _with_first_downloads(stack, document)
+    unknown = {source.location for layer in stack for source in layer.sources if source.sha256 is None}
+    if wrong := unknown ^ known.keys():
+        raise BadInputError(f"the digest of {shortened(min(wrong))} is left out, or is not for the lock to say")
     return Lock(
         request=request,
         bootstrap=_bootstrap(document.base, base, mirrors, search_path),
-        base=bottom,
-        layers=tuple(layers),
+        base=stack[0].with_digests(known),
+        layers=tuple(layer.with_digests(known) for layer in stack[1:]),
         fabric=document.fabric,
         site=document.site or None,
         gpu=document.gpu or None,
@@ -145,46 +143,21 @@ def _bootstrap(entry: LockedBase, base: Layer, mirrors: Mirrors, search_path: st
 def _release(entry: LockedEntry, layer: Layer) -> Release | None:
     """Return the release that was locked; of several rows for one version, that whose pins are locked."""
     rows = [release for release in layer.releases if release.version == entry.release]
-    if entry.row is not None:
-        for fault in _row_faults(entry.row, entry, layer):
-            raise BadInputError(f"the row of {layer.name}: {fault}")
-        rows.append(entry.row)
+    if (row := entry.row) is not None:
+        faults = [f"{key} {what}" for key, what in row.faults(layer.arguments).items() if what]
+        if not row.is_unlisted or layer.is_base or row.version != entry.release:
+            faults.append(f"it is not of a release {entry.release!r} that was read from a package index")
+        try:
+            _ = [*map(Requirement, row.wheels)]
+        except InvalidRequirement as error:
+            faults.append(f"a pin is not valid: {error}")
+        if faults:
+            raise BadInputError(f"the row of {layer.name}: {shortened(faults[0])}")
+        rows.append(row)
     if not rows and (entry.release or layer.releases):
         raise BadInputError(f"{shortened(entry.release)!r} is not a release of {layer.name}")
     locked = {f"{wheel.name}=={wheel.version}" for wheel in entry.locked_wheels}
     return min(rows, key=lambda row: not locked.issuperset(row.wheels), default=None)
-
-
-def _row_faults(row: Release, entry: LockedEntry, layer: Layer) -> Iterator[str]:
-    """Yield why a lock cannot have a row; what it says is its author's, and listed."""
-    if not row.is_unlisted or layer.is_base or row.version != entry.release:
-        yield f"it is not of a release {shortened(entry.release)!r} that was read from a package index"
-    yield from (f"{shortened(key)} {what}" for key, what in row.faults(layer.arguments).items() if what)
-    for pin in row.wheels:
-        try:
-            Requirement(pin)
-        except InvalidRequirement:
-            yield f"{shortened(pin)!r} is not a pin"
-
-
-def _refuse_address(url: str, whose: str) -> None:
-    """Raise BadInputError, which leaves it to the caller to say in which file, for what is not a plain address."""
-    try:
-        validated_url(url, whose)
-    except BadInputError as error:
-        raise BadInputError(f"the address of {whose}: {error.what}") from error
-
-
-def _with_first_downloads(stack: Sequence[LockedLayer], document: LockFile) -> list[LockedLayer]:
-    """Return the layers with the digests that the lock alone has. Raises BadInputError unless there are just these."""
-    known = document.first_download
-    unknown = {source.location for layer in stack for source in layer.sources if source.sha256 is None}
-    if wrong := unknown ^ known.keys():
-        raise BadInputError(f"the digest of {shortened(min(wrong))} is left out, or is not for the lock to say")
-    return [
-        replace(layer, sources=tuple(replace(one, sha256=one.sha256 or known[one.location]) for one in layer.sources))
-        for layer in stack
-    ]
 
 
 # -- whether it is of one mind: what it leaves out or says twice, a build would not notice --

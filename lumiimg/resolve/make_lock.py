@@ -103,22 +103,18 @@ def lock_layer(layer: Layer, release: Release | None, request: Request) -> Locke
                 f"{where} is {value[:80]!r}, which does not match {argument.pattern.pattern}",
                 hint=f"{name}: {argument.help}; default {argument.default!r}",
             )
-    _refuse_secrets(layer, arguments)
     wanted = (one for one in layer.sources_of(release) if not one.optional or one.name in request.sources)
     sources = tuple(_lock_source(one, arguments, request.sources.get(one.name)) for one in wanted)
-    return LockedLayer(layer, release, arguments, sources)
-
-
-def _refuse_secrets(layer: Layer, arguments: Mapping[str, str]) -> None:
-    """Refuse a variable of the layer's [environment] that holds a secret: everyone who has the image could read it."""
-    for name, template in (*layer.environment.set.items(), *layer.environment.prepend.items()):
-        value = expand(template, arguments)
+    locked = LockedLayer(layer, release, arguments, sources)
+    # everyone who has the image could read it
+    for name, value in (*locked.set_environment.items(), *locked.prepend_environment.items()):
         if value and (is_secret_name(name) or hidden(value) != value):
             raise BadInputError(
                 f"{name} in [environment] looks like a secret, and would be in the image and its definition",
                 where=str(layer.folder / "layer.toml"),
                 hint="take it out, and give it to the job that runs the image, as a variable there",
             )
+    return locked
 
 
 def _lock_source(source: LayerSource, arguments: Mapping[str, str], given: str | None) -> LockedSource:
@@ -130,7 +126,7 @@ def _lock_source(source: LayerSource, arguments: Mapping[str, str], given: str |
     else:
         location, digest = split_digest(source.name, given)
     note = ""
-    if location.startswith(("http://", "https://")):
+    if not (digest and Path(location).is_absolute()):
         validated_url(location, f"the source {source.name}")
         digest = digest or published
         note = "" if digest else MADE_HERE

@@ -174,7 +174,7 @@ def test_a_row_of_a_lock_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     entry = {**DOCUMENT["layer"][0], "release": "9.9", "wheels": {}}
     document = {**DOCUMENT, "request": {**DOCUMENT["request"], "add": []}}
     for row, said in (
-        ({"wheels": ["a==1.."]}, "'a==1..' is not a pin"),
+        ({"wheels": ["a==1.."]}, "a pin is not valid"),
         ({"has": {"x": "{NOPE}"}}, "has.x holds {NOPE}"),
         ({"arguments": {"NOPE": "x"}}, "arguments.NOPE is not"),
         ({"version": "nine"}, "not of a release '9.9' that was read"),
