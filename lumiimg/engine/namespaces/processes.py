@@ -6,6 +6,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,8 +21,11 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _HEARD = frozenset(number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN)
 """A signal that is ignored stays so (SIGHUP under nohup)."""
 MOST_USERS = Path("/proc/sys/user/max_user_namespaces")
-_LIMITS = {MOST_USERS: "0", Path("/proc/sys/kernel/unprivileged_userns_clone"): "0",
-    Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"): "1"}  # fmt: skip
+_LIMITS = {
+    MOST_USERS: "0",
+    Path("/proc/sys/kernel/unprivileged_userns_clone"): "0",
+    Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"): "1",
+}
 """Settings that keep users from namespaces. Source: user_namespaces(7), kernels of Debian and Ubuntu."""
 
 
@@ -35,25 +39,23 @@ def in_namespaces(maker: Callable[[int], None] | None, inside: Callable[[], int]
 
     if maker is None:
         return child(untraced)
-    asks, answers = os.pipe(), os.pipe()
+    ours, theirs = socket.socketpair()
 
     def wait_for_ids() -> int:
-        os.close(asks[0])
-        os.close(answers[1])
+        ours.close()
         unshare(Namespace.USER)
-        os.write(asks[1], b"1")
+        theirs.send(b"1")
         # where there are none, why is said outside
-        return untraced() if os.read(answers[0], 1) else _FAILED
+        return untraced() if theirs.recv(1) else _FAILED
 
     number = _fork(wait_for_ids)
-    os.close(asks[1])
-    os.close(answers[0])
+    theirs.close()
     try:
-        if os.read(asks[0], 1):
-            maker(number)
-            os.write(answers[1], b"1")
+        with ours:
+            if ours.recv(1):
+                maker(number)
+                ours.send(b"1")
     finally:
-        os.close(answers[1])
         status = _wait(number)
     return status
 
