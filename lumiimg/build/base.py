@@ -96,18 +96,11 @@ def build_by_engine(step: LayerBuild, target: Path) -> None:
     if header.agent == "localimage":
         require_room(step.folder / header.origin, target)
     with_tls = header.agent in {"docker", "oras"} and not plain_http
-    step.check(
-        engines.build(
-            step.machine.engine,
-            step.folder / f"{step.definition.name}.def",
-            target,
-            environment=step.environment if with_tls else engines.without_logins(step.environment, step.scratch),
-            scratch=step.scratch,
-            plain_http=plain_http,
-            log=step.log,
-            on_line=step.on_line,
-        )
-    )
+    engine, environment = step.machine.engine, step.environment
+    environment = environment if with_tls else engines.without_logins(environment, step.scratch)
+    words = engines.build_words(engine, f"{step.definition.name}.def", target, plain_http=plain_http)
+    environment = engines.unpacking_in(step.scratch, engine, environment)
+    step.check(run(words, env=environment, cwd=step.folder, log=step.log, on_line=step.on_line))
 
 
 def _debootstrap(step: LayerBuild, root: Path) -> list[str | Path]:

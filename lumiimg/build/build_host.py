@@ -310,17 +310,9 @@ def _start_containers(engine: Engine, environment: Mapping[str, str], scratch: P
     root = _write_root(scratch / "root")
     done: list[Completed] = []
     for own, way in product((True, False), dict.fromkeys((engine, engine.without_fakeroot))):
-        done.append(
-            engines.run_script(
-                way,
-                root,
-                ["/bin/sh"],
-                environment=environment,
-                scratch=scratch,
-                own_processes=own,  # in a container, /proc may not be mounted again
-                timeout_s=_TRIAL_S,
-            )
-        )
+        # in a container, /proc may not be mounted again
+        words = engines.script_words(way, root, ["/bin/sh"], own_processes=own)
+        done.append(run(words, env=engines.unpacking_in(scratch, way, environment), timeout_s=_TRIAL_S))
         if done[-1].ok:
             break
     return done
@@ -335,16 +327,10 @@ def _start_on_overlay(environment: Mapping[str, str]) -> Completed:
             "mount -t overlay overlay -o userxattr,lowerdir=root,upperdir=upper,workdir=work merged && "
             'cd / && exec "$@"'
         )
-        return engines.run_script(
-            engines.of_kernel(),
-            scratch / "merged",
-            ["/bin/sh"],
-            environment=environment,
-            scratch=scratch,
-            writable=True,
-            within=lambda argv: [*namespaces.PROGRAM, "root", OWN_MOUNTS, "/bin/sh", "-c", script, "sh", *argv],
-            timeout_s=_TRIAL_S,
-        )
+        engine = engines.of_kernel()
+        words = engines.script_words(engine, scratch / "merged", ["/bin/sh"], writable=True)
+        words = [*namespaces.PROGRAM, "root", OWN_MOUNTS, "/bin/sh", "-c", script, "sh", *words]
+        return run(words, env=engines.unpacking_in(scratch, engine, environment), timeout_s=_TRIAL_S)
 
 
 def _write_root(root: Path) -> Path:

@@ -157,24 +157,16 @@ class LayerBuild:
         writable: bool = False,
         within: Callable[[list[str | Path]], list[str | Path]] | None = None,
     ) -> None:
-        """Run a program of `script` or `test` in an image, as `engines.run_script` does. Raises FailedError.
+        """Run a program of `script` or `test` in an image, by `engines.script_words`. Raises FailedError.
 
         `within`: what the command is run by, as root of a namespace; there the kernel makes the container.
         """
+        engine = self.machine.engine if within is None else engines.of_kernel()
+        own = self.machine.container.own_processes
         with self.binds(place) as binds:
-            done = engines.run_script(
-                self.machine.engine if within is None else engines.of_kernel(),
-                root,
-                argv,
-                environment=self.environment,
-                scratch=self.scratch,
-                writable=writable,
-                own_processes=self.machine.container.own_processes,
-                binds=binds,
-                within=within,
-                log=self.log,
-                on_line=self.on_line,
-            )
+            words = engines.script_words(engine, root, argv, binds=binds, writable=writable, own_processes=own)
+            environment = engines.unpacking_in(self.scratch, engine, self.environment)
+            done = run(within(words) if within else words, env=environment, log=self.log, on_line=self.on_line)
         self.check(done)
 
     def command(

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine import namespaces
 from lumiimg.engine.binds import BindSpec
-from lumiimg.engine.process import NO_NETRC, Completed, run, which
+from lumiimg.engine.process import NO_NETRC, run, which
 from lumiimg.errors import MissingHereError, one_line
 from lumiimg.files import read_beginning
 from lumiimg.image.squashfs.superblock import MAGIC as _SQUASHFS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import IO
+    from collections.abc import Iterable, Mapping, Sequence
 
 _PROBE_TIMEOUT_S = 20.0
 PACKED = ("-comp", "gzip", "-Xcompression-level", "4")
@@ -199,54 +198,38 @@ def without_passwords(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.endswith(_NAMELESS_LOGINS)}
 
 
-def build(
-    engine: Engine,
-    definition: Path,
-    target: Path,
-    *,
-    environment: Mapping[str, str],
-    scratch: Path,
-    plain_http: bool = False,
-    timeout_s: float | None = None,
-    log: IO[bytes] | None = None,
-    on_line: Callable[[str], None] | None = None,
-) -> Completed:
-    """Run the engine's own `build` of a definition file, in the folder of that file; the target is a folder.
+def build_words(engine: Engine, definition: str, target: Path, *, plain_http: bool = False) -> list[str | Path]:
+    """Return the command of the engine's own `build` of a definition file in the current folder, into a folder.
 
-    `scratch` takes what the engine unpacks. `plain_http`: the registry of the definition's header has no TLS.
+    `plain_http`: the registry of the definition's header has no TLS.
     """
     options = [*_flags(engine), *(["--no-https"] if plain_http else [])]
-    words: list[str | Path] = [engine.path, "build", "--sandbox", *options, target, definition.name]
-    env = _unpacking_in(scratch, engine, environment)
-    return run(words, env=env, cwd=definition.parent, timeout_s=timeout_s, log=log, on_line=on_line)
+    return [engine.path, "build", "--sandbox", *options, target, definition]
 
 
-def run_script(
+def script_words(
     engine: Engine,
     root: Path,
     argv: Sequence[str],
     *,
-    environment: Mapping[str, str],
-    scratch: Path,
+    binds: Sequence[BindSpec] = (),
     writable: bool = False,
     own_processes: bool = False,
-    binds: Sequence[BindSpec] = (),
-    within: Callable[[list[str | Path]], list[str | Path]] | None = None,
-    timeout_s: float | None = None,
-    log: IO[bytes] | None = None,
-    on_line: Callable[[str], None] | None = None,
-) -> Completed:
-    """Run a program in an image as `%post` is run: root where the engine can, without the user's home and environment.
+) -> list[str | Path]:
+    """Return the command that runs a program in an image as `%post` is run: root where the engine can, and apart.
 
     `root` is an image, or with `writable` a folder; `own_processes`: none that it starts outlives it, as none does that
-    `build` runs; `within` makes the command one that is run as root of a namespace.
+    `build` runs.
     """
     options = [*_APART, *_flags(engine)]
     options += ["--writable"] if writable else []
     options += ["--pid"] if own_processes else []
-    words = _container(engine, options, binds, root, argv)
-    env = _unpacking_in(scratch, engine, environment)
-    return run(within(words) if within else words, env=env, timeout_s=timeout_s, log=log, on_line=on_line)
+    return _container(engine, options, binds, root, argv)
+
+
+def unpacking_in(scratch: Path, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of such a command; what the engine unpacks goes to `scratch`."""
+    return clean_environment(environment) | dict.fromkeys((f"{engine.prefix}_TMPDIR", "TMPDIR"), os.fspath(scratch))
 
 
 def exec_words(
@@ -273,10 +256,6 @@ def _flags(engine: Engine, *, as_root: bool = True) -> list[str]:
     is_root = os.geteuid() == 0 and engine.kind is not EngineKind.NAMESPACES
     wanted = ["--no-oci", *([_FAKEROOT] if as_root and not is_root else [])]
     return [flag for flag in wanted if flag in engine.build_flags]
-
-
-def _unpacking_in(scratch: Path, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
-    return clean_environment(environment) | dict.fromkeys((f"{engine.prefix}_TMPDIR", "TMPDIR"), os.fspath(scratch))
 
 
 def _container(

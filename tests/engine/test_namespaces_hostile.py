@@ -8,12 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lumiimg.engine.engine import exec_words, of_kernel, run_script
+from lumiimg.engine.engine import exec_words, of_kernel, script_words
 from lumiimg.engine.namespaces import PROGRAM
 from lumiimg.engine.process import run
 from tests.shared.build_traces import strays
@@ -284,17 +283,15 @@ def test_what_the_kernel_does_not_give_a_container_is_said(image: Path, hides: s
 
 @pytest.mark.threat
 @pytest.mark.parametrize("way", ["build", "test", "probe"])
-def test_what_a_program_leaves_running_ends_with_it(image: Path, tmp_path: Path, way: str) -> None:
+def test_what_a_program_leaves_running_ends_with_it(image: Path, way: str) -> None:
     mark = f"{500 + os.getpid() / 1e6}"
     left = f"setsid bash -c 'trap \"\" TERM HUP INT; exec sleep {mark}' >/dev/null 2>&1"
     is_up = "until ls -l /proc/[0-9]*/exe 2>/dev/null | grep -q bin/sleep; do :; done"
     argv = ["bash", "-c", f"({left} &); {is_up}"]
-    environment, timeout_s = os.environ, patient(60)
-    if way == "probe":
-        done = run(exec_words(of_kernel(), image, argv), env=environment, timeout_s=timeout_s)
-    else:
-        script = partial(run_script, of_kernel(), image, argv, environment=environment, scratch=tmp_path)
-        done = script(writable=way == "build", timeout_s=timeout_s)
+    words = exec_words(of_kernel(), image, argv)
+    if way != "probe":
+        words = script_words(of_kernel(), image, argv, writable=way == "build")
+    done = run(words, env=os.environ, timeout_s=patient(60))
     assert done.ok, done.output
     assert not strays(f"sleep\0{mark}")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from lumiimg.build.builder import scratch_parent
-from lumiimg.engine import engine as engines
 from lumiimg.engine import failures
-from lumiimg.engine.engine import Engine, EngineKind, clean_environment
+from lumiimg.engine.engine import Engine, EngineKind, clean_environment, unpacking_in
 from lumiimg.engine.failures import explain, telling_line
+from lumiimg.engine.process import run
 
 KNOWN = tomllib.loads((Path(failures.__file__).parent / "failures.toml").read_text())["failure"]
 
@@ -56,9 +56,6 @@ def test_a_users_profile_does_not_reach_the_build(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\nenv\n")
     program.chmod(0o755)
     engine = Engine(program, EngineKind.APPTAINER, "1.4.5", frozenset())
-    for done in (
-        engines.build(engine, tmp_path / "x.def", tmp_path / "x.sif", environment=environment, scratch=tmp_path),
-        engines.run_script(engine, tmp_path, ["true"], environment=environment, scratch=tmp_path),
-    ):
-        seen = {line.partition("=")[0] for line in done.output.splitlines()}
-        assert seen - {"PWD", "SHLVL", "_", "TMPDIR", "APPTAINER_TMPDIR"} == kept
+    done = run([program], env=unpacking_in(tmp_path, engine, environment))
+    seen = {line.partition("=")[0] for line in done.output.splitlines()}
+    assert seen - {"PWD", "SHLVL", "_", "TMPDIR", "APPTAINER_TMPDIR"} == kept
