@@ -82,20 +82,19 @@ def claim_partial(store: Path, sha256: str | None) -> Iterator[Path]:
 def _claimed(store: Path, sha256: str | None) -> Iterator[Path]:
     """Yield the partials of a digest that were nobody's, now ours; remove old ones of any file."""
     for entry in store.glob("part-*"):
-        match = _NAME.fullmatch(entry.name)
+        if (match := _NAME.fullmatch(entry.name)) is None:
+            continue
         with suppress(OSError):  # another process was as quick
             seen = entry.lstat()
             still_s = time.time() - seen.st_mtime
-            is_ours = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid()
-            if match is None or not is_ours or (match["sha256"] != sha256 and still_s < OLD_S):
-                continue
-            if match["owner"] is not None and not is_left(entry.name, seen) and still_s <= _STILL_S:
+            is_mine = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid()
+            if not is_mine or (match["owner"] and not is_left(entry.name, seen) and still_s <= _STILL_S):
                 continue
             if still_s >= OLD_S:
                 entry.unlink()
-                continue
-            os.utime(entry)  # under its new name it must not look as if it stood still
-            yield entry.rename(_new_name(store, sha256))
+            elif match["sha256"] == sha256:
+                os.utime(entry)  # under its new name it must not look as if it stood still
+                yield entry.rename(_new_name(store, sha256))
 
 
 def _new_name(store: Path, sha256: str | None) -> Path:
