@@ -31,9 +31,9 @@ from lumiimg.image.python import NoPythonError, read_python
 from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.own_packages import brought_by_layers, resolve_own
-from lumiimg.resolve.own_requirements import OwnPackages, read_own
 from lumiimg.resolve.python_project import LayerRequirements
 from lumiimg.resolve.python_target import PythonTarget
+from lumiimg.resolve.requirements import OwnPackages, read_own
 from lumiimg.resolve.venv import BIN, MOUNT, RECORD, VenvRecord, mark_of, versions_in
 from lumiimg.wording import count, word
 

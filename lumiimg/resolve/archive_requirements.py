@@ -16,7 +16,7 @@ from packaging.utils import NormalizedName, canonicalize_name
 from lumiimg.decode import decode_toml
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.files import open_regular
-from lumiimg.resolve.requirement_files import RequirementReader
+from lumiimg.resolve.requirements import RequirementReader
 from lumiimg.resolve.source_archive import read_texts
 
 if TYPE_CHECKING:

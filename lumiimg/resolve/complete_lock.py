@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from lumiimg.fetch.store import Sources
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock_file import LockFile
-    from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.python_target import PythonTarget
+    from lumiimg.resolve.requirements import OwnPackages
 
 
 BaseDigest = Literal["asked", "noted", "open"]

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import Layer
     from lumiimg.resolve.bootstrap import LockedBootstrap
-    from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.request import Request
+    from lumiimg.resolve.requirements import OwnPackages
 
 MADE_HERE = "no digest is published; that of the first download holds from then on"
 """The note of such a source."""

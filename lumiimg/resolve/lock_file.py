@@ -35,9 +35,8 @@ from lumiimg.fetch.mirrors import validated_url
 from lumiimg.files import read_beginning
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource, layer_digest, locked_wheel
-from lumiimg.resolve.own_requirements import OwnPackages
 from lumiimg.resolve.request import Request
-from lumiimg.resolve.requirement_files import OwnRequirement, requirement_of
+from lumiimg.resolve.requirements import OwnPackages, OwnRequirement, requirement_of
 from lumiimg.resolve.rules import RuleResult
 from lumiimg.secret import hidden
 from lumiimg.toml import TomlError, parse_toml

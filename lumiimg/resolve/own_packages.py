@@ -16,7 +16,6 @@ from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.errors import RefusedError
 from lumiimg.gpu.cuda import instead_of, is_of_cuda
 from lumiimg.resolve.lock import LockedLayer, LockedSource, wants_python
-from lumiimg.resolve.own_requirements import OF_TORCH, OwnPackages
 from lumiimg.resolve.python_project import (
     ROCM_TRITONS,
     THIS_IMAGE,
@@ -29,6 +28,7 @@ from lumiimg.resolve.python_project import (
     version_of_pin,
     with_digests,
 )
+from lumiimg.resolve.requirements import OF_TORCH, OwnPackages
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.uv import NoSolutionError
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.fetch.store import Sources
     from lumiimg.resolve.python_target import PythonTarget
-    from lumiimg.resolve.requirement_files import OwnRequirement
+    from lumiimg.resolve.requirements import OwnRequirement
     from lumiimg.resolve.stack import Stack
 
 _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue, FabricOption
-    from lumiimg.resolve.own_requirements import OwnPackages
+    from lumiimg.resolve.requirements import OwnPackages
 
 _LIMIT = 300
 """Characters of a layer and its versions."""
@@ -214,7 +214,7 @@ def request_of(
     )
     own = None
     if options.requirements or recipe_packages or packages:
-        from lumiimg.resolve.own_requirements import read_own
+        from lumiimg.resolve.requirements import read_own
 
         own = read_own(options.requirements, [*recipe_packages, *packages])
     if needs_base and not base:

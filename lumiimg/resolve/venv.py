@@ -25,7 +25,7 @@ from lumiimg.image import Image, ImageError, ImageKind, RootFileSystem, open_ima
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
 from lumiimg.inventory.python import distributions_in
-from lumiimg.resolve.own_requirements import OF_TORCH
+from lumiimg.resolve.requirements import OF_TORCH
 from lumiimg.wording import typed
 
 MOUNT = "/user-software"

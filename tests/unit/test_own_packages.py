@@ -13,7 +13,7 @@ from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.gpu.cuda import is_of_cuda
 from lumiimg.resolve.lock_file import read_document
-from lumiimg.resolve.own_requirements import read_own
+from lumiimg.resolve.requirements import read_own
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.oci_builder import digest
 from tests.shared.world import World, serve, wheel

@@ -39,10 +39,9 @@ from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.image_base import foreign_layer
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import to_record, to_text
-from lumiimg.resolve.own_requirements import OF_OPTION, OwnPackages
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request, options_of
-from lumiimg.resolve.requirement_files import OwnRequirement
+from lumiimg.resolve.requirements import OF_OPTION, OwnPackages, OwnRequirement
 from tests.fuzz.locks import settled
 from tests.shared import fabric_builder
 from tests.shared.build_machine import build_machine

@@ -15,8 +15,8 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
-from lumiimg.resolve.own_requirements import read_own
 from lumiimg.resolve.request import Request, RequestOptions, options_of, request_of
+from lumiimg.resolve.requirements import read_own
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import LAYER, MakeLayer
 from tests.shared.programs import sampled, unwrapped

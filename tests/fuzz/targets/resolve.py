@@ -28,8 +28,8 @@ from lumiimg.fetch.registry import resolve_image
 from lumiimg.resolve.archive_requirements import requirements_in
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import read_document, request_of
-from lumiimg.resolve.own_requirements import read_own
 from lumiimg.resolve.release_reader import filled, needs_of, value_of
+from lumiimg.resolve.requirements import read_own
 from lumiimg.resolve.source_archive import read_texts
 from lumiimg.resolve.venv import RECORD, faults_of, open_venv
 from tests.fuzz.target import target
@@ -63,13 +63,13 @@ class _Served(Http):
         yield Response(url, status, self._answer.headers, chunks=iter([body]))
 
 
-@target("requirement-file", "resolve.requirement_files.requirement_of", refuses=(FailedError,))
+@target("requirement-file", "resolve.requirements.requirement_of", refuses=(FailedError,))
 def _requirement_file(data: bytes) -> None:
     texts = {"a/b.txt": text_of(data), "a/c.txt": "egg>=1"}
     requirements_in(texts, ["a/b.txt"], (), "archive")
 
 
-@target("own-requirements", "resolve.own_requirements.read_own")
+@target("own-requirements", "resolve.requirements.read_own")
 def _own_requirements(data: bytes) -> str:
     """A requirement file that includes a second one."""
     own, more = parts(data, 2)

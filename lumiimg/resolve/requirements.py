@@ -1,6 +1,6 @@
-"""Requirement files, the user's and those in archives of layers: each line is taken as it is meant, or refused with its
-file, its line, and what to do. Nothing of the files runs.
+"""Requirements of Python packages: a user's files and words (`pip:einops==0.8.1`), and files in archives of layers.
 
+Each line is taken as it is meant, or refused with its file, its line, and what to do. Nothing of the files runs.
 Sources: pip, "Requirements File Format"; PEP 508.
 """
 
@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from lumiimg.decode import read_text
 from lumiimg.errors import BadInputError, one_line
+from lumiimg.resolve.stack import PACKAGE
 from lumiimg.secret import hidden
+from lumiimg.wording import count
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
+OF_OPTION = "the option --add"
+"""Where a requirement is from that no file has."""
+OF_TORCH = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch-triton-rocm", "triton-rocm"})
+"""Held at what the image has, so that it does not count where else a project takes them from."""
+_FILE_LIMIT_BYTES = 8 << 20
+"""A file of 300 packages with all their digests has 1 MB."""
+_SHOWN = 200
 _MOST, _MOST_FILES = 2_000, 50
 """Requirements, and files, in all."""
-LONGEST = 1_000
+_LONGEST = 1_000
 """Characters of a requirement."""
 _INCLUDE = re.compile(r"(?:-r|--requirement)(?:\s*=\s*|\s*)(\S.*)")
 _OPTION = re.compile(r"(?:^|\s)(--?[A-Za-z][A-Za-z-]{0,40})")
@@ -64,6 +72,55 @@ class OwnRequirement:
     def name(self) -> str:
         """Of the distribution, as PEP 503 writes it."""
         return canonicalize_name(self.requirement.name)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPackages:
+    """All that a user hands in."""
+
+    requirements: tuple[OwnRequirement, ...] = ()
+    files: tuple[str, ...] = ()
+    """As they are given to -r."""
+    brought: Mapping[str, str] = field(default_factory=dict)
+    """Distributions that layers of the catalogue make for the image, each with its layer."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The requirements alone."""
+        return tuple(one.text for one in self.requirements)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of `--add`."""
+        return tuple(f"{PACKAGE}{one.text}" for one in self.requirements if one.where == OF_OPTION)
+
+    @property
+    def summary(self) -> str:
+        """In a few words."""
+        where = ", ".join([*(file.rpartition("/")[2] for file in self.files), *self.words])[:_SHOWN]
+        return f"{count(len(self.requirements), 'requirement')} of yours ({where})"
+
+    @property
+    def unsettled(self) -> str:
+        """The same of a plan."""
+        return f"{self.summary}; what they take from the index is not settled before lock"
+
+
+def read_own(files: Sequence[str], words: Sequence[str], where: str = OF_OPTION) -> OwnPackages:
+    """Return what files and words like `pip:einops==0.8.1` ask for; lines that are there twice count once.
+
+    `where` says of words where they are from.
+
+    Raises BadInputError for what cannot be read, is larger than anybody writes, or could not be settled by a lock.
+    """
+    reader = RequirementReader(lambda path: read_text(Path(path), _FILE_LIMIT_BYTES))
+    for file in files:
+        reader.read(file)
+    for word in words:
+        reader.add(word.removeprefix(PACKAGE), where)
+    if files and not reader.found:
+        raise BadInputError("requires nothing", where=", ".join(files)[:_SHOWN], hint="leave it out")
+    return OwnPackages(reader.found, tuple(files))
 
 
 class RequirementReader:
@@ -136,8 +193,8 @@ def requirement_of(text: str, where: str) -> Requirement:
     if option := _OPTION.search(text):
         hint = next((hint for words, hint in _HINTS.items() if text.startswith(words)), "leave the line out")
         raise BadInputError(f"the option {option[1]} is not followed", where=where, hint=hint)
-    if len(text) > LONGEST:
-        raise BadInputError(f"a requirement of more than {LONGEST} characters", where=where)
+    if len(text) > _LONGEST:
+        raise BadInputError(f"a requirement of more than {_LONGEST} characters", where=where)
     try:
         requirement = Requirement(text)
     except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
