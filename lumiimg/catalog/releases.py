@@ -120,8 +120,6 @@ class Unlisted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The index of the project; None: that of everybody."""
     indexes: tuple[str, ...] = ()
     """Where its wheels are looked for."""
-    without: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
     source: Text
     date: dt.date
     """When the rule was looked at."""

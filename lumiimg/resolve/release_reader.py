@@ -155,8 +155,6 @@ def row_of(rule: Unlisted, facts: Mapping[str, str], source: str) -> Release:
         arguments=arguments,
         wheels=tuple(pin for pin in filled(rule.wheels, facts) if PIN.fullmatch(pin)),
         indexes=tuple(filled(rule.indexes, facts)),
-        without=rule.without,
-        unused=rule.unused,
         source=source,
     )
 

@@ -132,6 +132,19 @@ def test_the_driver_of_the_nodes_serves_each_rocm_of_the_image_or_not() -> None:
             assert f"ROCm {version}" in told
 
 
+def test_a_torch_that_is_there_is_one_for_rocm_or_refused() -> None:
+    for torch, outcomes in (
+        ("2.9.1+cu128", ["refused"]),
+        ("2.9.1+cpu", ["refused"]),
+        ("2.9.1+rocm6.4", []),
+        ("2.9.1", []),
+        (None, []),
+    ):
+        found = list(rules.torch_kind(stack_of(torch=torch)))
+        assert [said(result) for result in found] == [("torch", outcome) for outcome in outcomes], torch
+    assert not list(rules.torch_kind(stack_of()))
+
+
 def test_rccl_and_the_plugin_have_to_share_a_version_of_the_net_api() -> None:
     for rccl, oldest, newest, outcome, words in (
         ("2.22.3", None, "5", "ok", "they meet at v5"),
