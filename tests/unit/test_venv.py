@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from lumiimg.build.venv import _Listing, _refuse_wrong
 from lumiimg.cli.main import main
 from lumiimg.decode import to_json
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.image import open_image
 from lumiimg.image.python import read_python
 from lumiimg.resolve.venv import RECORD, VenvRecord, mark_of, open_venv, with_venv
@@ -312,6 +315,21 @@ def test_offline_no_server_is_asked(world: World, image: Path, tmp_path: Path, c
     assert main(words) == ExitCode.MISSING_HERE
     assert "--offline forbids to ask the index" in capsys.readouterr().err
     assert world.asked == []
+
+
+def test_what_pip_says_is_not_met_ends_it_where_it_is_of_what_was_put_in(tmp_path: Path) -> None:
+    dist(tmp_path, "mine-1.0")
+    (tmp_path / "mine-1.0.dist-info/METADATA").write_text(
+        "Name: Mine\nVersion: 1.0\nRequires-Dist: nowhere-at-all>=2\n"
+    )
+    pip = [sys.executable, "-m", "pip", "check", "--disable-pip-version-check"]
+    env = {"PYTHONPATH": str(tmp_path)}
+    said = subprocess.run(pip, env=env, capture_output=True, text=True, check=False).stdout
+    there = _Listing("3.12", {"mine": "1.0", "other": "1.0"})
+    for name, is_refused in (("mine", True), ("other", False)):
+        record = VenvRecord("/x.sif", None, "3.12", None, (name,), {name: "1.0"})
+        with pytest.raises(FailedError, match="requires nowhere-at-all") if is_refused else nullcontext():
+            _refuse_wrong(record, _Listing("3.12", {}), there, said)
 
 
 def test_nothing_is_overwritten(image: Path, tmp_path: Path, capsys: Capture) -> None:
