@@ -508,6 +508,10 @@ def test_an_argument_that_decided_the_base_is_fixed(tmp_path: Path, capsys: pyte
     data = shown(drafted(tmp_path, text), capsys)
     assert list(data["arguments"]) == ["OTHER"]
     assert data["environment"]["set"] == {"B": "{OTHER}-x", "LIST": "b:1"}
+    shutil.rmtree(tmp_path / "layers")
+    odd = drafted(tmp_path, "FROM a\nARG t=1\nENV A=$t\nARG T=1\nENV B=$T\nRUN echo $A\n", t='{x}`id`"', T="{y}`id`")
+    assert shown(odd, capsys)["environment"]["set"] == {"B": "{T}"}
+    assert outcome(odd / "post.sh", T="9") == '{x}`id`"\n'
 
 
 # ---- hostile

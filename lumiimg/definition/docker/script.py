@@ -112,8 +112,10 @@ class DraftArgument:
 
     @property
     def template(self) -> str:
-        """Its value in layer.toml."""
-        return self.value or "" if self.is_fixed else f"{{{self.name}}}"
+        """Its value in layer.toml; a variable where that cannot hold it."""
+        if not self.is_fixed:
+            return f"{{{self.name}}}"
+        return f"${self.name}" if set(self.value or "") & {*"{}$"} else self.value or ""
 
 
 def comment(text: str) -> str:
