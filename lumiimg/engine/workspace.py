@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -123,7 +124,9 @@ def _remove(name: str, around: int, path: Path | None = None) -> None:
     """Remove what has a name in an open folder; and that, by its path, if it is empty then."""
     with suppress(OSError):
         os.unlink(name, dir_fd=around)
-    with suppress(RecursionError):
+    with suppress(OSError, RecursionError):
+        shutil.rmtree(name, ignore_errors=True, dir_fd=around)
+        _open_to_owner(name, around)
         shutil.rmtree(name, ignore_errors=True, dir_fd=around)
     if name in _names(around):
         # In a user namespace with all of the user's ids, the files are one's own.
@@ -132,6 +135,15 @@ def _remove(name: str, around: int, path: Path | None = None) -> None:
     if path is not None:
         with suppress(OSError):
             path.rmdir()  # what has the name by now goes only if it is empty
+
+
+def _open_to_owner(name: str, around: int) -> None:
+    """Open folders that an image closes to their owner."""
+    for _, folders, _, at in os.fwalk(name, dir_fd=around):
+        for folder in folders:
+            with suppress(OSError):  # another's; chmod(2) follows links
+                if stat.S_ISDIR(os.stat(folder, dir_fd=at, follow_symlinks=False).st_mode):
+                    os.chmod(folder, 0o700, dir_fd=at)
 
 
 @contextmanager

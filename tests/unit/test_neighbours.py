@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import lumiimg
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_upkeep import prune
 from lumiimg.cli.main import main
+from lumiimg.engine import workspace
 from lumiimg.engine.workspace import own_folder, remove_left, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.files import make_folder
@@ -299,6 +301,35 @@ def test_who_has_taken_the_name_of_a_folder_meanwhile_loses_nothing(tmp_path: Pa
     assert _years(tmp_path) == (2 if taken == "mine" else 4)
     assert [*(tmp_path / "elsewhere").iterdir()] == [], "what was ours is gone, wherever it is"
     assert (mine.parent / "x.sif").read_text() == "whole"
+
+
+def test_folders_that_an_image_closes_to_their_owner_are_removed_also_where_there_are_no_namespaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the folders of some distributions are; and no link of the image is followed."""
+    monkeypatch.setattr(workspace, "run", lambda *_, **__: None)
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o500)
+    if (child := os.fork()) == 0:
+        try:
+            os.chdir(tmp_path)
+            if os.geteuid() == 0:  # to whom no folder is closed
+                os.chown(tmp_path, 65534, 65534)
+                os.chown(outside, 65534, 65534)
+                os.setgroups([])
+                os.setresuid(65534, 65534, 65534)
+            with scratch_folder(Path("a")) as folder:
+                for name in ("usr/bin", "closed/x"):
+                    (folder / name).mkdir(parents=True)
+                    (folder / name / "file").touch()
+                    (folder / name).chmod(0o555)
+                (folder / "usr/link").symlink_to(outside)
+                (folder / "closed").chmod(0)
+            os._exit(len(list(Path("a").iterdir())))
+        finally:
+            os._exit(99)
+    assert os.waitpid(child, 0)[1] == 0
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o500
 
 
 @pytest.mark.parametrize("kind", ["tree", "files"])
