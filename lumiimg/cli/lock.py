@@ -39,7 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
     write_chain(lock)  # for what it refuses, before anything is asked of a server
     sources = open_sources(arguments)
     lock = complete_lock(lock, sources, base="asked", preferred=preferred, until=request.until)
-    written = write_lock(lock, arguments.output, sources.mirrors, before)
+    written = write_lock(lock, arguments.output, sources.mirrors, before, arguments.host)
     return Output.of(arguments).deliver(lock_document(written), "lock", written)
 
 

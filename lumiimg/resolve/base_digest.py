@@ -87,17 +87,11 @@ def stamp(origin: Path) -> str:
     """
     digest = hashlib.sha256()
     try:
-        _stamp(digest, "", origin.stat())
-        for folder, folders, files in os.walk(origin):
-            folders.sort()
-            for name in sorted((*folders, *files)):
-                path = f"{folder}/{name}"
-                _stamp(digest, path, os.lstat(path))
+        below = ((folder, name) for folder, folders, files in os.walk(origin) for name in (*folders, *files))
+        for path in (str(origin), *sorted(f"{folder}/{name}" for folder, name in below)):
+            seen = os.lstat(path) if path != str(origin) else origin.stat()
+            line = f"{path.removeprefix(str(origin))}\0{seen.st_ino} {seen.st_mode} {seen.st_size}"
+            digest.update(f"{line} {seen.st_mtime_ns} {seen.st_ctime_ns}\n".encode("utf-8", "surrogateescape"))
     except OSError as error:
         raise BadInputError(f"cannot be read: {error.strerror}", where=str(error.filename)) from error
     return digest.hexdigest()
-
-
-def _stamp(digest: hashlib._Hash, path: str, seen: os.stat_result) -> None:
-    line = f"{path}\0{seen.st_ino} {seen.st_mode} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns}\n"
-    digest.update(line.encode("utf-8", "surrogateescape"))

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock_file import LockFile
     from lumiimg.resolve.python_target import PythonTarget
-    from lumiimg.resolve.requirements import OwnPackages
 
 
 BaseDigest = Literal["asked", "noted", "open"]
@@ -125,18 +124,32 @@ def _without_network(unknown: str, otherwise: str = "") -> Iterator[None]:
 
 
 def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], until: dt.date | None) -> Lock:
-    """Return the lock with all Python distributions that the image gets; those of the user's own come on top."""
-    if lock.resolved:
-        return lock
-    stack = list(lock.stack[:-1] if lock.own else lock.stack)
-    if wanting := [layer for layer in stack if wants_python(layer)]:
-        found = _of_layers(stack, _target(lock, wanting[0].name), sources, preferred, until)
+    """Return the lock with all Python distributions that the image gets.
+
+    Those of the user's own come on top of the layers below, which stay as they are.
+    """
+    wanting = [layer for layer in lock.stack if wants_python(layer)]
+    if lock.resolved or not wanting:
+        return replace(lock, resolved=True)
+    if (python := lock.python) is None:
+        raise FailedError(
+            f"no wheels can be chosen for {wanting[0].name}: the Python of {lock.base.layer.name} is not known",
+            hint="read the base first: lumiimg adapt",
+        )
+    own = lock.own
+    stack = list(lock.stack[:-1] if own else lock.stack)
+    if any(map(wants_python, stack)):
+        found = _of_layers(stack, python, sources, preferred, until)
         stack = [replace(layer, wheels=found[layer.name]) for layer in stack]
-    if lock.own:
-        own = lock.layers[-1]
-        wheels = _of_own(lock.own, stack, _target(lock, own.name), sources, preferred, until)
-        sources.on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {own.name}")
-        stack.append(replace(own, wheels=wheels))
+    if own:
+        from lumiimg.resolve.own_packages import installed_layer, resolve_own
+
+        sources.on_line(f"resolving {own.summary} on top of the layers below, for {python}")
+        there = [installed_layer(one, is_base=at == 0) for at, one in enumerate(stack)]
+        with _without_network("the catalogue does not have the wheels of your own packages"):
+            wheels = resolve_own(there, own, python, sources, until=until, preferred=preferred)
+        sources.on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {lock.layers[-1].name}")
+        stack.append(replace(lock.layers[-1], wheels=wheels))
     return replace(lock, base=stack[0], layers=tuple(stack[1:]), resolved=True)
 
 
@@ -147,12 +160,14 @@ def _of_layers(
     preferred: Mapping[str, str],
     until: dt.date | None,
 ) -> dict[str, tuple[LockedSource, ...]]:
-    """Return the wheels that each layer brings."""
+    """Return the wheels that each layer brings.
+
+    Without `until` they are as of the day of the newest release, or else of that on which facts were looked at.
+    """
     wanting = [layer for layer in stack if wants_python(layer)]
     names = ", ".join(layer.name for layer in wanting)
     wanted = [_requirements_of(layer, sources) for layer in stack]
     if until is None:
-        # what was there on the day of the newest release, or else on that on which the facts of a layer were looked at
         dates = [layer.release.date for layer in wanting if layer.release and layer.release.date]
         until = max(dates or [layer.layer.date for layer in wanting])
     else:  # one day for all
@@ -164,33 +179,6 @@ def _of_layers(
     sources.on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
     wheels = {one.name: one for one in with_digests([*itertools.chain(*found.values())], sources)}
     return {name: tuple(wheels[one.name] for one in several) for name, several in found.items()}
-
-
-def _of_own(
-    own: OwnPackages,
-    below: Sequence[LockedLayer],
-    python: PythonTarget,
-    sources: Sources,
-    preferred: Mapping[str, str],
-    until: dt.date | None,
-) -> tuple[LockedSource, ...]:
-    """Return what the user's own packages bring to the layers below, which stay as they are."""
-    from lumiimg.resolve.own_packages import installed_layer, resolve_own
-
-    sources.on_line(f"resolving {own.summary} on top of the layers below, for {python}")
-    there = [installed_layer(one, is_base=at == 0) for at, one in enumerate(below)]
-    with _without_network("the catalogue does not have the wheels of your own packages"):
-        return resolve_own(there, own, python, sources, until=until, preferred=preferred)
-
-
-def _target(lock: Lock, layer: str) -> PythonTarget:
-    """Return the Python of the image. Raises FailedError where it, or the C library, is not known."""
-    if (python := lock.python) is None:
-        raise FailedError(
-            f"no wheels can be chosen for {layer}: the Python of {lock.base.layer.name} is not known",
-            hint="read the base first: lumiimg adapt",
-        )
-    return python
 
 
 def _requirements_of(layer: LockedLayer, sources: Sources) -> LayerRequirements:

@@ -56,6 +56,8 @@ class WrittenLock(LockDiff):
     """What was locked."""
     beyond: tuple[str, ...]
     """What is not from where the catalogue has it; each for people."""
+    host: Path | None = None
+    """The snapshot of a node that was named here, and not by the lock that was there."""
 
     @property
     def sentence(self) -> str:
@@ -85,7 +87,7 @@ class WrittenLock(LockDiff):
         words += ["--lock", str(self.lock)] if str(self.lock) != _USUAL else []
         words += ["--trust-lock"] if self.beyond else []
         request = self.of.request
-        found_by = words_of(("--mirror", request.mirrors), ("--layers", request.layers), ("--host", (request.host,)))
+        found_by = words_of(("--mirror", request.mirrors), ("--layers", request.layers), ("--host", (self.host,)))
         return " ".join(filter(None, (typed(words), found_by, "-o image.sif")))
 
 
@@ -94,11 +96,13 @@ def diff_locks(old: Path, new: Path) -> LockDiff:
     return LockDiff(_changes(read_document(old), read_document(new)))
 
 
-def write_lock(lock: Lock, path: Path, mirrors: Mirrors, before: LockFile | None) -> WrittenLock:
+def write_lock(
+    lock: Lock, path: Path, mirrors: Mirrors, before: LockFile | None, host: Path | None = None
+) -> WrittenLock:
     """Write a lock, and return what it has otherwise than the one `before`; `mirrors` it was settled from."""
     write_text(path, to_text(lock))
     changes = () if before is None else _changes(before, document_of(lock))
-    return WrittenLock(changes, path, before is not None, lock, tuple(outside_catalogue(lock, mirrors)))
+    return WrittenLock(changes, path, before is not None, lock, tuple(outside_catalogue(lock, mirrors)), host)
 
 
 def _changes(before: LockFile, after: LockFile) -> tuple[LockChange, ...]:

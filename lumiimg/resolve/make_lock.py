@@ -75,12 +75,10 @@ def check_used(request: Request, released: Sequence[Released]) -> None:
                 hint=f"known: {', '.join(known_arguments) or 'none'}",
             )
     known_sources = [source.name for layer, release in released for source in layer.sources_of(release)]
-    unused = {name: f"{layer.name} {one.version}" for layer, one in released if one for name in one.unused}
     for name in request.sources:
         if name not in known_sources:
-            otherwise = f"no layer of this image takes a source called {name!r}"
             raise BadInputError(
-                f"{unused[name]} is not built from the source {name}" if name in unused else otherwise,
+                f"no layer of this image takes a source called {name!r}",
                 hint=f"known: {', '.join(known_sources) or 'none'}",
             )
 
