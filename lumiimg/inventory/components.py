@@ -44,17 +44,8 @@ if TYPE_CHECKING:
     from lumiimg.image import Image, RootFileSystem
 
 _LIBMPI = "libmpi.so."
-_WANTED = re.compile(
-    "|".join(
-        (
-            RCCL_OR_PLUGIN.pattern,
-            ROCM_LIBRARY.pattern,
-            re.escape(LIBFABRIC),
-            re.escape(LIBCXI),
-            rf"{re.escape(_LIBMPI)}(?:12|40)|hipcc|python3",
-        )
-    )
-)
+_FABRIC_OR_MPI = rf"{re.escape(LIBFABRIC)}|{re.escape(LIBCXI)}|{re.escape(_LIBMPI)}(?:12|40)"
+_WANTED = re.compile(rf"{RCCL_OR_PLUGIN.pattern}|{ROCM_LIBRARY.pattern}|{_FABRIC_OR_MPI}|hipcc|python3")
 _MOST_RCCLS, _MOST_MODULES = 200, 2000
 _MOST_BYTES, _ENTRY_BYTES = 256 << 20, 64
 """Of all paths that are noted of an image, each with what Python takes for it; one with PyTorch and vLLM has 10 MiB."""
