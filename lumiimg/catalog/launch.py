@@ -156,12 +156,8 @@ class SitePartition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         numbers = [step.nodes for step in self.steps]
         is_ordered = numbers == sorted(numbers) and max(numbers, default=0) <= self.nodes
         least = f"is {self.least_nodes}, above the {self.nodes} nodes that a job can have"
-        refuse(
-            {
-                "least_nodes": self.least_nodes > self.nodes and least,
-                "step": not is_ordered and "should go from few nodes to many, up to those that a job can have",
-            }
-        )
+        steps = "should go from few nodes to many, up to those that a job can have"
+        refuse({"least_nodes": self.least_nodes > self.nodes and least, "step": not is_ordered and steps})
 
     @property
     def limits(self) -> str:

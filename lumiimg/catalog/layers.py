@@ -77,13 +77,9 @@ class SourceEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.optional:
-            has_address = self.url.startswith(("https://", "http://"))
-            refuse(
-                {
-                    "url": None if has_address else f"is {self.url!r}; it should begin with https://",
-                    "key": not self.key and "is missing (a string)",
-                }
-            )
+            is_address = self.url.startswith(("https://", "http://"))
+            what = f"is {self.url!r}; it should begin with https://"
+            refuse({"url": not is_address and what, "key": not self.key and "is missing (a string)"})
 
 
 class LayerSource(SourceEntry, frozen=True, kw_only=True):
@@ -109,7 +105,7 @@ class Bootstrap(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         is_suite = self.agent != "debootstrap" or _SUITE.fullmatch(self.origin)
-        refuse({"from": None if is_suite else f"is {self.origin!r}; a name of a suite is needed"})
+        refuse({"from": not is_suite and f"is {self.origin!r}; a name of a suite is needed"})
 
 
 class Variant(Bootstrap, frozen=True, kw_only=True):
@@ -220,15 +216,11 @@ class _LayerFile(LayerFacts, frozen=True, kw_only=True):
     sources: Mapping[_Name, SourceEntry] = {}
 
     def __post_init__(self) -> None:
-        of_bases = {
-            "bootstrap": self.bootstraps,
-            "variant": self.variants,
-            "include": self.include,
-            "named": self.named,
-        }
         faults: dict[str, str | None] = {}
         if self.kind == "layer":
-            faults = {key: "is not known in a layer: it is for bases" for key, there in of_bases.items() if there}
+            of_bases = (("bootstrap", self.bootstraps), ("variant", self.variants), ("include", self.include))
+            what = "is not known in a layer: it is for bases"
+            faults = {key: what for key, there in (*of_bases, ("named", self.named)) if there}
         elif bool(self.bootstraps) == bool(self.variants):
             faults["kind"] = "is 'base': a base needs [[bootstrap]], or, as a family of bases, [[variant]]"
         if twice := next((name for name in self.lib if name in {*self.files, *OWN_FILES}), None):
