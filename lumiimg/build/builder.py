@@ -247,11 +247,10 @@ class Work:
         # a base that is a file is below as it is: nothing of it is unpacked or written again
         found = [first.origin] if content and first.origin is not None else []
         last_s, progress = self.cache.seconds(), self.plan.progress
-        held = cached_prefix(self.steps, self.take)
-        self.fetch(self.steps[len(held) :])
+        self.fetch(self.steps[len(cached_prefix(self.steps, self.cache.find)) :])
         for number, step in enumerate(self.steps):
             clock = StageClock()
-            entry = held[number] if number < len(held) else self.take(step.key(content))
+            entry = self.take(step.key(content))
             is_kept = entry is not None
             progress.step_started(step.name, None if is_kept else last_s.get(step.definition.layers))
             if entry is None:

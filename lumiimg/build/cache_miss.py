@@ -91,18 +91,21 @@ def why_rebuilt(layer: str, steps: Sequence[BuildStep], cache: LayerCache) -> Ca
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Return the parts in which two keys differ."""
-    found = [
-        Difference(part, (f"- {old.get(part) or 'nothing'}", f"+ {new.get(part) or 'nothing'}"))
-        for part in ("format", "engine", "base", "owners", "mksquashfs", "origin", "plain_http", "gpus", "content")
-        if old.get(part) != new.get(part)
-    ]
-    before, after = (files if isinstance(files := key.get("files"), dict) else {} for key in (old, new))
-    for name in sorted({*before, *after}):
-        if before.get(name) != after.get(name):
-            lines = (f"- {before.get(name, 'not there')}", f"+ {after.get(name, 'not there')}")
-            found.append(Difference(f"files/{name.removeprefix('files/')}", lines))
-    for part in ("environment", "definition"):
-        was, will = (str(key.get(part, "")).splitlines() for key in (old, new))
-        diff = [line for line in difflib.unified_diff(was, will, lineterm="", n=1) if line[:3] not in {"---", "+++"}]
-        found += [Difference(part, tuple(diff))] if diff else []
+    before, after = _texts(old), _texts(new)
+    found = []
+    for part in dict.fromkeys((*after, *before)):
+        was, will = before.get(part, ""), after.get(part, "")
+        lines = [f"- {was or 'nothing'}", f"+ {will or 'nothing'}"]
+        if "\n" in f"{was}{will}":
+            diff = difflib.unified_diff(was.splitlines(), will.splitlines(), lineterm="", n=1)
+            lines = [line for line in diff if line[:3] not in {"---", "+++"}]
+        if was != will:
+            found.append(Difference(part, tuple(lines)))
     return found
+
+
+def _texts(key: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parts of a key, each file as a part of its own."""
+    files = key["files"] if isinstance(key.get("files"), dict) else {}
+    parts = {part: str(value) for part, value in key.items() if part != "files"}
+    return parts | {f"files/{name.removeprefix('files/')}": str(digest) for name, digest in files.items()}

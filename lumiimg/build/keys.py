@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.cache import CacheKey
 from lumiimg.definition.definition import VERSION_LABEL, Definition, Sections, export
-from lumiimg.engine.engine import EngineKind
 from lumiimg.files import file_sha256
 from lumiimg.image import ImageError
 from lumiimg.image.sif import PartitionFormat, read_sif_file
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from lumiimg.build.build_host import BuildHost
     from lumiimg.build.cache import CacheEntry
 
-_LAYER_FORMAT = "lumiimg-layer-12"
+_LAYER_FORMAT = "lumiimg-layer-13"
 _KEPT_FORMAT = "lumiimg-kept-3"
 _BOOTSTRAP = "00-bootstrap"
 """The name of the first step, where a base is made in two."""
@@ -85,10 +84,13 @@ def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildH
     own variables, is not in the layer.
     """
     sections = definition.sections
+    maker = {}
+    if definition.parent is None:  # Apptainer, where it makes a base, gives the files of a registry's image to root
+        maker["base"] = machine.kind.value if is_by_engine(definition, machine) else "lumiimg"
     return {
         "format": _LAYER_FORMAT,
         "engine": machine.kind.value,
-        **({} if definition.parent else _maker(machine, definition)),
+        **maker,
         "owners": "kept" if machine.maps_ids else "lost",
         # another packs the same files into other bytes
         "mksquashfs": machine.mksquashfs_version,
@@ -104,16 +106,6 @@ def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildH
         # without TLS anybody on the way may have put in another base
         **({"plain_http": True} if definition.plain_http else {}),
     }
-
-
-def _maker(machine: BuildHost, definition: Definition) -> dict[str, str]:
-    """Return who makes a base, where that is to be seen in its files.
-
-    Apptainer, where it does, gives the files of a registry's image to root.
-    """
-    agent = definition.sections.header.agent
-    is_alike = machine.makes_base(agent) or (machine.kind is EngineKind.APPTAINER and agent != "docker")
-    return {} if is_alike else {"base": machine.kind.value}
 
 
 def _without_version(sections: Sections) -> str:

@@ -194,7 +194,7 @@ def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> N
     answer = why(cache, base, wanted, of="vllm")
     assert answer.entry is None
     assert answer.nearest == near
-    assert [difference.part for difference in answer.differences] == ["files/vllm/b", "definition"]
+    assert [difference.part for difference in answer.differences] == ["definition", "files/vllm/b"]
     show(why_document(answer))
     page = capsys.readouterr().out
     assert "would be built again" in page
