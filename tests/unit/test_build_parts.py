@@ -304,9 +304,11 @@ def test_the_first_way_that_works_is_taken_and_the_others_are_told(tmp_path: Pat
 
 
 @pytest.mark.threat
-def test_a_base_has_no_files_of_the_machine_that_made_it(tmp_path: Path) -> None:
+def test_a_base_has_no_files_of_the_machine_that_made_it_and_waits_for_no_server_for_hours(tmp_path: Path) -> None:
+    said: list[str] = []
     (tmp_path / "debootstrap").write_text(
         "#!/bin/sh\nmkdir -p $7/etc; for name in resolv.conf hostname passwd; do echo mine >$7/etc/$name; done\n"
+        "cat $WGETRC\n"
     )
     (tmp_path / "debootstrap").chmod(0o755)
     header = Header("debootstrap", "stable", "file:///mirror")
@@ -316,10 +318,11 @@ def test_a_base_has_no_files_of_the_machine_that_made_it(tmp_path: Path) -> None
         Definition("01-a", ("a",), None, Sections(header), ()),
         tmp_path,
         io.BytesIO(),
-        print,
+        said.append,
     )
     write_files(step, tmp_path / "root", SimpleNamespace())  # type: ignore[arg-type]
     assert [path.name for path in (tmp_path / "root/etc").iterdir()] == ["passwd"]
+    assert said == ["timeout = 300", "tries = 3"]
 
 
 # what an image says about itself

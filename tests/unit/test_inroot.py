@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from lumiimg.build import safe_fs
-from lumiimg.build.base import run_as_root
 from lumiimg.build.changes import clear, tidy, unpack
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.metadata import date_labels, write_config, write_metadata
@@ -185,19 +184,6 @@ def test_a_script_has_its_files_to_read_what_it_writes_elsewhere_and_a_tmp_of_it
 def test_what_the_system_refuses_is_told_with_the_layer(step: LayerBuild) -> None:
     with pytest.raises(FailedError, match=r"^layer a: /x: No space left on device"), step.naming_errors():
         raise OSError(28, "No space left on device", "/x")
-
-
-def test_a_program_that_makes_a_base_and_says_nothing_more_is_ended(step: LayerBuild, tmp_path: Path) -> None:
-    heard: list[str] = []
-    with (tmp_path / "log").open("wb") as log:
-        path = {"PATH": os.environ["PATH"]}
-        here = replace(
-            step, environment=path, machine=build_machine(ENGINE, maps_ids=False), log=log, tell=heard.append
-        )
-        run_as_root(here, ["sh", "-c", "for i in 1 2 3 4; do sleep 1; echo $i; done"], silent_s=3)
-        assert heard == ["1", "2", "3", "4"], "slow is not silent"
-        with pytest.raises(FailedError, match=r"layer a: sh printed nothing for 0\.01 minutes, and was ended"):
-            run_as_root(here, ["sh", "-c", "echo fetching; sleep 60"], silent_s=0.6)
 
 
 # what is written of an image before and after its script
