@@ -290,7 +290,7 @@ class Work:
         if entry is None:
             return None
         held = self.cache.pin(entry, self.scratch / _TAKEN)
-        if self.cache.is_whole(held):
+        if held.is_whole:
             return held
         self.plan.progress.notice(f"{', '.join(entry.layers)}: is damaged in the cache, and removed from it")
         self.cache.remove(entry.key)

@@ -7,7 +7,8 @@
 
 A key has the content of what is below, so that a result is only ever found over that on which it was built. Entries are
 folders that appear by one rename: a reader sees all of one or nothing, also on file systems that know no locks (NFS,
-Lustre without flock). Two builds of one layer do its work twice, and one of the results is kept.
+Lustre without flock). What a crash has cut short is found by its digest, which is read before an entry is used. Two
+builds of one layer do its work twice, and one of the results is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import os
 import re
 import secrets
 import stat
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,8 +28,8 @@ from typing import Annotated, Any
 import msgspec
 
 from lumiimg.engine.workspace import remove_files, remove_left, scratch_folder
-from lumiimg.errors import BadInputError, FailedError, LumiimgError
-from lumiimg.files import file_sha256, read_beginning, write_text
+from lumiimg.errors import BadInputError, FailedError
+from lumiimg.files import file_sha256, read_beginning
 
 FORMAT = 3
 _NAMES = ("data.sif", "data.sqfs", "data.tar")
@@ -37,12 +37,8 @@ _GONE = re.compile(r"\.[0-9a-f]{64}\.\w+")
 """What is being removed."""
 _FILES = re.compile(r"(key|entry)\.json|data\.(sif|sqfs|tar)|\.\w+\.json\.[0-9a-f]{16}")
 """What an entry has, and what a killed process may have left in one."""
-_ELSEWHERE = "LUMIIMG_CACHE names the folder for layers"
 _BY_HAND = "it holds what lumiimg did not write; look at it, and remove it by hand"
 _DOCUMENT_LIMIT_BYTES = 64 << 20
-_BELIEVED_S = 7 * 24 * 3600.0
-"""How long a digest is taken for that of its data without another look."""
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
@@ -74,17 +70,19 @@ class CacheEntry:
     """Of the catalogue, that it holds."""
     seconds: Annotated[float, msgspec.Meta(ge=0)]
     """What it took to build."""
-    mark: tuple[int, ...] = ()
-    """Inode and time of its data when its digest was taken: who writes to the file changes that."""
-    boot: str = ""
-    """Of the machine that took it: what it wrote before it went down may not have come to the disk."""
-    read_s: float = 0.0
-    """When it was taken, in seconds since 1970."""
 
     @property
     def made_s(self) -> float:
         """When its data was written, in seconds since 1970. Raises OSError."""
         return self.data.stat().st_mtime
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its data is what it was, to the byte; False too where it has just been removed."""
+        try:
+            return file_sha256(self.data) == self.sha256
+        except BadInputError:
+            return False
 
 
 class LayerCache:
@@ -116,7 +114,11 @@ class LayerCache:
 
     def seconds(self) -> dict[tuple[str, ...], float]:
         """Return what each layer took when it was built the last time."""
-        return {entry.layers: entry.seconds for entry in sorted(self.entries(), key=lambda entry: entry.mark[1:])}
+        found: dict[tuple[str, ...], tuple[float, float]] = {}
+        for entry in self.entries():
+            with contextlib.suppress(OSError):  # removed meanwhile
+                found[entry.layers] = max(found.get(entry.layers, (0.0, 0.0)), (entry.made_s, entry.seconds))
+        return {layers: seconds for layers, (_, seconds) in found.items()}
 
     def key_of(self, entry: CacheEntry) -> dict[str, Any]:
         """Return what an entry was made of; nothing where that is damaged."""
@@ -159,63 +161,36 @@ class LayerCache:
         with scratch_folder(self.root / "work") as folder:
             yield folder
 
-    def store(
-        self, key: CacheKey, data: Path, *, layers: tuple[str, ...], seconds: float, replaces: bool = False
-    ) -> CacheEntry:
+    def store(self, key: CacheKey, data: Path, *, layers: tuple[str, ...], seconds: float) -> CacheEntry:
         """Move a result into the cache, and return it, or the one that another build was quicker with.
 
-        It takes the place of one that is damaged; `replaces`: of any. Raises FailedError if the cache cannot be
-        written.
+        It takes the place of one that is damaged. Raises FailedError if the cache cannot be written.
         """
-        folder = data.parent / f"entry-{key.digest[:12]}"
-        name = f"data{data.suffix}"
+        folder, target = data.parent / f"entry-{key.digest[:12]}", self._layers / key.digest
         try:
             folder.mkdir()
             size_bytes, sha256 = data.stat().st_size, file_sha256(data)
-            data = data.rename(folder / name)
-            made = (_mark(data), _boot(), round(time.time(), 3))
-            entry = CacheEntry(key.digest, data, sha256, size_bytes, layers, round(seconds, 3), *made)
-            document = {"format": FORMAT, **asdict(entry), "data": name}
+            data = data.rename(folder / f"data{data.suffix}")
+            entry = CacheEntry(key.digest, data, sha256, size_bytes, layers, round(seconds, 3))
+            document = {"format": FORMAT, **asdict(entry), "data": data.name}
             (folder / "key.json").write_text(json.dumps(key.parts, indent=1, sort_keys=True), encoding="utf-8")
             (folder / "entry.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
             self._layers.mkdir(parents=True, exist_ok=True)
-            for path in (*folder.iterdir(), folder):  # a name that outlives a crash must not be that of half a file
-                _to_disk(path)
-            if replaces or self.read(key.digest) is None:
+            if self.read(key.digest) is None:
                 self.remove(key.digest)
             try:
-                folder.rename(self._layers / key.digest)
-                _to_disk(self._layers)
+                folder.rename(target)
             except OSError:
                 if self.read(key.digest) is None:
                     raise
         except OSError as error:
             what = f"cannot be written: {error.strerror or error}"
-            raise FailedError(what, where=str(self.root), hint=_ELSEWHERE) from error
+            hint = "LUMIIMG_CACHE names the folder for layers"
+            raise FailedError(what, where=str(self.root), hint=hint) from error
         found = self.read(key.digest)
         if found is None:
-            raise FailedError("the entry that was just written cannot be read", where=str(self._layers / key.digest))
+            raise FailedError("the entry that was just written cannot be read", where=str(target))
         return found
-
-    def is_whole(self, entry: CacheEntry) -> bool:
-        """Whether the data of an entry is what it was, to the byte; False too where it has just been removed.
-
-        It is not read where this machine did so since it was started, lately, and nobody wrote to it since: a copy of a
-        cache is, and `cache verify` reads all.
-        """
-        now, place = time.time(), self._layers / entry.key / "entry.json"
-        try:
-            is_known = entry.boot != "" and (entry.boot, entry.mark) == (_boot(), _mark(entry.data))
-            if is_known and 0 <= now - entry.read_s < _BELIEVED_S:
-                return True
-            if not entry.data.is_file() or file_sha256(entry.data) != entry.sha256:
-                return False
-            seen = {"mark": _mark(entry.data), "boot": _boot(), "read_s": round(now, 3)}
-            with contextlib.suppress(OSError, ValueError, LumiimgError):  # in a cache that only others may write to
-                write_text(place, json.dumps({**read_object(place), **seen}, indent=1))
-        except (BadInputError, OSError):
-            return False
-        return True
 
     def pin(self, entry: CacheEntry, folder: Path) -> CacheEntry:
         """Return an entry whose data nobody can remove while `folder` is there: another name of the same file, in it.
@@ -263,24 +238,3 @@ def read_object(path: Path) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (ValueError, RecursionError):
         raise ValueError(f"{path.name} is not a JSON object") from None
-
-
-def _mark(data: Path) -> tuple[int, int]:
-    seen = data.stat()
-    return seen.st_ino, seen.st_mtime_ns
-
-
-def _boot() -> str:
-    """Return what the kernel calls the time since this machine was started; nothing where it does not say."""
-    try:
-        return read_beginning(_BOOT, 64).decode("ascii").strip()
-    except OSError:
-        return ""
-
-
-def _to_disk(path: Path) -> None:
-    place = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(place)
-    finally:
-        os.close(place)

@@ -41,7 +41,7 @@ def keeping(
     names = ", ".join(layers)
     if (entry := cache.find(key)) is not None:
         try:
-            if not cache.is_whole(entry):
+            if not entry.is_whole:
                 raise tarfile.ReadError("it is damaged")
             unpack_kept(entry.data, folder)
             on_notice(f"{names}: compile cache kept, {size(entry.size_bytes)}")
@@ -59,7 +59,8 @@ def keeping(
                     with cache.building() as scratch:
                         pack_kept(folder, scratch / "data.tar")
                         kept = tuple(f"{name} (compiled)" for name in layers)
-                        cache.store(key, scratch / "data.tar", layers=kept, seconds=0.0, replaces=True)
+                        cache.remove(key.digest)
+                        cache.store(key, scratch / "data.tar", layers=kept, seconds=0.0)
                 else:
                     cache.remove(key.digest)
         except (OSError, FailedError) as error:  # the layer is what counts

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.build import cache as caches
 from lumiimg.build.base import write_files
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_upkeep import prune
@@ -567,49 +566,15 @@ def test_a_layer_is_never_laid_over_another_content_than_it_was_built_on(tmp_pat
 
 @pytest.mark.threat
 def test_a_damaged_layer_is_built_again_and_that_is_told(tmp_path: Path) -> None:
+    """Also where a disk lost bytes, which changes no time."""
     run(tmp_path)
     spoiled = entry(tmp_path, "lower").data
-    data = spoiled.read_bytes()
+    seen, data = spoiled.stat(), spoiled.read_bytes()
     spoiled.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    os.utime(spoiled, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     built, _, told = run(tmp_path)
     assert built == ["02-lower", "03-upper"]
     assert told == "lower: is damaged in the cache, and removed from it"
-
-
-@pytest.mark.threat
-def test_an_entry_is_read_once_where_it_is_old_or_of_another_boot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk that lost bytes changes no time: only who reads them sees it."""
-    run(tmp_path)
-    (tmp_path / "boot").write_text("another")
-    read: list[Path] = []
-    digest_of = caches.file_sha256  # type: ignore[attr-defined]
-
-    def noted(path: Path) -> str:
-        read.append(path)
-        return str(digest_of(path))
-
-    monkeypatch.setattr(caches, "file_sha256", noted)
-    with monkeypatch.context() as patch:
-        patch.setattr(caches, "_BOOT", tmp_path / "boot")
-        assert (run(tmp_path)[0], run(tmp_path)[0], len(read)) == ([], [], 3)
-    (tmp_path / "boot").write_text("a third")
-    for why, by_s in (("another boot", 0), ("old", 8 * 86400), ("of the future", -86400)):
-        spoiled = entry(tmp_path, "lower").data
-        seen, data = spoiled.stat(), spoiled.read_bytes()
-        spoiled.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-        os.utime(spoiled, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-        now = time.time()
-        with monkeypatch.context() as patch:
-            if by_s:
-                clock = SimpleNamespace(time=lambda now=now, by_s=by_s: now + by_s, monotonic=time.monotonic)
-                patch.setattr(caches, "time", clock)
-            else:
-                patch.setattr(caches, "_BOOT", tmp_path / "boot")
-            assert run(tmp_path)[0] == ["02-lower", "03-upper"], why
-        shutil.rmtree(tmp_path / "cache")
-        run(tmp_path)
 
 
 @pytest.mark.threat

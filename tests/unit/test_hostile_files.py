@@ -107,7 +107,7 @@ root, cache = Path(sys.argv[1]), LayerCache(Path(sys.argv[1]))
 signal.alarm(20)
 for name in sys.argv[2].split():
     found = cache.find(CacheKey({"definition": name}))
-    print(name, found is not None and cache.is_whole(found), list(cache.seconds()))
+    print(name, found is not None and found.is_whole, list(cache.seconds()))
 print(digest_of_file(root / "base", root, print))
 for verb in ("ls", "verify", "prune", "ls"):
     print("code", int(main(["cache", verb])), flush=True)
