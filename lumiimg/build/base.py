@@ -83,7 +83,7 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
             raise MissingHereError(f"bases by {agent} are made by container engines alone", hint="install Apptainer")
     step.say("unpacking the image")
     require_room(image, root)
-    step.run_helper("unpack", root, image)
+    step.run_helper("unpack-but-own" if header.agent == "docker" else "unpack", root, image)
 
 
 def build_by_engine(step: LayerBuild, target: Path) -> None:

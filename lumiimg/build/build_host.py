@@ -187,7 +187,7 @@ class BuildHost:
     def trials(self) -> tuple[CapabilityTrial, ...]:
         """Everything that builds may need, tried."""
         programs = []
-        for name in ("mksquashfs", "unsquashfs", "squashfuse_ll"):
+        for name in ("mksquashfs", "squashfuse_ll"):
             program = self.program(name)
             said = _version(program, self.environment) if program else "not on PATH"
             programs.append(CapabilityTrial(name, program is not None, said))
@@ -209,8 +209,6 @@ class BuildHost:
                 "no FUSE": self.fuse.works,
                 "no squashfuse_ll": self.program("squashfuse_ll"),
             }
-        else:  # without mksquashfs lumiimg packs by itself
-            wanted["no unsquashfs"] = self.program("unsquashfs")
         return [fault for fault, has in wanted.items() if not has]
 
     @property
@@ -234,14 +232,9 @@ class BuildHost:
             if faults[asked]:
                 raise MissingHereError(f"--strategy {asked}: {', '.join(faults[asked])}", hint="see `lumiimg doctor`")
             return asked, "you asked for it"
-        chosen = next((way for way in WAYS if not faults[way]), None)
-        if chosen is None:
-            raise MissingHereError(
-                "unsquashfs is not on PATH",
-                hint="install squashfs-tools, or load the site's module of it (on LUMI: module load LUMI systools)",
-            )
-        passed = "; ".join(f"{way}: {', '.join(faults[way])}" for way in WAYS[: WAYS.index(chosen)])
-        return chosen, passed or "the quickest"
+        if faults["overlay"]:
+            return "sandbox", f"overlay: {', '.join(faults['overlay'])}"
+        return "overlay", "the quickest"
 
     def makes_base(self, agent: str) -> bool:
         """Whether lumiimg itself makes bases by such an agent here; else the engine does."""

@@ -13,7 +13,7 @@ import stat
 import struct
 import sys
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,32 +106,38 @@ def _hide(here: Path, below: StackedTree, upper: Path) -> None:
             os.mknod(here / name, stat.S_IFCHR, os.makedev(0, 0))
 
 
-def unpack(root: Path, image: Path) -> None:
-    """Write all files of an image into a folder, but devices: engines mount their own.
+def unpack(root: Path, image: Path, *, as_user: bool = False, keeps_own: bool = False) -> None:
+    """Lay the files of an image over a folder, in the place of what has their names there; whiteouts take it away.
 
-    The folder is new, or has an engine's own folder, which then is not the image's.
+    No file is written into, and no link is followed. Devices are not made: engines mount their own. `as_user`: without
+    the powers of root, owners and attributes are lost, and nothing is closed to its owner. `keeps_own`: the folder has
+    an engine's own folder, which then is not the image's.
     """
     with open_image(image) as opened:
         tree: Any = opened.root.tree
         made: dict[Hashable, Path] = {}
         folders = [(root, tree.root)]
         root.mkdir(exist_ok=True)
-        has_own = (root / OWN[1:]).exists()
         for path, kind in opened.root.walk():
-            if has_own and f"{path}/".startswith(f"{OWN}/"):
+            if keeps_own and f"{path}/".startswith(f"{OWN}/"):
                 continue
             node: Any = opened.root.node(path)
             target, identity = root / path[1:], tree.stat(node).identity
+            with suppress(FileNotFoundError):
+                if not stat.S_ISDIR(target.lstat().st_mode):
+                    target.unlink()
+                elif kind is not FileKind.DIRECTORY:
+                    shutil.rmtree(target)
             if kind is FileKind.DIRECTORY:
                 folders.append((target, node))
             elif identity in made:
                 os.link(made[identity], target, follow_symlinks=False)
                 continue
             if kind is not FileKind.DEVICE:
-                _copy(tree, node, target)
+                _copy(tree, node, target, as_user=as_user)
                 made[identity] = target
         for folder, node in reversed(folders):  # what came into it has changed its time
-            _set_attributes(folder, tree, node)
+            _set_attributes(folder, tree, node, as_user=as_user)
 
 
 @contextmanager
@@ -158,7 +164,7 @@ def _delicate(root: RootFileSystem, tree: StackedTree) -> Iterator[list[tuple[st
     yield from (names for identity, names in found.items() if len(names) > 1 or identity in of_one)
 
 
-def _copy(tree: StackedTree, node: StackedNode, target: Path) -> None:
+def _copy(tree: StackedTree, node: StackedNode, target: Path, *, as_user: bool = False) -> None:
     match node.kind:
         case FileKind.FILE:
             with closing(tree.open(node)) as source, target.open("xb") as file:
@@ -173,16 +179,18 @@ def _copy(tree: StackedTree, node: StackedNode, target: Path) -> None:
             target.mkdir(exist_ok=True)
         case kind:
             os.mknod(target, stat.S_IFIFO if kind is FileKind.FIFO else stat.S_IFSOCK)
-    _set_attributes(target, tree, node)
+    _set_attributes(target, tree, node, as_user=as_user)
 
 
-def _set_attributes(path: Path, tree: StackedTree, node: StackedNode | None) -> None:
+def _set_attributes(path: Path, tree: StackedTree, node: StackedNode | None, *, as_user: bool = False) -> None:
     assert node is not None  # noqa: S101 - the caller has made the path of it
     was = tree.stat(node)
-    os.chown(path, was.uid, was.gid, follow_symlinks=False)
+    if not as_user:
+        os.chown(path, was.uid, was.gid, follow_symlinks=False)
     if node.kind is not FileKind.SYMLINK:
-        path.chmod(was.permissions)
-        for name, value in _xattrs(tree, node).items():
+        to_owner = stat.S_IRWXU if node.kind is FileKind.DIRECTORY else stat.S_IRUSR
+        path.chmod(was.permissions | (to_owner if as_user else 0))
+        for name, value in _xattrs(tree, node).items() if not as_user else ():
             os.setxattr(path, name, value, follow_symlinks=False)
     os.utime(path, (was.mtime_s, was.mtime_s), follow_symlinks=False)
 
@@ -276,26 +284,6 @@ def _take(root: Path, delta: Path, path: str) -> None:
     os.chown(there, seen.st_uid, seen.st_gid)
 
 
-def clear(root: Path, delta: Path, *, whiteouts_alone: bool = False) -> None:
-    """Remove from a folder all that a layer replaces or has whiteouts for, before it is unpacked there.
-
-    No file or link stays of which the layer has the name: unsquashfs 4.4 writes into what a link leads to.
-    `whiteouts_alone`: once it is unpacked, its whiteouts go.
-    """
-    with open_image(delta) as image:
-        for entry in image.root.walk():
-            there = root / entry.path.lstrip("/")
-            try:
-                is_folder = stat.S_ISDIR(there.lstat().st_mode)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            # of devices a layer has only whiteouts: a build cannot make others
-            is_replaced = not (whiteouts_alone or (is_folder and entry.kind is FileKind.DIRECTORY))
-            if entry.kind is FileKind.DEVICE or is_replaced:
-                with _same_time(there.parent):
-                    shutil.rmtree(there) if is_folder else there.unlink()
-
-
 def _date(at: int, compiled: str) -> None:
     """Set the time that a .pyc in an open folder believes its source to have.
 
@@ -331,12 +319,11 @@ def main(command: str, target: str, *others: str) -> None:
                 paths[0].write_text(json.dumps(listing(Path(target))), encoding="utf-8")
             case "difference":
                 difference(Path(target), json.loads(paths[0].read_text(encoding="utf-8")), paths[1])
-            case "unpack":
-                unpack(Path(target), paths[0])
+            case "unpack" | "unpack-as-user" | "unpack-but-own":
+                as_user, keeps_own = command == "unpack-as-user", command == "unpack-but-own"
+                unpack(Path(target), paths[0], as_user=as_user, keeps_own=keeps_own)
             case "pack" | "pack-as-root":
                 pack_folder(Path(target), paths[0], int(others[1]), owned_by_root=command == "pack-as-root")
-            case "clear" | "clear-whiteouts":
-                clear(Path(target), paths[0], whiteouts_alone=command == "clear-whiteouts")
     except (LumiimgError, OSError) as error:
         sys.exit(str(error))
 

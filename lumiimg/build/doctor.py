@@ -112,7 +112,7 @@ def _installation(path: str | None) -> str:
     Root has all ids, and without FUSE nothing is mounted.
     """
     lacks = (
-        not (program_of("mksquashfs", path) and program_of("unsquashfs", path)),
+        not program_of("mksquashfs", path),
         os.path.exists("/dev/fuse") and not program_of("squashfuse_ll", path),  # noqa: PTH110
         debootstrap_at(path) is None,
         os.geteuid() != 0 and not program_of("newuidmap", path),

@@ -22,7 +22,7 @@ from lumiimg.build.base import make_base, write_sif
 from lumiimg.build.layer_build import SCRIPT_ENVIRONMENT
 from lumiimg.build.safe_fs import OWN, mount_points, set_mode
 from lumiimg.build.squash import squash
-from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.image import open_image, open_stack
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
@@ -112,12 +112,7 @@ class Sandbox(Strategy):
     def _hold(self, step: LayerBuild, layers: Sequence[Path]) -> None:
         """Have the folder hold these layers."""
         for layer in layers[self._held :]:
-            if self._held:
-                step.run_helper("clear", self._root, layer)
-            require_room(layer, self._root)
-            unpack_layer(step, layer, self._root)
-            if self._held:
-                step.run_helper("clear-whiteouts", self._root, layer)
+            _unpack(step, layer, self._root)
             self._held += 1
 
     def _run(self, step: LayerBuild, place: str) -> None:
@@ -220,30 +215,14 @@ def _require_own(step: LayerBuild, root: Path) -> None:
 def packed_again(step: LayerBuild, base: Path) -> Path:
     """Return somebody else's base as a SIF that is packed as layers are. Raises FailedError, MissingHereError."""
     root, target = step.folder / "root", step.folder / "base.sif"
-    require_room(base, root)
-    if step.machine.maps_ids:
-        step.run_helper("unpack", root, base)  # but devices, at which unsquashfs fails: root of a namespace makes none
-    else:
-        unpack_layer(step, base, root)
+    _unpack(step, base, root)
     write_sif(step, root, target)
     return target
 
 
-def unpack_layer(step: LayerBuild, layer: Path, root: Path) -> None:
-    """Unpack a layer into a folder. Raises FailedError, MissingHereError."""
-    program = step.machine.program("unsquashfs")
-    if program is None:
-        raise MissingHereError(
-            "unsquashfs is not on PATH", hint="install squashfs-tools, or load the site's module of it"
-        )
-    argv: list[str | Path] = [program, "-force", "-no-progress", "-quiet", "-dest", root]
-    # who is not root cannot make the devices that some images have in /dev, and engines mount their own over it
-    argv += [] if step.machine.maps_ids else ["-no-exit-code", "-no-xattrs"]
-    completed = step.as_root([*argv, "-offset", str(offset_of(layer)), layer])
-    if not completed.ok:
-        raise FailedError(f"unsquashfs: {one_line(completed.last_line)[:300]}", where=str(layer))
-    if not step.machine.maps_ids:
-        _open_to_owner(root)
+def _unpack(step: LayerBuild, layer: Path, root: Path) -> None:
+    require_room(layer, root)
+    step.run_helper("unpack" if step.machine.maps_ids else "unpack-as-user", root, layer)
 
 
 def _open_to_owner(root: Path) -> None:
