@@ -77,6 +77,11 @@ class CacheEntry:
         return self.data.stat().st_mtime
 
     @property
+    def used_ns(self) -> int:
+        """When a build has found it the last time, in nanoseconds since 1970. Raises OSError."""
+        return self.data.with_name("entry.json").stat().st_mtime_ns
+
+    @property
     def is_whole(self) -> bool:
         """Whether its data is what it was, to the byte; False too where it has just been removed."""
         try:

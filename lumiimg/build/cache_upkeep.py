@@ -8,7 +8,6 @@ from pathlib import Path
 
 from lumiimg.build.cache import FORMAT, CacheEntry, CacheKey, LayerCache
 from lumiimg.errors import BadInputError, ExitCode, FailedError
-from lumiimg.files import file_sha256
 from lumiimg.image.oci.kept import KeptLayer, kept_layers
 
 _LEAST_DIGITS = 6
@@ -86,7 +85,7 @@ def _faults(cache: LayerCache) -> Iterator[CacheFault]:
         entry = cache.read(key)
         if entry is None:
             yield CacheFault(key, "cannot be read, or has another size than it had")
-        elif file_sha256(entry.data) != entry.sha256:
+        elif not entry.is_whole:
             yield CacheFault(key, "its content has changed")
         elif CacheKey(cache.key_of(entry)).digest != key:
             yield CacheFault(key, "does not match its name")
@@ -102,15 +101,14 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
     """
     whole = {entry.key: entry for entry in cache.entries()}
     unpacked = {layer.key: layer for layer in kept_layers(cache.root)}
-    spared = {*cache.newer()}
-    damaged = {*cache.names()} - whole.keys() - spared
+    damaged = {*cache.names()}.difference(whole, cache.newer())
     damaged |= {key for key, layer in unpacked.items() if not layer.is_whole}
-    used = [(entry.data.with_name("entry.json").stat().st_mtime_ns, key) for key, entry in whole.items()]
-    used += [(layer.used_ns, key) for key, layer in unpacked.items()] + [(0, key) for key in damaged - unpacked.keys()]
-    sizes = dict.fromkeys(damaged, 0) | {key: one.size_bytes for key, one in (whole | unpacked).items()}
-    left, freed, refused = sum(sizes.values()), 0, None
-    gone: list[str] = []
-    for _, key in sorted(used):
+    used_ns = {key: one.used_ns for key, one in (whole | unpacked).items()} | dict.fromkeys(
+        damaged - unpacked.keys(), 0
+    )
+    sizes = dict.fromkeys(used_ns, 0) | {key: one.size_bytes for key, one in (whole | unpacked).items()}
+    left, refused, gone = sum(sizes.values()), None, list[str]()
+    for key in sorted(used_ns, key=lambda key: (used_ns[key], key)):
         if key not in damaged and (keep_bytes is None or left <= keep_bytes):
             continue
         try:
@@ -123,12 +121,11 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
             continue
         gone.append(key)
         left -= sizes[key]
-        freed += sizes[key]
     cache.sweep()
     if refused is not None:
         raise refused
     layers = tuple(key for key in gone if key not in unpacked)
-    return CacheRemoved(layers, tuple(key for key in gone if key in unpacked), freed)
+    return CacheRemoved(layers, tuple(key for key in gone if key in unpacked), sum(map(sizes.__getitem__, gone)))
 
 
 def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:

@@ -84,16 +84,17 @@ def write_metadata(
     own = _Files(root, below)
     root.chmod(below.stat("/").permissions | stat.S_IWUSR)
     for path in (*MOUNT_FOLDERS, f"{OWN}/libs"):
-        own.make_folder(path)
-    for path in MOUNT_FILES:
-        own.add(path, "", 0o644)
+        if (target := own.lacking(path)) is not None:
+            target.mkdir(0o755, exist_ok=True)  # two may lead to one place
     for path, text in _LINKS.items():
-        own.link(path, f"{OWN.removeprefix('/')}/{text}")
+        if (target := own.lacking(path)) is not None:
+            target.symlink_to(f"{OWN.removeprefix('/')}/{text}")
     folder_of_texts = resources.files(__package__).joinpath("apptainer")
     texts = {f"{OWN}/{name}": folder_of_texts.joinpath(*name.split("/")).read_text(encoding="utf-8") for name in _TEXTS}
-    for path, text in texts.items():
-        own.add(path, text, 0o755)
-    own.add(f"{OWN}/env/94-appsbase.sh", "", 0o755)
+    for path, text in {**dict.fromkeys((*MOUNT_FILES, f"{OWN}/env/94-appsbase.sh"), ""), **texts}.items():
+        if (target := own.lacking(path)) is not None:
+            target.write_text(text, encoding="utf-8")
+            target.chmod(0o644 if path in MOUNT_FILES else 0o755)
     own.write(LABELS, _json({**_labels(own.read(LABELS), definitions), **labels}), 0o644)
     said = [definition.sections for definition in definitions]
     if environment := "".join(_environment(sections) for sections in said if sections.environment):
@@ -145,27 +146,16 @@ class _Files:
         target.write_bytes(text.encode("utf-8", "surrogateescape"))
         target.chmod(self.below.stat(path).permissions if is_below else permissions)
 
-    def add(self, path: str, text: str, permissions: int) -> None:
-        """Write a file where the image has nothing of the name."""
-        if (place := self._lacking(path)) is not None:
-            self.write(place, text, permissions)
+    def lacking(self, path: str) -> Path | None:
+        """Return where in the folder a path is that the image lacks; None where it has it.
 
-    def make_folder(self, path: str) -> None:
-        """Make a folder where the image has nothing of the name."""
-        if (place := self._lacking(path)) is not None:
-            self._place(f"{place}/x")
-
-    def link(self, path: str, text: str) -> None:
-        """Make a link where the image has nothing of the name."""
-        if (place := self._lacking(path)) is not None:
-            self._place(place).symlink_to(text)
-
-    def _lacking(self, path: str) -> str | None:
-        """Return where a path that the image lacks would be; None where it has it. No link leads to an engine's own."""
-        if self.below.exists(path):
-            above = path.rpartition("/")[0] or "/"
-            return path if path.startswith(OWN) and self.below.resolve(above) != above else None
-        return path if path.startswith(OWN) else lacking(self.below, path)
+        No link leads to an engine's own.
+        """
+        above, is_own = path.rpartition("/")[0] or "/", path.startswith(OWN)
+        if self.below.exists(path) and not (is_own and self.below.resolve(above) != above):
+            return None
+        place = path if is_own else lacking(self.below, path)
+        return None if place is None else self._place(place)
 
     def _place(self, path: str) -> Path:
         """Return the path of a file in the folder; the folders above it are made, as the image has them."""
