@@ -89,12 +89,12 @@ class ImageBuild:
     cache: Path
     downloads: Store
     progress: Progress
+    on_start: Callable[[str], object]
+    """Hears by which engine and way it is built, and why that, before anything is written."""
     node: Snapshot | None
     """What the bind manifest of the image is made for."""
     strategy: Way | None = None
     """The way to build that was asked for."""
-    on_start: Callable[[str], object] = str
-    """Hears by which engine and way it is built, and why that, before anything is written."""
     replaces: bool = False
     """Whether what is at `output` and is another image may go."""
     again: bool = False

@@ -404,6 +404,7 @@ def build(lock: Lock, output: Path, cache: Path, stand: Stand, **changes: Any) -
         environment=dict(os.environ),
         cache=cache,
         downloads=Store(cache / "sources", Http(), Mirrors({})),
+        on_start=str,
         **{"node": None, "progress": Progress(), **changes},
     )
     return build_image(plan).is_new
