@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from lumiimg.build.base import make_base
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.definition_files import write_definitions
@@ -309,7 +310,7 @@ class Work:
             target = folder / f"data{'.sqfs' if below else '.sif'}"
             with layer.naming_errors():
                 if not below:
-                    strategy.base(layer, target, self.plan.downloads)
+                    make_base(layer, target, self.plan.downloads)
                 else:
                     has_ended = lambda: layer.has_ended  # noqa: E731
                     compiled = keeping(self.cache, kept, definition.layers, layer.kept, progress.notice, has_ended)

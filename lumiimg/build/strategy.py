@@ -18,7 +18,7 @@ import stat
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from lumiimg.build.base import make_base, write_sif
+from lumiimg.build.base import write_sif
 from lumiimg.build.layer_build import SCRIPT_ENVIRONMENT
 from lumiimg.build.safe_fs import OWN, mount_points, set_mode
 from lumiimg.build.squash import squash
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.layer_build import LayerBuild
-    from lumiimg.fetch.store import Store
 
 _ENVIRONMENT = f"{OWN}/env"
 _OF_ROOT = ("packages.sh", "apt-get", "zypper", "dpkg")
@@ -45,10 +44,6 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 class Strategy(ABC):
     """One way to build layers. All raise FailedError if a script fails, OSError for what the system refuses."""
-
-    def base(self, step: LayerBuild, target: Path, store: Store) -> None:
-        """Make the files of a base, as a SIF."""
-        make_base(step, target, store)
 
     @abstractmethod
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:

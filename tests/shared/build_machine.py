@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
+from lumiimg.build import builder
 from lumiimg.build.build_host import BuildHost, CapabilityTrial, ContainerTrial
 from lumiimg.build.builder import ImageBuild, Work
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lumiimg.build.strategy import Strategy
     from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
     from lumiimg.fetch.store import Store
@@ -43,7 +44,7 @@ def build_machine(
 
 
 def layers_by(
-    strategy: Strategy,
+    strategy: Any,
     chain: Sequence[Definition],
     machine: BuildHost,
     root: Path,
@@ -54,6 +55,7 @@ def layers_by(
 ) -> tuple[list[Path], list[BuildStage]]:
     """Build the layers of an image with the cache `root/cache`; return their files, and stages.
 
+    `strategy` is a stand-in for a `Strategy`, and has a `base` that makes one.
     `is_whole`: with the step that makes the files of a base.
     """
     steps = steps_of(chain, machine) if is_whole else steps_of(chain, machine)[-len(chain) :]
@@ -73,7 +75,8 @@ def layers_by(
     with (root / "log").open("wb") as log, scratch_folder(root / "cache/work") as scratch:
         work = Work(plan, steps, LayerCache(plan.cache), log, scratch)
         vars(work)["strategy"] = strategy
-        layers = work.layers()
+        with mock.patch.object(builder, "make_base", strategy.base):
+            layers = work.layers()
         kept = root / "seen"
         kept.mkdir(exist_ok=True)
         return [path.rename(kept / f"{at}") for at, path in enumerate(layers)], work.stages

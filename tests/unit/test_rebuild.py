@@ -389,6 +389,7 @@ def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
     for module in ("cli.image_build", "cli.rebuild", "build.build_host"):  # those that import it before it is another
         monkeypatch.setattr(f"lumiimg.{module}.host_for_builds", lambda *_: machine)
     monkeypatch.setattr(builder, "new_strategy", lambda *_: stand)
+    monkeypatch.setattr(builder, "make_base", stand.base)
     return stand
 
 
@@ -531,7 +532,7 @@ def test_the_log_of_a_build_has_no_secret_of_its_environment(
         step.log.write(b"by canary-of-a-proxy, with canary-of-a-token and hf_" + b"aB3" * 10 + b"\n")
         base(step, target)
 
-    monkeypatch.setattr(stand, "base", tells)
+    monkeypatch.setattr(builder, "make_base", tells)
     assert build(base_alone(lock), tmp_path / "image.sif", tmp_path / "cache", stand)
     assert (tmp_path / "image.sif.log").read_text().count("[hidden]") == 3
     for path in tmp_path.rglob("*"):
