@@ -130,7 +130,6 @@ READ_DIRECTLY = {
     "toml.py:own_table": "our own data, before anything is started",
     "files.py:regular_file": "all others call it",
     "files.py:open_regular": "of its descriptor",
-    "build/cache.py:_to_disk": "what was just written, to be brought to the disk",
     "build/compile_cache.py:unpack_kept": "of what `open_regular` opened",
     "build/metadata.py:date_labels": "what `open_file` opened",
     "build/metadata.py:write_metadata": "files of this package",
