@@ -1,19 +1,10 @@
-r"""TOML and JSON of ours as values of types, with all faults of a file at once; and values as what JSON can hold.
+"""TOML and JSON of ours as values of types, with all faults of a file at once; and values as what JSON can hold.
 
-A type is a `msgspec.Struct`, a dataclass, or what is made of them. Its fields say what is allowed::
-
-    class Partition(Struct, frozen=True, forbid_unknown_fields=True):
-        name: Annotated[str, Meta(pattern=r"\A[a-z]+\Z", description="a name of small letters")]
-        nodes: Positive
-        note: Text | None = None
-
-    read_toml(Path("site.toml"), Partition)
-
-raises for a wrong file one DecodeError, which is one line: `site.toml: key 'name' is 'A'; a name of small letters is
-needed; key 'node' is not known; did you mean 'nodes'? allowed: name, nodes, note; key 'nodes' is missing (a whole
-number)`. What fields say together, a type says in its `__post_init__` with `refuse`. A class of ours that a file holds
-as one text has a classmethod `decoded(value)`, which raises ValueError; another that msgspec does not know is made of
-the text.
+A type is a `msgspec.Struct`, a dataclass, or what is made of them. Its fields say what is allowed; what they say
+together, it says in its `__post_init__` with `refuse`. A wrong file is one DecodeError of one line: `site.toml: key
+'name' is 'A'; a name of small letters is needed; key 'node' is not known; did you mean 'nodes'? allowed: name, nodes;
+key 'nodes' is missing (a whole number)`. A class of ours that a file holds as one text has a classmethod
+`decoded(value)`, which raises ValueError; another that msgspec does not know is made of the text.
 
 A file without a fault is converted by msgspec in one go. It stops at the first fault, so for a file with one each value
 is converted by its own type.
