@@ -14,7 +14,7 @@ from msgspec import Struct, field, structs
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.needs import Need
-from lumiimg.catalog.releases import Release, Unlisted, unknown_placeholder
+from lumiimg.catalog.releases import Release, Unlisted, faults_of_versions, unknown_placeholder
 from lumiimg.decode import AnyText, DecodeError, Sha256, Text, matching, read_text, read_toml, refuse
 
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
@@ -231,14 +231,16 @@ class _LayerFile(LayerFacts, frozen=True, kw_only=True):
 
     def _faults_of_texts(self) -> dict[str, str | None]:
         """Return what is wrong with texts in which {NAME} stands for an argument, by key; None where nothing is."""
-        rows = {"": self.has, **{f"variant[{at}].": variant.has for at, variant in enumerate(self.variants)}}
-        texts = {f"{row}has.{name}": text for row, has in rows.items() for name, text in has.items()}
-        texts |= {f"packages[{at}]": text for at, text in enumerate(self.packages)}
+        faults = faults_of_versions(self.has, self.arguments)
+        for at, variant in enumerate(self.variants):
+            of_variant = faults_of_versions(variant.has, self.arguments)
+            faults |= {f"variant[{at}].{key}": what for key, what in of_variant.items()}
+        texts = {f"packages[{at}]": text for at, text in enumerate(self.packages)}
         texts |= {f"environment.set.{name}": text for name, text in self.environment.set.items()}
         texts |= {f"environment.prepend.{name}": text for name, text in self.environment.prepend.items()}
         for name, source in self.sources.items():
             texts |= {f"sources.{name}.{key}": getattr(source, key) for key in ("url", "file", "key")}
-        return {key: unknown_placeholder(text, self.arguments) for key, text in texts.items()}
+        return faults | {key: unknown_placeholder(text, self.arguments) for key, text in texts.items()}
 
     def _faults_of_releases(self) -> dict[str, str | None]:
         faults: dict[str, str | None] = {}

@@ -24,6 +24,7 @@ METADATA = "METADATA"
 PROJECT, FILE = "project", "file"
 """The name of the project, and that of the file, as such files."""
 _ARGUMENT = "an argument of this layer"
+_NET_APIS, _NET_API = frozenset({"net-api", "net-api-oldest"}), re.compile(r"[0-9]{1,2}")
 
 
 def expand(template: str, values: Mapping[str, str]) -> str:
@@ -41,6 +42,17 @@ def unknown_placeholder(template: str, names: Collection[str], what: str = _ARGU
     found = next((name for name in placeholders(template) if name not in names), None) if "{" in template else None
     known = ", ".join(f"{{{one}}}" for one in names) or "none"
     return None if found is None else f"holds {{{found}}}, which is not {what}; known: {known}"
+
+
+def faults_of_versions(has: Mapping[str, str], arguments: Collection[str]) -> dict[str, str | None]:
+    """Return what is wrong with versions by component, in a layer that has these arguments; None where nothing is."""
+    what = "the number of an API of RCCL's net plugins is needed: '12'"
+    return {
+        f"has.{name}": f"is {text!r}; {what}"
+        if name in _NET_APIS and not _NET_API.fullmatch(text)
+        else unknown_placeholder(text, arguments)
+        for name, text in has.items()
+    }
 
 
 class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -82,8 +94,10 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def faults(self, arguments: Collection[str]) -> dict[str, str | None]:
         """Return what is wrong with it in a layer that has these arguments, by key; None where nothing is."""
-        found = {f"has.{name}": unknown_placeholder(text, arguments) for name, text in self.has.items()}
-        return found | {f"arguments.{name}": f"is not {_ARGUMENT}" for name in self.arguments.keys() - {*arguments}}
+        unknown = self.arguments.keys() - {*arguments}
+        return faults_of_versions(self.has, arguments) | {
+            f"arguments.{name}": f"is not {_ARGUMENT}" for name in unknown
+        }
 
 
 class ReadFact(Struct, frozen=True, forbid_unknown_fields=True):

@@ -46,6 +46,10 @@ BAD = {
         ["'bootstrap' is not known in a layer"],
     ),
     "wrong agent": (BASE.replace('"docker"', '"yum"'), ["'bootstrap[0].agent' is 'yum'", "debootstrap, docker"]),
+    "API of an argument": (
+        LAYER + '[has]\nnet-api = "{V}"\n[arguments.V]\ndefault = "12"\nhelp = "h"\n',
+        ["'has.net-api' is '{V}'", "needed: '12'"],
+    ),
     "source that is no address": (
         LAYER + '[sources.a]\nurl = "file:///etc/passwd"\nfile = "a"\nkey = "a"\nsource = "s"\n',
         ["'sources.a.url' is 'file:///etc/passwd'; it should begin with https://"],

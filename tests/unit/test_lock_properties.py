@@ -176,6 +176,7 @@ def test_a_row_of_a_lock_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     for row, said in (
         ({"wheels": ["a==1.."]}, "a pin is not valid"),
         ({"has": {"x": "{NOPE}"}}, "has.x holds {NOPE}"),
+        ({"has": {"net-api": "many"}}, "has.net-api is 'many'; the number of an API"),
         ({"arguments": {"NOPE": "x"}}, "arguments.NOPE is not"),
         ({"version": "nine"}, "not of a release '9.9' that was read"),
         ({"read": None}, "not of a release '9.9' that was read"),
