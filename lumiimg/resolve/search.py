@@ -61,7 +61,7 @@ class StackSearch:
     def solve(self, base: Stack, wishes: Sequence[WantedLayer]) -> Stack | None:
         """Return the preferred stack with all wishes, or None; `refusals` says why.
 
-        Raises BadInputError for layers that require each other in a circle.
+        Raises BadInputError for layers that require each other too deep.
         """
         # what is wished for anyway comes earlier where something else needs it
         for wish in reversed(wishes):
@@ -91,8 +91,6 @@ class StackSearch:
         if len(path) > _DEPTH_LIMIT:
             raise BadInputError(f"layers require each other more than {_DEPTH_LIMIT} deep: {' -> '.join(path[:3])} …")
         name = wish.need.component
-        if name in path:
-            raise BadInputError(f"layers require each other in a loop: {' -> '.join((*path, name))}")
         there = next((chosen for chosen in stack.layers if chosen.name == name), None)
         if there is not None:
             if there.version is None or self._holds(wish.need, OfferedComponent(there.version, name), there):

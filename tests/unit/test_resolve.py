@@ -141,6 +141,12 @@ def test_layers_that_do_not_go_together_are_refused_with_the_rule(layers: Path, 
     make_layer("b2", LAYER + 'provides = ["hwloc"]\n')
     with pytest.raises(RefusedError, match="c requires hwloc"):  # which of the two is not ours to say
         build("c")
+    for layer, other in (("x", "y"), ("y", "x"), *((f"l{number}", f"l{number + 1}") for number in range(42))):
+        make_layer(layer, LAYER + f'requires = ["{other}"]\n')
+    with pytest.raises(RefusedError, match="y requires x"):
+        build("x")
+    with pytest.raises(BadInputError, match="require each other more than 40 deep: l0 -> l1"):
+        build("l0")
 
 
 DEBOOTSTRAP = LAYER.replace('"layer"', '"base"', 1) + (
