@@ -322,8 +322,8 @@ def test_folders_that_an_image_closes_to_their_owner_are_removed_also_where_ther
                 for name in ("usr/bin", "closed/x"):
                     (folder / name).mkdir(parents=True)
                     (folder / name / "file").touch()
+                    (folder / name / "link").symlink_to("../../../../../outside")
                     (folder / name).chmod(0o555)
-                (folder / "usr/link").symlink_to(outside)
                 (folder / "closed").chmod(0)
             os._exit(len(list(Path("a").iterdir())))
         finally:
