@@ -44,13 +44,13 @@ def read_carried(image: Path, scratch: Path) -> tuple[LockFile, Catalogue]:
         if plan is None:
             hint = "only images built by lumiimg carry it; layers added by other tools are not recorded"
             raise BadInputError("does not say how it was built", where=str(image), hint=hint)
-        left_bytes, wanted = _FILES_LIMIT_BYTES, {"lib", *(entry.name for entry in plan.stack)}
+        left_bytes = _FILES_LIMIT_BYTES
         for number, entry in enumerate(opened.root.walk(_CARRIED) if opened.root.is_dir(_CARRIED) else ()):
             if number >= _MAX_FILES:
                 raise BadInputError(f"holds more than {_MAX_FILES} files and folders", where=_CARRIED)
             place = PurePosixPath(entry.path).relative_to(_CARRIED)
             is_plain = len(place.parts) == 3 and all(map(STAGED_FILE.fullmatch, place.parts))
-            if entry.kind is FileKind.FILE and is_plain and place.parent.name in wanted:
+            if entry.kind is FileKind.FILE and is_plain:
                 limit_bytes = FILE_LIMIT_BYTES if place.name == "layer.toml" else left_bytes
                 left_bytes -= _copy(opened.root, entry.path, scratch / place, min(limit_bytes, left_bytes))
     return plan, Catalogue(tuple(sorted(scratch.glob("*"))), ())

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -35,7 +34,7 @@ from lumiimg.resolve.stack import OWN_PACKAGES, for_gpu, is_gpu
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.releases import Release
@@ -255,7 +254,8 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
     general = {*public_index()}
     with suppress(LumiimgError):
         general.add(general_index(mirrors))
-    pins = _pins(lock)
+    pins, elsewhere = _pins(lock), own_table("lumiimg.fetch", "indexes.toml")["index"]
+    files = {f"https://{one['host']}": f"https://{one['files']}" for one in elsewhere}
     in_no_index = _in_no_index(lock, pins)
     for layer in lock.stack:
         for wheel in layer.wheels:
@@ -264,7 +264,9 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
                 is_wanted = wheel.name not in in_no_index and not is_of_cuda(wheel.name)
             else:
                 is_wanted = pin.specifier.contains(wheel.version, prereleases=True)
-            if not (wants_python(layer) and is_wanted and _host(wheel.location) in _hosts(indexes or general, mirrors)):
+            hosts = {_host(url) for index in indexes or general for url in (index, mirrors.rewrite(index))}
+            is_there = _host(wheel.location) in {*hosts, *(files[host] for host in hosts & files.keys())}
+            if not (wants_python(layer) and is_wanted and is_there):
                 yield _shown("Python package", wheel, layer)
 
 
@@ -288,19 +290,6 @@ def _in_no_index(lock: Lock, pinned: Collection[str]) -> set[str]:
             found |= set(map(canonicalize_name, has))
         found |= set(map(canonicalize_name, layer.release.without if layer.release else ())) - own
     return found | {"triton"} if "torch" in {*found, *pinned} else found
-
-
-def _hosts(indexes: Iterable[str], mirrors: Mirrors) -> set[str]:
-    """Return where files of some indexes may lie: beside them, beside their mirrors, or where their pages lead."""
-    files = {f"https://{one['host']}": f"https://{one['files']}" for one in _file_hosts()}
-    hosts = {_host(url) for index in indexes for url in (index, mirrors.rewrite(index))}
-    return hosts | {files[host] for host in hosts & files.keys()}
-
-
-@cache
-def _file_hosts() -> list[dict[str, str]]:
-    found: list[dict[str, str]] = own_table("lumiimg.fetch", "indexes.toml")["index"]
-    return found
 
 
 def _host(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -37,6 +38,7 @@ from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image, sif_writer
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.image_base import foreign_layer
+from lumiimg.resolve.lock import layer_digest
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import to_record, to_text
 from lumiimg.resolve.planner import decide
@@ -46,7 +48,7 @@ from tests.fuzz.locks import settled
 from tests.shared import fabric_builder
 from tests.shared.build_machine import build_machine
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
-from tests.shared.programs import squashed
+from tests.shared.programs import sampled, squashed
 from tests.shared.sif_builder import made_sif
 
 if TYPE_CHECKING:
@@ -130,6 +132,46 @@ def test_an_image_is_read_again_as_it_was_locked_with_layers_of_the_catalogue_or
     assert [one.layer.folder.parent == layers for one in again.stack] == [True, False, True]
     (said,) = outside_catalogue(again, Mirrors({}), carried=tmp_path / "third")
     assert said.startswith("the layer b, as the image carries it (sha256:")
+
+
+@pytest.mark.threat
+def test_a_carried_layer_that_is_another_in_any_file_is_listed_by_its_new_digest(
+    tmp_path: Path, whole: Lock, catalogue: Catalogue
+) -> None:
+    """The stranger changes the record with the file, so that both are of one mind."""
+    names = [path for path in carried_files(whole) if not path.endswith("/c/layer.toml")]
+    more = (b"\n", b"# x\n", b"touch /x\n", b'[environment.set]\nX = "y"\n', b"\0", b"\xff", b"x = [", b"files = []\n")
+    listed = 0
+    for number, (name, text) in enumerate(sampled(itertools.product(names, more), 16)):
+        folder = tmp_path / f"{number}"
+        root, scratch = folder / "root", folder / "scratch"
+        write_folder(root, carried_files(whole), {})
+        with (root / ".lumiimg" / name).open("ab") as file:
+            file.write(text)
+        record = json.loads(to_record(whole))
+        of, _, layer = name.removeprefix("layers/").rpartition("/")[0].partition("/")
+        changed = Catalogue((root / ".lumiimg/layers" / of,), ())
+        try:
+            found = changed.base(layer) if layer == "a" else changed.layer(layer)
+            for entry in (record["base"], *record["layer"]):
+                entry["layer"] = layer_digest(found) if entry["name"] == layer else entry["layer"]
+            image = made_sif(root, folder / "image.sif", json.dumps(record).encode())
+            again = read_again(image, scratch, catalogue)
+        except LumiimgError:
+            continue
+        (said,) = outside_catalogue(again, Mirrors({}), carried=scratch)
+        assert said == f"the layer {layer}, as the image carries it ({layer_digest(found)})", name
+        listed += 1
+    assert listed > 4
+
+
+def test_a_base_that_is_a_member_of_a_family_is_read_again(tmp_path: Path, layers: Path, make_layer: MakeLayer) -> None:
+    bootstrap = '[[bootstrap]]\nagent = "docker"\n'
+    variant = '[[variant]]\nname = "member-1"\nsummary = "one"\nagent = "docker"\n'
+    make_layer("family", BASE.replace(bootstrap, variant))
+    made = decide(Request("member-1"), PlanContext(Catalogue((layers,), ()))).require_lock()
+    again = read_again(told(tmp_path, settled(made)), tmp_path / "scratch")
+    assert (again.base.name, again.base.layer.folder) == ("member-1", tmp_path / "scratch/0/family")
 
 
 Change = Callable[[Any], object]
