@@ -75,7 +75,6 @@ range = ">=1"
 arguments = {{ COMMIT = "{{VERSION}}" }}
 wheels = ["snake=={{VERSION}}"]
 indexes = ["{INDEX}"]
-without = ["worm"]
 source = "s"
 date = 2026-01-01
 """
