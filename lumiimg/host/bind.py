@@ -21,11 +21,17 @@ from lumiimg.elf.objects import MissingVersion, second_copies
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, net_symbol
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.host import refusals
-from lumiimg.host.bind_trial import OWN_FILES, PROVIDER_NAME, BindPlan, BindTrial, Demand, attempt
+from lumiimg.host.bind_trial import (
+    OWN_FILES,
+    PROVIDER_NAME,
+    BindPlan,
+    BindRefusedError,
+    BindTrial,
+    Demand,
+    attempt,
+)
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal, Variable
-from lumiimg.host.refusals import BindRefusedError, name_of
 from lumiimg.host.snapshot_tree import HostFiles
 
 if TYPE_CHECKING:
@@ -165,13 +171,13 @@ class _Solver:
             try:
                 trial = self._try(plan)
             except OSError as error:
-                raise BindRefusedError(refusals.no_target(plan, error)) from error
-            if trial.loads and trial.provider is not None:
-                return trial
+                raise BindRefusedError(plan.no_target(error)) from error
             if trial.loads:
-                raise BindRefusedError(refusals.no_provider(trial), trial.loaded)
+                if trial.provider is None:
+                    raise BindRefusedError(trial.no_provider(), trial.loaded)
+                return trial
             plan = self._advanced(trial, offer)
-        raise BindRefusedError(refusals.too_many(trial, _MAX_ROUNDS), trial.loaded)
+        raise BindRefusedError(trial.too_many(_MAX_ROUNDS), trial.loaded)
 
     def _advanced(self, trial: BindTrial, offer: HostOffer) -> BindPlan:
         """Return a plan changed by what its trial met first. Raises BindRefusedError where nothing can be changed."""
@@ -180,22 +186,21 @@ class _Solver:
         for lacking in {lacking.name: lacking for lacking in reversed(trial.outcome.missing)}.values():
             path = offer(lacking.name)
             if path is None or lacking.name in plan.binds or lacking.name in plan.from_image:
-                raise BindRefusedError(refusals.missing(trial, lacking), trial.loaded)
+                raise BindRefusedError(trial.missing(lacking), trial.loaded)
             needs = lacking.chain[-2] if len(lacking.chain) > 1 else "the program"
             plan = plan.adding(lacking.name, path, f"{needs} needs it, and the image has none")
         if trial.outcome.missing:
             return plan
         versions = trial.outcome.missing_versions
         if not versions:
-            raise BindRefusedError(refusals.cannot_load(trial), trial.loaded)
+            raise BindRefusedError(trial.cannot_load(), trial.loaded)
         # what the C library lacks first: where nothing can be done about that, the rest does not matter
         return self._mended(trial, offer, min(versions, key=lambda version: not _is_of_c_library(trial, version)))
 
     def _mended(self, trial: BindTrial, offer: HostOffer, version: MissingVersion) -> BindPlan:
         """Exchange a library for the other side's copy, where that may define, or not need, a version."""
         plan = trial.plan
-        provider, requirer = trial.process.find(version.provider), trial.process.find(version.required_by)
-        name, asking = name_of(version.provider, provider), name_of(version.required_by, requirer)
+        name, asking = trial.name_of(version.provider), trial.name_of(version.required_by)
         of_host = version.provider.startswith(f"{PRIVATE}/")
         if not _is_of_c_library(trial, version):
             path = offer(name)
@@ -205,7 +210,7 @@ class _Solver:
                 return plan.giving_back(name)
         if asking in plan.binds and asking not in plan.core and self._image_has(asking):
             return plan.giving_back(asking)
-        raise BindRefusedError(refusals.too_old(trial, version), trial.loaded)
+        raise BindRefusedError(trial.too_old(version), trial.loaded)
 
     def _image_has(self, name: str) -> bool:
         process = self._alone.process
@@ -216,7 +221,7 @@ class _Solver:
         used = {item.path for item in trial.objects}
         unused = [name for name, bind in trial.plan.binds.items() if bind.target not in used]
         if LIBFABRIC in unused:
-            raise BindRefusedError(refusals.passed_over(trial), trial.loaded)
+            raise BindRefusedError(trial.passed_over(), trial.loaded)
         plan = trial.plan.without(*unused)
         trial = replace(trial, plan=plan)
         # what the image has not was added because it was missing: only what was exchanged may not be needed after all
@@ -281,7 +286,7 @@ def try_saved(
     gone = {name: bind.source for name, bind in saved.binds.items() if files.library(bind.source) is None}
     plan = BindPlan("the binds made before", of_host=LIBFABRIC in saved.binds.keys() - gone, binds=saved.binds)
     trial = attempt(root, settings, manifest.trial.demand, files.root, plan.without(*gone))
-    refusal = refusals.why_not(trial)
+    refusal = trial.why_not()
     if refusal is not None and trial.outcome.missing:
         refusal = replace(refusal, have="neither the image nor the list has it")
     return tuple(gone.values()), refusal

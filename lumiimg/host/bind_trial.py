@@ -1,18 +1,24 @@
-"""One attempt at a process: RCCL with its plugin, with some names taken from the host; modelled, nothing is run."""
+"""One attempt at a process: RCCL with its plugin, with some names taken from the host; modelled, nothing is run.
+
+And why an attempt fails.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
-from lumiimg.fabric.names import LIBFABRIC, PRIVATE, PROVIDER_FILE
+from lumiimg.elf.versions import numbers_of
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, PROVIDER_FILE
 from lumiimg.fabric.provider import cxi_provider
 from lumiimg.host.job_process import JobProcess, begin
-from lumiimg.host.manifest import Bind, Loaded
+from lumiimg.host.manifest import Bind, Loaded, Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lumiimg.elf.loader import Process
-    from lumiimg.elf.objects import LoadedObject, LoadOutcome
+    from lumiimg.elf.objects import LoadedObject, LoadOutcome, MissingLibrary, MissingVersion
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import RootFileSystem
 
@@ -61,6 +67,11 @@ class BindPlan:
         """Return the plan that leaves a name to the image."""
         return replace(self.without(name), from_image=self.from_image | {name})
 
+    def no_target(self, error: OSError) -> Refusal:
+        """Return the refusal of an image in which the private folder cannot be made."""
+        have, words = f"in this image that cannot be: {error.strerror}", f"{PRIVATE}: {error.strerror}"
+        return Refusal(self.attempt, PRIVATE, f"the folder {PRIVATE}", have, (PRIVATE,), words, self.of_host)
+
 
 OWN_FILES = BindPlan("the image's own libfabric")
 
@@ -95,6 +106,88 @@ class BindTrial:
     def host_path(self, path: str) -> str | None:
         """Return where a file of the process lies on the host; None for one of the image."""
         return next((bind.source for bind in self.plan.binds.values() if bind.target == path), None)
+
+    def name_of(self, path: str) -> str:
+        """Return the name by which a library is needed: its soname, else its file's."""
+        loaded = self.process.find(path)
+        return (loaded.facts.soname if loaded else None) or path.rpartition("/")[2]
+
+    def why_not(self) -> Refusal | None:
+        """Return what keeps the process of an attempt from the fabric; None where nothing does."""
+        if self.outcome.missing:
+            return self.missing(self.outcome.missing[0])
+        if not self.loads:
+            return self.cannot_load()
+        return None if self.provider else self.no_provider()
+
+    def missing(self, lacking: MissingLibrary) -> Refusal:
+        """Return the refusal of a library that is on neither side."""
+        have = "neither the image nor the host's closure has it" if self.plan.of_host else "the image has none"
+        if lacking.name in self.plan.binds:
+            have = "the host's is for another kind of machine"
+        words = next((error for error in self.outcome.errors if lacking.name in error), lacking.name)
+        return self._refusal(lacking.name, lacking.name, have, lacking.chain[:-1] or lacking.chain, words)
+
+    def too_old(self, version: MissingVersion) -> Refusal:
+        """Return the refusal of a library that lacks a version which another one needs."""
+        provider, requirer = self.process.find(version.provider), self.process.find(version.required_by)
+        stem = version.version.rpartition("_")[0] + "_"
+        defined = provider.facts.version_definitions if provider else ()
+        newest = max((name for name in defined if name.startswith(stem)), key=numbers_of, default=None)
+        of_host = self.host_path(version.provider)
+        whose = f"the host's {of_host}" if of_host else f"the image's {version.provider}"
+        have = f"{whose} has {f'up to {newest}' if newest else 'no version of that name'}"
+        need = f"{version.version} of {self.name_of(version.provider)}"
+        chain = requirer.chain if requirer else (version.required_by,)
+        return self._refusal(version.required_by, need, have, chain, str(version))
+
+    def too_many(self, rounds: int) -> Refusal:
+        """Return the refusal of a host whose libraries need each other in more rounds than any real ones."""
+        attempt, have = self.plan.attempt, f"after {rounds} rounds of adding what is missing there is still more"
+        return self._refusal(attempt, "a closure that ends", have, (attempt,), self.outcome.errors[0])
+
+    def cannot_load(self) -> Refusal:
+        """Return the refusal of anything else: the first version that is lacking, or the loader's first words."""
+        if self.outcome.missing_versions:
+            return self.too_old(self.outcome.missing_versions[0])
+        words = self.outcome.errors[0] if self.outcome.errors else "nothing is loaded"
+        library = words.partition(":")[0]
+        found = self.process.find(library)
+        chain = found.chain if found else (library,)
+        return self._refusal(library, "a file that ld.so takes", f"it does not take {library}", chain, words)
+
+    def no_provider(self) -> Refusal:
+        """Return the refusal of a libfabric that loads, and knows nothing of Slingshot."""
+        libfabric, opened = self.process.find(LIBFABRIC), self.outcome.root
+        whose = libfabric.path if libfabric else (opened.path if opened else "the plugin")
+        have = f"{whose} was built without it" if libfabric else f"{whose} does not use libfabric"
+        chain = libfabric.chain if libfabric else (whose,)
+        words = f"{whose} does not load {LIBCXI}, and no provider that does is beside it"
+        return self._refusal(whose, "the cxi provider", have, chain, words)
+
+    def passed_over(self) -> Refusal:
+        """Return the refusal of a bind that the process passes over: a DT_RPATH comes before LD_LIBRARY_PATH."""
+        libfabric = self.process.find(LIBFABRIC)
+        path = libfabric.path if libfabric else "another one"
+        rule = f" by {libfabric.found_by.value}" if libfabric else ""
+        chain = libfabric.chain if libfabric else ()
+        words = f"{path} is found{rule}, which comes before LD_LIBRARY_PATH"
+        return self._refusal(path, "the host's libfabric", f"the process takes {path} instead", chain, words)
+
+    def _refusal(self, library: str, need: str, have: str, chain: Sequence[str], words: str) -> Refusal:
+        bound = self.plan.binds
+        marked = tuple(f"{name} (host)" if name in bound else name for name in chain)
+        of_host = library in bound or any(name in bound for name in chain)
+        return Refusal(self.plan.attempt, library, need, have, marked, words, of_host)
+
+
+class BindRefusedError(Exception):
+    """An attempt that cannot be mended; caught by the solver, which tries the next."""
+
+    def __init__(self, refusal: Refusal, loaded: tuple[Loaded, ...] = ()) -> None:
+        self.refusal = refusal
+        self.loaded = loaded
+        super().__init__(str(refusal))
 
 
 def attempt(
