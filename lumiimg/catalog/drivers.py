@@ -114,19 +114,16 @@ def modules_of(version: str) -> tuple[str, ...]:
     return (version, *(module for modules in of_release for module in modules))
 
 
-def today(not_before: dt.date = dt.date.min) -> dt.date:
-    """Return the day by which facts are old; LUMIIMG_TODAY answers as on another.
-
-    `not_before` is a day that has been: a clock that is behind it would make old facts new. Raises BadInputError.
-    """
+def today() -> dt.date:
+    """Return the day by which facts are old; LUMIIMG_TODAY answers as on another. Raises BadInputError."""
     text = os.environ.get("LUMIIMG_TODAY")
     try:
-        return dt.date.fromisoformat(text) if text else max(not_before, dt.datetime.now(dt.UTC).date())
+        return dt.date.fromisoformat(text) if text else dt.datetime.now(dt.UTC).date()
     except ValueError as error:
         raise BadInputError(f"not a valid date: {text!r:.40}", where="LUMIIMG_TODAY", hint="2026-11-24") from error
 
 
-def age_of(date: dt.date, not_before: dt.date = dt.date.min) -> str | None:
+def age_of(date: dt.date) -> str | None:
     """Return the age of what counts as old, in words; None for what does not. Raises BadInputError as `today`."""
-    days = (today(not_before) - date).days
+    days = (today() - date).days
     return f"of {date}, {days} days old" if days > OLD_AFTER_DAYS else None

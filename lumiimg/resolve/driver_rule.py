@@ -59,7 +59,7 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
         yield RuleResult(_ID, RuleOutcome.REFUSED, "GPUs of AMD", have, because, site.source)
     elif site.driver is not None or site.arch is not None:
         driver = site.driver or unknown_driver(f"the driver of {site.name}", site.source)
-        yield from window_of(driver, stack, site.date)
+        yield from window_of(driver, stack)
 
 
 def window_on_node(stack: Stack, site: Site | None, snapshot: Snapshot | None) -> Iterator[RuleResult]:
@@ -72,12 +72,12 @@ def window_on_node(stack: Stack, site: Site | None, snapshot: Snapshot | None) -
         yield from window_of(driver, stack)
 
 
-def window_of(driver: SiteDriver, stack: Stack, known: dt.date = dt.date.min) -> Iterator[RuleResult]:
-    """Rule 2 by a driver alone; `known`: the day of what is known beside it."""
+def window_of(driver: SiteDriver, stack: Stack) -> Iterator[RuleResult]:
+    """Rule 2 by a driver alone."""
     results: dict[tuple[RuleOutcome, str], RuleResult] = {}
     for component, whose in _WHOSE_ROCM:
         if component in stack.offers:
-            result = _judge(driver, stack.version(component), whose, known)
+            result = _judge(driver, stack.version(component), whose)
             key = (result.outcome, result.because)
             results[key] = replace(result, have=f"{results[key].have}, {result.have}") if key in results else result
     yield from results.values()
@@ -117,7 +117,7 @@ def _is_named(driver: SiteDriver, snapshot: Snapshot) -> bool:
     return driver.kernel is not None and driver.kernel == snapshot.kernel and not is_another
 
 
-def _judge(driver: SiteDriver, version: str | None, whose: str, known: dt.date) -> RuleResult:
+def _judge(driver: SiteDriver, version: str | None, whose: str) -> RuleResult:
     result = partial(RuleResult, _ID, have=f"ROCm {version or '?'} {whose}")
     unknown = partial(result, RuleOutcome.UNKNOWN)
     if driver.rocm is None:
@@ -138,7 +138,7 @@ def _judge(driver: SiteDriver, version: str | None, whose: str, known: dt.date) 
     if not deciding.serves and not is_below and driver.rank.strength < Rank.PUBLISHED.strength:
         because = f"{deciding.with_date}, and updates move a driver's window up: {decides}"
         return unknown(need=need, because=because, source=source)
-    old = age_of(max(claim.date for claim in claims), known)
+    old = age_of(max(claim.date for claim in claims))
     note = f"; that is {old}: a snapshot of a node shows whether it still holds" if old and not is_below else ""
     if not deciding.serves:
         because = f"{driver.name} does not support it: expect crashes, or wrong results{note}"

@@ -123,7 +123,7 @@ def _release(
     row = replace(
         row_of(rule, facts, f"{chosen.name}, as {host or 'the package index'} has it"),
         date=uploaded,
-        read=today(uploaded or dt.date.min),  # a clock that is behind would make it older than the file
+        read=max(today(), uploaded or dt.date.min),  # a clock that is behind would make it older than the file
     )
     for name in rule.arguments.keys() - row.arguments.keys():
         doubts.append(f"it does not say which {name} it takes: that of the layer is {layer.arguments[name].default}")

@@ -18,7 +18,6 @@ from lumiimg.findings import Severity
 from lumiimg.resolve.stack import ARCH, Chosen, Stack, as_offered, given_in, is_gpu, troubles_of
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Iterable, Iterator, Mapping
 
     from lumiimg.catalog.layers import Layer
@@ -131,7 +130,7 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
             )
     elif fits:
         fabric, host = Fabric.HOST, " ".join(filter(None, ("the host's libfabric", site.fabric.libfabric)))
-        because = _with_age(site.fabric, site.date, f"{host} and libcxi load in the image")
+        because = _with_age(site.fabric, f"{host} and libcxi load in the image")
     else:
         outcome = RuleOutcome.REFUSED if is_host else RuleOutcome.OK
         instead = "" if is_host else ": libcxi and libfabric are built in the image"
@@ -233,7 +232,7 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
         have = f"libcxi of Slingshot {release}" if release else "libcxi (release not known)"
     elif release == of_host:
         because = f"libcxi and driver are of one release; libfabric {libfabric or '?'} has the cxi provider"
-        outcome, because = RuleOutcome.OK, _with_age(site.fabric, site.date, because)
+        outcome, because = RuleOutcome.OK, _with_age(site.fabric, because)
     else:
         outcome, because = RuleOutcome.WARNING, "libcxi from a release other than the driver's is known to misbehave"
     source = f"{site.fabric.source} ({site.fabric.date}); HewlettPackard/shs-libcxi#18 (newer libcxi misbehaves)"
@@ -241,9 +240,9 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
     return RuleResult("fabric", outcome, need, have, because, source)
 
 
-def _with_age(fabric: SiteFabric, known: dt.date, because: str) -> str:
+def _with_age(fabric: SiteFabric, because: str) -> str:
     """Return why a yes about a site's network is one, with the age of what it stands on, where that is old."""
-    old = age_of(fabric.date, known)
+    old = age_of(fabric.date)
     return f"{because}; that is {old}: a snapshot of a node shows whether it still holds" if old else because
 
 
