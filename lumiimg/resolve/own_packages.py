@@ -133,9 +133,7 @@ def resolve_own(
 
     Raises RefusedError for what is CUDA's, or a layer's; FailedError for what cannot be had, or does not go together.
     """
-    there = {
-        canonicalize_name(name) for layer in below for name in (*(layer.has or {}), *pins_by_project(layer.requires))
-    }
+    there = {canonicalize_name(name) for layer in below for name in (*layer.has, *pins_by_project(layer.requires))}
     if not there.isdisjoint(ROCM_TRITONS):
         there.add(canonicalize_name(TRITON))
     named = {one.name for one in own.requirements}

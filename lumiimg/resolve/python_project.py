@@ -12,7 +12,7 @@ import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -75,7 +75,7 @@ class LayerRequirements:
     """Whatever else it requires: it comes from the general index."""
     without: tuple[str, ...] = ()
     """Projects that are left out, whoever requires them."""
-    has: Mapping[str, str] | None = None
+    has: Mapping[str, str] = field(default_factory=dict)
     """Versions of what it brings in another way than by wheels, or the base has."""
     date: dt.date | None = None
     """What it requires is taken as of this day, where that goes together with the rest; None: as of the day of all."""
@@ -89,7 +89,7 @@ class LayerRequirements:
     def as_installed(self) -> LayerRequirements:
         """The layer as one that is in the image already, so that no index is asked for anything of it."""
         pinned = {name: version_of_pin(pin) for name, pin in pins_by_project(self.pins).items()}
-        return replace(self, pins=(), requires=(), has={**(self.has or {}), **pinned})
+        return replace(self, pins=(), requires=(), has={**self.has, **pinned})
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def resolve_wheels(
                 until = None
                 found = project.resolve(folder, until, preferred)
         except NoSolutionError as error:
-            if until and error.is_by_date:
+            if until and any("exclude-newer" in line for line in error.more):  # uv's word for what a date leaves out
                 error.hint = f"uploads after {until} are excluded: use another date with --exclude-newer"
             elif not requirements:
                 pins = [f"the layer {layer.name} pins {pin}" for layer in layers for pin in layer.pins]
@@ -264,7 +264,7 @@ class _Project:
         The distribution `triton` is there, too: ROCm's has another name, and what requires `triton` means the module.
         The layers write a distribution of that name beside it (python.sh), in a version that no index has.
         """
-        versions = [(name, version) for layer in self.layers for name, version in (layer.has or {}).items()]
+        versions = [(name, version) for layer in self.layers for name, version in layer.has.items()]
         found = {str(canonicalize_name(name)): str(Version(one)) for name, one in versions if is_version(one)}
         for name in ROCM_TRITONS:
             if name in self.pins:

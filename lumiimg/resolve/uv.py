@@ -39,7 +39,6 @@ _OFFLINE = "the network was disabled"
 _FAILED = 2
 """The highest status that uv gives itself; a higher one is of a crash, most often for want of memory."""
 _NO_TIMES = "missing an upload date"
-_BY_DATE = "exclude-newer"
 _FRAME = re.compile(r"^\s*(?:error:|cause:|\u00d7|╰─▶|├─▶|│)\s*")
 _WARNING = re.compile(
     r"^warning: (`.{1,200}` is yanked .{0,400}|.{1,400} does not have an extra .{1,200})$", re.MULTILINE
@@ -79,11 +78,6 @@ class ResolvedVersions:
 
 class NoSolutionError(FailedError):
     """What is asked for does not go together, in uv's words; the whole of them in `more`."""
-
-    @property
-    def is_by_date(self) -> bool:
-        """Whether something was left out for the day on which it was uploaded."""
-        return any(_BY_DATE in line for line in self.more)
 
 
 class NoTimesError(FailedError):

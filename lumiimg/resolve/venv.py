@@ -17,7 +17,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from lumiimg.decode import decode_json
-from lumiimg.errors import BadInputError, RefusedError
+from lumiimg.errors import BadInputError, RefusedError, one_line
 from lumiimg.findings import Remedy
 from lumiimg.host.manifest import Bind
 from lumiimg.host.root_queries import names_in, read_text
@@ -174,7 +174,7 @@ def faults_of(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[tuple[
     made, this = (record.image, record.image_mark, record.torch), (str(path.absolute()), mark_of(path), torch)
     if (made[1] or made[0], made[2]) != (this[1] or this[0], this[2]):
         for_image, over = (
-            f"{image} ({mark[:12] if mark else 'a folder'}, {f'torch {version}' if version else 'no torch'})"
+            f"{one_line(image)} ({mark[:12] if mark else 'a folder'}, {f'torch {version}' if version else 'no torch'})"
             for image, mark, version in (made, this)
         )
         yield VenvFault.OTHER_IMAGE, f"{name} was made for another image, {for_image}; this is {over}"
