@@ -238,7 +238,10 @@ class BuildHost:
 
     def makes_base(self, agent: str) -> bool:
         """Whether lumiimg itself makes bases by such an agent here; else the engine does."""
-        return (agent in _OWN_AGENTS and self.maps_ids) or self.engine.kind is EngineKind.NAMESPACES
+        if agent in _OWN_AGENTS and self.maps_ids:
+            return True
+        kernels = EngineKind.NAMESPACES
+        return kernels in (engine.kind for engine in self.engines) and self.engine.kind is kernels
 
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
         """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""

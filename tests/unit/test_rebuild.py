@@ -562,6 +562,19 @@ def test_each_build_says_where_its_cache_is_open_to_others(lock: Lock, stand: St
     )
 
 
+def test_a_build_that_finds_its_image_starts_no_container(
+    lock: Lock, stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    assert build(base_alone(lock), tmp_path / "one.sif", tmp_path / "cache", stand)
+    machine = build_host.host_for_builds({})
+    for name in ("container", "overlay", "fuse"):
+        del vars(machine)[name]
+    monkeypatch.setattr(build_host, "_try_container", lambda *_: asked.append(machine))
+    assert not build(base_alone(lock), tmp_path / "one.sif", tmp_path / "cache", stand)
+    assert asked == []
+
+
 @pytest.mark.threat
 def test_the_log_of_a_build_has_no_secret_of_its_environment(
     lock: Lock, stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
