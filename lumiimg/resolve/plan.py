@@ -188,7 +188,7 @@ class PossibleBases:
     bases: tuple[Plan, ...]
     """Those without doubts first."""
     others: tuple[Plan, ...]
-    """On bases that refuse it."""
+    """On bases that refuse it, those with the fewest obstacles first."""
 
     @property
     def exit_code(self) -> ExitCode:

@@ -78,8 +78,9 @@ def possible_bases(request: Request, context: PlanContext) -> PossibleBases:
     if faults and not found:
         raise faults[0]
     newest_first = sorted(found, key=_age, reverse=True)
-    refused = tuple(plan for plan in plans if plan.refused)
-    return PossibleBases(request, context.site, tuple(sorted(newest_first, key=lambda one: one.is_doubtful)), refused)
+    refused = sorted((plan for plan in plans if plan.refused), key=lambda plan: len(plan.obstacles))
+    by_doubt = sorted(newest_first, key=lambda plan: plan.is_doubtful)
+    return PossibleBases(request, context.site, tuple(by_doubt), tuple(refused))
 
 
 def _age(plan: Plan) -> tuple[list[Version], Version]:
