@@ -173,7 +173,7 @@ def installed_layer(layer: LockedLayer, *, is_base: bool) -> LayerRequirements:
     What is in the general index stays a requirement in its one version, so that its extras are known.
     """
     release = layer.release
-    elsewhere = pins_by_project(release.wheels) if release and release.indexes else {}
+    elsewhere = pins_by_project(layer.pins) if release and release.indexes else {}
     of_index = {wheel.name: wheel.version for wheel in layer.wheels if wheel.name not in elsewhere}
     has = {wheel.name: wheel.version for wheel in layer.wheels if wheel.name in elsewhere}
     if is_base or wants_python(layer):
