@@ -198,42 +198,32 @@ class _Listing:
                 self._by_kernel[path] = started
 
     def _refuse_absent(self, path: str, absolute: str) -> None:
+        image = self._inside.image
         try:
             self._inside.root.stat(absolute)
         except OSError as error:
-            image = self._inside.image
+            what = f"cannot be looked up in the image: {error.strerror}"
             if image.whole.exists(absolute):
                 real = image.whole.resolve(absolute)
                 by = next((cover.by for cover in image.covers if cover.hides(real)), "a bind lies over it")
-                raise BadInputError(f"is in the image, and not in the container: {by}", where=path) from error
-            raise BadInputError(
-                f"cannot be looked up in the image: {error.strerror}",
-                where=path,
-                hint="give a path as it is in the container; `--all` takes every ELF file",
-            ) from error
+                what = f"is in the image, and not in the container: {by}"
+            hint = "give a path as it is in the container; `--all` takes every ELF file"
+            raise BadInputError(what, where=path, hint=hint) from error
 
     def found(self, *, is_for_all: bool) -> Libraries:
         """Return what was found; `is_for_all`: with what not everybody can load."""
-        outcomes, root = [*self._outcomes.values()], self._inside.root
-        loaded = dict.fromkeys(
-            self._inside.settings.absolute(file.path) for outcome in outcomes for file in outcome.objects
-        )
-        closed = dict.fromkeys(way for _, way in barred(root, loaded if is_for_all else ()))
-        notes = (
-            *dict.fromkeys(self.doubts),
-            *self._notes_of_covers(outcomes, loaded),
-            *(f"not everybody can load all of this: {path} is closed to others" for path in closed),
-        )
-        return Libraries(self._outcomes, self._by_kernel, "", notes)
-
-    def _notes_of_covers(self, outcomes: Iterable[LoadOutcome], files: Iterable[str]) -> Iterator[str]:
-        """Yield what is to be said of folders that engines mount over: who starts the container decides that."""
-        image = self._inside.image
-        for cover, below in may_be_hidden(image, files):
-            yield f"{below[0]} may not be there: {cover.by}"
+        inside, outcomes = self._inside, self._outcomes.values()
+        loaded = dict.fromkeys(inside.settings.absolute(file.path) for outcome in outcomes for file in outcome.objects)
+        notes = dict.fromkeys(self.doubts)
+        # of folders that engines mount over: who starts the container decides what is there
+        for cover, below in may_be_hidden(inside.image, loaded):
+            notes[f"{below[0]} may not be there: {cover.by}"] = None
         missing = {lost.name.rpartition("/")[2] for outcome in outcomes for lost in outcome.missing}
-        for cover, path in islice(hidden_files(image, missing), _MOST_HIDDEN) if missing else ():
-            yield f"{path} of the image is not there: {cover.by}"
+        for cover, path in islice(hidden_files(inside.image, missing), _MOST_HIDDEN) if missing else ():
+            notes[f"{path} of the image is not there: {cover.by}"] = None
+        for _, path in barred(inside.root, loaded if is_for_all else ()):
+            notes[f"not everybody can load all of this: {path} is closed to others"] = None
+        return Libraries(self._outcomes, self._by_kernel, "", tuple(notes))
 
 
 def elf_files(root: RootFileSystem) -> Iterator[str]:

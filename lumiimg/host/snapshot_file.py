@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 from lumiimg.decode import DecodeError, decode, encode, parse_json, read_whole
@@ -51,8 +50,8 @@ def read_snapshot(path: Path) -> Snapshot:
         what = f"was written by a newer lumiimg (schema {schema}, this one reads {SCHEMA})"
         raise DecodeError(what, where=where, hint="update lumiimg, or take the snapshot again with this one")
     snapshot = decode(data, Snapshot, where=where, hint=_HINT)
-    if faults := [*islice(_faults(snapshot), 1)]:
-        raise DecodeError(faults, where=where, hint=_HINT)
+    if fault := next(_faults(snapshot), None):
+        raise DecodeError(fault, where=where, hint=_HINT)
     return snapshot
 
 
