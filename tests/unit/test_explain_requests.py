@@ -85,6 +85,8 @@ CASES = [
     Case("rocm-6.2.4 vllm==0.18.0", "refused layers -> rocm-6.2.4 vllm", "its wheels want ROCm 7.0 and Python 3.12"),
     Case("rocm-6.2.4 vllm pytorch==2.6.0", "refused layers -> rocm-6.2.4 vllm pytorch", "vLLM 0.10.1 is for torch 2.7.1"),
     Case("rocm-6.2.4 sglang", "refused layers -> rocm-6.2.4 vllm", "sgl-kernel is for gfx942 and gfx950"),
+    Case("rocm-6.4.4 vllm==0.12.0 transformers==5.23.0 aws-ofi-nccl==1.21.1", "refused layers -> rocm-6.4.4 vllm==0.12.0 transformers aws-ofi-nccl==1.21.1", "the version at fault alone is left out"),
+    Case("debian-rocm jax", "refused layers -> debian-rocm debian-rocm-libraries jax", "what JAX does not run without is put in"),
     Case("debian-13 sglang", "refused driver-window -> rocm-6.2.4 vllm", "another server, on another base: what is asked for works on none"),
     Case("rocm-6.3 vllm sglang", "refused layers -> rocm-6.2.4 vllm", "one of both, and where it works"),
     Case("rocm-sglang-0.5.5", "refused layers", "SGLang's images are for MI300 and MI350"),
