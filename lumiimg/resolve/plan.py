@@ -160,11 +160,8 @@ class Plan:
 
     @property
     def outcome(self) -> str:
-        """What comes out, in a few words."""
-        if self.refused or self.stack is None:
-            against = next(rule for rule in self.rules if rule.outcome is RuleOutcome.REFUSED)
-            return f"refused ({against.id}): {against.sides}"
-        chosen = [layer.title for layer in self.stack.layers if layer.version and layer.name != "pytorch"]
+        """Of one that is not refused, what comes out, in a few words."""
+        chosen = [layer.title for layer in self.layers if layer.version and layer.name != "pytorch"]
         parts = [f"fabric {self.fabric.value}", *([f"torch {self.torch}"] if self.torch else []), *chosen]
         return ", ".join(parts) + (" (with doubts)" if self.is_doubtful else "")
 
