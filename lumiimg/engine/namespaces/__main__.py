@@ -79,22 +79,19 @@ def _exec(container: ContainerStart) -> int:
         maker = map_own
     elif _mounts_alone() and ((container.as_root and _is_of_machine()) or not processes.makes_users()):
         maker = None  # a namespace of users would keep it from making devices
-    tables = {} if container.as_root else user.tables()
     if container.writable and not container.image.is_dir():
         raise FailedError(f"{container.image} is a file, and nothing can be written into it")
 
     def first() -> int:
         # Programs of the image are in a namespace within, whose first process is theirs: this one is not in it.
         unshare(Namespace.PID)
-        return processes.child(lambda: _start(container, user, tables, layers, has_users=maker is not None))
+        return processes.child(lambda: _start(container, user, layers, has_users=maker is not None))
 
     with lower_layers(container.image, os.environ) as layers:
         return in_namespaces(maker, lambda: processes.apart(first))
 
 
-def _start(
-    container: ContainerStart, user: User, tables: dict[str, str], layers: LowerLayers, *, has_users: bool
-) -> int:
+def _start(container: ContainerStart, user: User, layers: LowerLayers, *, has_users: bool) -> int:
     """Put the root of a container together, and become the image's shell in it."""
     # No network of its own: a job has none either, and plugins find other NICs there (docs/security.md).
     unshare(Namespace.MOUNT)
@@ -110,7 +107,7 @@ def _start(
     else:
         lowers = [each.mount(stage.folder(f"{number}")) for number, each in enumerate(layers.served)]
         stage.lay(lowers or [stage.put(each) for each in images], sources)
-    stage.show(sources, tables, read_only=not container.writable)
+    stage.show(sources, {} if container.as_root else user.tables, read_only=not container.writable)
     home = _HOME_OF_ROOT if container.as_root else user.home
     environment = variables.kept(container.environment) | {
         "HOME": home,

@@ -6,7 +6,7 @@ import grp
 import os
 import pwd
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,38 +56,30 @@ class User:
     """Who starts a container, and where."""
 
     uid: int
-    gid: int
     home: str
     folder: str
-    """The current one."""
+    """The current one; home, where it was removed."""
+    tables: Mapping[str, str]
+    """The lines of the user for the tables of an image."""
 
     @classmethod
     def own(cls) -> User:
         """Return that of this process; the home is that of the table, whatever the variable says, as in Apptainer."""
-        uid = os.geteuid()
+        uid, gid = os.geteuid(), os.getegid()
         try:
-            home = pwd.getpwuid(uid).pw_dir
+            entry = pwd.getpwuid(uid)
         except KeyError:
-            home = os.environ.get("HOME", "")
-        home = os.path.normpath(f"/{home.lstrip('/')}")
-        try:
-            return cls(uid, os.getegid(), home, os.getcwd())  # noqa: PTH109
-        except FileNotFoundError:  # it was removed
-            return cls(uid, os.getegid(), home, home)
-
-    def tables(self) -> dict[str, str]:
-        """Return the lines of the user for the tables of an image."""
-        try:
-            user = pwd.getpwuid(self.uid)
-            name, about, shell = user.pw_name, user.pw_gecos, user.pw_shell
-        except KeyError:
-            name, about, shell = f"{self.uid}", "", "/bin/sh"
-        groups = []
-        for each in dict.fromkeys((self.gid, *os.getgroups())):
+            entry = pwd.struct_passwd((f"{uid}", "x", uid, gid, "", os.environ.get("HOME", ""), "/bin/sh"))
+        home = os.path.normpath(f"/{entry.pw_dir.lstrip('/')}")
+        groups = ""
+        for each in dict.fromkeys((gid, *os.getgroups())):
             with suppress(KeyError):
-                groups.append(f"{grp.getgrgid(each).gr_name}:x:{each}:{name}\n")
-        line = f"{name}:x:{self.uid}:{self.gid}:{about}:{self.home}:{shell}\n"
-        return {"/etc/passwd": line, "/etc/group": "".join(groups)}
+                groups += f"{grp.getgrgid(each).gr_name}:x:{each}:{entry.pw_name}\n"
+        line = f"{entry.pw_name}:x:{uid}:{gid}:{entry.pw_gecos}:{home}:{entry.pw_shell}\n"
+        folder = home
+        with suppress(FileNotFoundError):
+            folder = os.getcwd()  # noqa: PTH109
+        return cls(uid, home, folder, {"/etc/passwd": line, "/etc/group": groups})
 
 
 def shown_paths(container: ContainerStart, user: User) -> Iterator[ShownPath]:
