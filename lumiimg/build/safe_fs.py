@@ -45,10 +45,11 @@ def folder(root: Path, path: str, below: RootFileSystem | None = None) -> Iterat
             except FileNotFoundError:
                 if below is None:
                     raise
+                mode = below.stat(here).permissions if below.is_dir(here) else 0o755  # it may show what is made here
                 with _written(at):
                     os.mkdir(name, 0o700, dir_fd=at)
                 inner = os.open(name, _FOLDER, dir_fd=at)
-                os.fchmod(inner, below.stat(here).permissions if below.is_dir(here) else 0o755)
+                os.fchmod(inner, mode)
             os.close(at)
             at = inner
         yield at

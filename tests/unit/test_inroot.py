@@ -138,6 +138,14 @@ def test_places_for_mounts_are_made_where_links_lead_in_the_image_and_in_the_upp
     assert seen_in(below) == {"data", "run", "etc", "opt", "etc/resolv.conf"}
 
 
+def test_places_for_mounts_that_a_root_folder_lacks_are_open_to_everybody(tmp_path: Path) -> None:
+    """A sandbox is looked at while they are made in it; an overlay makes them the same."""
+    root = tmp_path / "root"
+    root.mkdir(mode=0o755)
+    mounted(root)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in root.rglob("*") if path.is_dir()} == {0o755}
+
+
 def test_what_is_not_a_folder_in_the_image_is_told_and_not_hidden(trap: Trap) -> None:
     (trap.root / "opt").write_text("a file")
     with pytest.raises(FailedError, match="is not a folder in the image"):
