@@ -12,7 +12,6 @@ import pytest
 
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.host.node_facts import container_engine
-from lumiimg.host.root_queries import by_version
 from lumiimg.host.scan import Recorder, scan_host
 from lumiimg.host.snapshot_file import to_text
 from lumiimg.host.snapshot_tree import HostFiles
@@ -99,10 +98,6 @@ def test_a_provider_is_found_by_fi_provider_path(changed: Path) -> None:
     for value in ("+/opt/a", "/opt/a/liba-fi.so", "/nowhere:@/opt/a", "opt/a", "+opt/a/liba-fi.so"):
         found = of_role(scan(changed, FI_PROVIDER_PATH=value), "libfabric-provider")
         assert [entry.path for entry in found] == ["/opt/cray/libfabric/1.22.0/lib64/libfabric/libtcp-fi.so"], value
-
-
-def test_names_are_sorted_by_version_whatever_they_are() -> None:
-    assert sorted(["1.22", "x", "1²", "1.9", "9" * 5000], key=by_version) == ["x", "1²", "1.9", "1.22", "9" * 5000]
 
 
 def test_without_a_module_the_newest_comes_first_unless_another_one_is_the_default(node: Path, changed: Path) -> None:
