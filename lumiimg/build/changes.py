@@ -84,7 +84,7 @@ def tidy(upper: Path, layers: Sequence[Path]) -> None:
             for name in _listed(path):
                 if name.startswith(_OWN_XATTRS):
                     os.removexattr(path, name, follow_symlinks=False)
-    if opaque:
+    if opaque and layers:  # over nothing, the mark is a script's or an image's, and hides nothing
         with open_stack(layers) as image:
             for here in opaque:
                 _hide(here, stacked(image), upper)
@@ -190,7 +190,10 @@ def _set_attributes(path: Path, tree: StackedTree, node: StackedNode | None, *, 
     if node.kind is not FileKind.SYMLINK:
         to_owner = stat.S_IRWXU if node.kind is FileKind.DIRECTORY else stat.S_IRUSR
         path.chmod(was.permissions | (to_owner if as_user else 0))
-        for name, value in _xattrs(tree, node).items() if not as_user else ():
+        wanted = _xattrs(tree, node) if not as_user else {}
+        for name in _xattrs_of(path).keys() - wanted.keys():  # of a folder that a layer below has, too
+            os.removexattr(path, name, follow_symlinks=False)
+        for name, value in wanted.items():
             os.setxattr(path, name, value, follow_symlinks=False)
     os.utime(path, (was.mtime_s, was.mtime_s), follow_symlinks=False)
 

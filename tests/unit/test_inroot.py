@@ -350,6 +350,23 @@ def test_a_layer_is_not_unpacked_through_a_link(trap: Trap, tmp_path: Path, as_u
     assert stat.S_IMODE((trap.root / "file").stat().st_mode) == (0o4400 if as_user else 0o4000), "open to its owner"
 
 
+def test_a_folder_has_the_attributes_of_the_uppermost_layer_alone(tmp_path: Path) -> None:
+    lower, upper, root = (tmp_path / name for name in ("lower", "upper", "root"))
+    for folder, attribute in ((lower, "user.one"), (upper, "user.two")):
+        (folder / "a").mkdir(parents=True)
+        os.setxattr(folder / "a", attribute, b"1")
+        unpack(root, squashed(folder, tmp_path / f"{folder.name}.sqfs"))
+    assert os.listxattr(root / "a") == ["user.two"]
+
+
+def test_a_mark_of_an_overlay_in_a_folder_that_lies_over_nothing_hides_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    os.setxattr(tmp_path / "a", "user.overlay.opaque", b"y")
+    tidy(tmp_path, [])
+    assert seen_in(tmp_path) == {"a", "a/b"}
+    assert os.listxattr(tmp_path / "a") == []
+
+
 def test_a_file_that_nobody_may_read_is_opened_to_its_owner(trap: Trap) -> None:
     (trap.root / "closed").touch(0o000)
     (trap.root / "folder").mkdir(0o000)
