@@ -344,7 +344,6 @@ ELSEWHERE = {
         "/snake-1.0-py3",
         "Python package snake 1.0 of whole from ",
     ),
-    "a wheel without TLS": (WHEEL, WHEEL.replace("https", "http"), f"{SNAKE} http://download.pytorch.org/"),
 }
 
 
