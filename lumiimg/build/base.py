@@ -63,7 +63,7 @@ def write_sif(step: LayerBuild, root: Path, target: Path) -> None:
 def write_files(step: LayerBuild, root: Path, store: Store) -> None:
     """Write the files of a base into a new folder, as they are before its script."""
     header = step.definition.sections.header
-    image = step.folder / "image"
+    image = step.folder / ("image.sif" if header.agent == "oras" else "image")
     match header.agent:
         case "debootstrap":
             run_as_root(step, _debootstrap(step, root))
