@@ -63,7 +63,7 @@ def keeping(
                         cache.store(key, scratch / "data.tar", layers=kept, seconds=0.0)
                 else:
                     cache.remove(key.digest)
-        except (OSError, FailedError) as error:  # the layer is what counts
+        except (OSError, FailedError, RecursionError) as error:  # the layer is what counts; folders may lie too deep
             on_notice(f"the compile cache of {names} is not kept: {error}")
 
 

@@ -467,6 +467,15 @@ def kept_by(cache: LayerCache, folder: Path, script: Callable[[Path], None], *, 
     return told
 
 
+def test_folders_that_lie_too_deep_to_be_kept_end_no_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def walks(*_: object, **__: object) -> None:
+        raise RecursionError("maximum recursion depth exceeded")  # os.fwalk, before Python 3.13
+
+    monkeypatch.setattr("lumiimg.build.compile_cache.os.fwalk", walks)
+    told = kept_by(LayerCache(tmp_path / "cache"), tmp_path / "kept", Path.mkdir)
+    assert told == ["the compile cache of vllm is not kept: maximum recursion depth exceeded"]
+
+
 def test_what_a_later_run_compiles_is_kept_too_and_what_it_takes_out_is_gone(tmp_path: Path) -> None:
     cache, folder = LayerCache(tmp_path / "cache"), tmp_path / "kept"
     seen: list[dict[str, str]] = []
