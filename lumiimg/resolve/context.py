@@ -12,7 +12,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.decode import DecodeError
 from lumiimg.errors import BadInputError
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
-from lumiimg.resolve.stack import PLUGIN, components_of, for_gpu
+from lumiimg.resolve.stack import PLUGIN, for_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -103,10 +103,13 @@ class PlanContext:
                 yield self.layer(name)
 
     def provider_of(self, component: str) -> str | None:
-        """Return the layer that brings a component: the preferred one, or the only one."""
+        """Return the layer that brings a component: the preferred one, or the only one.
+
+        What only its releases have does not count: the RCCL in torch's wheels is no reason to put torch in.
+        """
         if component in _PREFERRED:
             return _PREFERRED[component]
-        found = [layer.name for layer in self.layers(component) if component in components_of(layer)]
+        found = [one.name for one in self.layers(component) if component in {one.name, *one.provides, *one.has}]
         return found[0] if len(found) == 1 else None
 
 

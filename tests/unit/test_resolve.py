@@ -14,7 +14,7 @@ from lumiimg.fetch.mirrors import Mirrors, apt_mirror, parse_mirrors
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
-from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer, catalogue_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -310,6 +310,16 @@ def test_what_no_release_of_a_layer_finds_is_one_refusal_that_names_all_needs_an
         assert (rule.need, rule.have) == (need, have), rows
         assert because in rule.because
         assert rule.source in {"; ".join(dict.fromkeys(row[2] for row in rows[:2])), "the tests"}
+
+
+def test_no_layer_is_brought_in_for_what_only_its_releases_have(layers: Path) -> None:
+    """RCCL is in torch's wheels: a plugin on an image without RCCL is refused for that, and torch is not put in."""
+    torch = f'{LAYER}[[release]]\nversion = "2.9.1"\nhas = {{ rccl = "2.26.6" }}\nsource = "the tests"\n'
+    catalogue = catalogue_of(layers, box=BASE, torch=torch, plugin=f'{LAYER}requires = ["rccl"]\n')
+    context = PlanContext(catalogue, Mirrors({}), "")
+    (rule,) = decide(Request("box", ("plugin",)), context).rules
+    assert (rule.need, rule.because) == ("rccl", "plugin requires rccl")
+    assert decide(Request("box", ("torch", "plugin")), context).require_lock().layers[1].name == "plugin"
 
 
 def test_a_layer_without_rows_is_taken_as_its_argument_says_and_in_another_version_with_a_doubt(
