@@ -48,7 +48,7 @@ def read_carried(image: Path, scratch: Path) -> tuple[LockFile, Catalogue]:
         for number, entry in enumerate(opened.root.walk(_CARRIED) if opened.root.is_dir(_CARRIED) else ()):
             if number >= _MAX_FILES:
                 raise BadInputError(f"holds more than {_MAX_FILES} files and folders", where=_CARRIED)
-            place = PurePosixPath(entry.path).relative_to(_CARRIED)
+            place = PurePosixPath(entry.path.removeprefix(f"{_CARRIED}/"))  # elsewhere, if a link led there
             is_plain = len(place.parts) == 3 and all(map(STAGED_FILE.fullmatch, place.parts))
             if entry.kind is FileKind.FILE and is_plain:
                 limit_bytes = FILE_LIMIT_BYTES if place.name == "layer.toml" else left_bytes

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Struct, field, structs
+from packaging.requirements import InvalidRequirement, Requirement
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.needs import Need
-from lumiimg.catalog.releases import Release, Unlisted, faults_of_versions, unknown_placeholder
+from lumiimg.catalog.releases import Release, Unlisted, expand, faults_of_versions, unknown_placeholder
 from lumiimg.decode import AnyText, DecodeError, Sha256, Text, matching, read_text, read_toml, refuse
 
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
@@ -235,12 +236,21 @@ class _LayerFile(LayerFacts, frozen=True, kw_only=True):
         for at, variant in enumerate(self.variants):
             of_variant = faults_of_versions(variant.has, self.arguments)
             faults |= {f"variant[{at}].{key}": what for key, what in of_variant.items()}
-        texts = {f"packages[{at}]": text for at, text in enumerate(self.packages)}
-        texts |= {f"environment.set.{name}": text for name, text in self.environment.set.items()}
+        faults |= {f"packages[{at}]": self._fault_of_requirement(text) for at, text in enumerate(self.packages)}
+        texts = {f"environment.set.{name}": text for name, text in self.environment.set.items()}
         texts |= {f"environment.prepend.{name}": text for name, text in self.environment.prepend.items()}
         for name, source in self.sources.items():
             texts |= {f"sources.{name}.{key}": getattr(source, key) for key in ("url", "file", "key")}
         return faults | {key: unknown_placeholder(text, self.arguments) for key, text in texts.items()}
+
+    def _fault_of_requirement(self, text: str) -> str | None:
+        if unknown := unknown_placeholder(text, self.arguments):
+            return unknown
+        try:
+            Requirement(expand(text, dict.fromkeys(self.arguments, "1")))
+        except InvalidRequirement:
+            return f"is {text!r}, which is not a valid requirement"
+        return None
 
     def _faults_of_releases(self) -> dict[str, str | None]:
         faults: dict[str, str | None] = {}

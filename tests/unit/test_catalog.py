@@ -39,6 +39,10 @@ BAD = {
         LAYER + '[environment.set]\nA = "{NOPE}"\n',
         ["holds {NOPE}, which is not an argument of this layer; known: none"],
     ),
+    "requirement": (
+        LAYER + 'packages = ["egg>=2", "-r /etc/passwd", "--index-url=https://x.test"]\n',
+        ["'packages[1]' is '-r /etc/passwd', which is not a valid requirement", "'packages[2]' is '--index-url"],
+    ),
     "file outside": (LAYER + 'files = ["../layer.toml"]\n', ["'files[0]' is '../layer.toml'; a plain file name"]),
     "base without bootstrap": (LAYER.replace('"layer"', '"base"', 1), ["needs [[bootstrap]]", "[[variant]]"]),
     "bootstrap of a layer": (

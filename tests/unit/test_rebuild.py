@@ -232,6 +232,11 @@ def linked(folder: Path) -> None:
     (folder / "b/post.sh").symlink_to("/etc/passwd")
 
 
+def linked_whole(folder: Path) -> None:
+    folder.parent.rename(folder.parent.with_name("others"))
+    folder.parent.symlink_to("others")
+
+
 FOLDERS: dict[str, Callable[[Path], object]] = {
     **{f"another {name}": partial(replaced, name=name) for name in ("b/post.sh", "a/post.sh", "b/tool.c", "b/test.sh")},
     "no file": lambda folder: (folder / "b/tool.c").unlink(),
@@ -239,6 +244,7 @@ FOLDERS: dict[str, Callable[[Path], object]] = {
     "no layers": shutil.rmtree,
     "a layer without end": lambda folder: (folder / "b/layer.toml").write_text("x = [" * 10_000),
     "a link": linked,
+    "a link to all layers": linked_whole,
 }
 NO_RECORDS = (
     b"",
