@@ -140,6 +140,9 @@ def test_the_way_goes_through_stages_that_arguments_choose(tmp_path: Path) -> No
     assert way(text)[1] == "docker.io/o/base-amd64:latest"
     assert way(text, TARGETARCH="arm64")[1] == "docker.io/o/base-arm64:latest"
     assert way("FROM x AS x\n") == (["x"], "docker.io/library/x:latest")
+    twice = "FROM a AS x\nFROM x AS y\nFROM b AS x\nFROM x AS x\nFROM y\n"
+    for target, found in (("y", ["x", "y"]), ("3", ["x", "x"]), (None, ["x", "y", "4"])):
+        assert way(twice, target)[0] == found, "of two of one name, the nearest above"
 
 
 # ---- what is refused

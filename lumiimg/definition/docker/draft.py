@@ -118,14 +118,15 @@ def make_draft(file: Path, target: str | None, given: Mapping[str, str], catalog
 
 def _chain(dockerfile: Dockerfile, target: str | None, outer: Mapping[str, str]) -> tuple[Stage, ...]:
     """Return the stages that a target is made of, from the one that starts at an image."""
-    by_name = {name: one for number, one in enumerate(dockerfile.stages) for name in (str(number), one.label.lower())}
-    stage = dockerfile.stages[-1] if target is None else by_name.get(target.lower())
+    by_name = [(name, one) for number, one in enumerate(dockerfile.stages) for name in (str(number), one.label.lower())]
+    stage = dockerfile.stages[-1] if target is None else dict(by_name).get(target.lower())
     if stage is None:
         known = ", ".join(stage.label for stage in dockerfile.stages[:30])
         raise BadInputError(f"there is no stage {target!r:.60}", where=dockerfile.path, hint=f"known: {known}")
     chain = [stage]
-    while (below := by_name.get(with_values(chain[0].image, outer).lower())) and below.line < chain[0].line:
-        chain.insert(0, below)
+    for name, one in reversed(by_name):  # a stage stands on one above it, the nearest of its name
+        if one.line < chain[0].line and name == with_values(chain[0].image, outer).lower():
+            chain.insert(0, one)
     return tuple(chain)
 
 
