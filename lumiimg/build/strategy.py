@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import stat
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
@@ -177,15 +178,16 @@ def _mounted(
     merged, work = mounts / "merged", mounts / "work"  # the kernel's: out of the script's reach
     for folder in (merged, work, *(mounts / f"{number}" for number in range(len(layers)))):
         folder.mkdir(parents=True, exist_ok=True)
-    script = ["set -e", f"cd {mounts}"]  # the options of a mount are a page at most
+    here = shlex.quote(str(mounts))
+    script = ["set -e", f"cd {here}"]  # the options of a mount are a page at most, and paths in them have no comma
     for number, layer in enumerate(layers):
         script.append(f'squashfuse_ll -o offset={offset_of(layer)} "${{{number + 1}}}" {number}')
     lower = "lowerdir=" + ":".join(f"{number}" for number in reversed(range(len(layers))))
-    script.append(f"mount -t overlay overlay -o userxattr,{lower},upperdir={upper},workdir={work} merged")
+    script.append(f"mount -t overlay overlay -o userxattr,{lower},upperdir=../{upper.name},workdir={work.name} merged")
     # squashfuse may have died meanwhile, of a layer or for want of memory: programs then find no files, and go on
     script += [
         f'cd /; shift {len(layers)}; code=0; "$@" || code=$?',
-        f"cd {mounts}; LC_ALL=C ls {' '.join(f'{number}' for number in range(len(layers)))} >/dev/null",
+        f"cd {here}; LC_ALL=C ls {' '.join(f'{number}' for number in range(len(layers)))} >/dev/null",
         "exit $code",
     ]
 

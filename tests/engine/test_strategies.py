@@ -325,6 +325,16 @@ def test_a_script_that_prints_without_end_of_line_and_asks_is_built(small: Path,
     assert strays(str(tmp_path)) == []
 
 
+@pytest.mark.parametrize("way", ["overlay", "sandbox"])
+def test_folders_may_have_any_names(way: str, small: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "it's a, b:c"
+    odd.mkdir()
+    env = {"LUMIIMG_CACHE": str(odd / "cache"), "TMPDIR": str(odd)}
+    told = lumiimg(*one_layer(tmp_path, small, "echo >/opt/x\n"), "--strategy", way, env=env)
+    assert told.code == 0, told.err
+    assert leftovers(odd) == []
+
+
 @pytest.mark.core
 def test_builds_that_are_killed_at_any_moment_are_resumed(stack: Stack, tmp_path: Path) -> None:
     cache, output = tmp_path / "cache", tmp_path / "x.sif"
