@@ -84,7 +84,9 @@ class LockedLayer(ReleasedLayer):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of components that it brings, with arguments filled in."""
+        """Versions of components that it brings, with arguments filled in; of an image, as it names them."""
+        if self.layer.is_foreign:
+            return dict(self.layer.has)
         found = {**self.layer.has, **(self.release.has if self.release else {})}
         return {name: expand(version, self.arguments) for name, version in found.items()}
 

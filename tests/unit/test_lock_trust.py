@@ -334,3 +334,10 @@ def test_wherever_a_wheel_of_a_lock_is_from_it_is_listed_unless_its_project_is_f
             assert scheme == "https"
             assert (host, project.lower(), version.lower()) in allowed
     assert unlisted > 0
+
+
+def test_a_version_that_an_image_names_is_no_template(stranger: Stranger) -> None:
+    image = {"has": {"python": "{VERSION}", "glibc": "{"}, "provides": ["python3"]}
+    base = {"name": "box", "agent": "localimage", "from": "/x.sif", "image": image}
+    lock = stranger.lock(lambda document: document.update(base=base))
+    assert (lock.base.versions, lock.python) == (image["has"], None)
