@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.safe_fs import OWN, open_file
-from lumiimg.errors import LumiimgError
+from lumiimg.errors import FailedError, LumiimgError
 from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack, stacked
 from lumiimg.image.squashfs.pack import pack_folder
@@ -186,7 +186,12 @@ def _set_attributes(path: Path, tree: StackedTree, node: StackedNode | None, *, 
     assert node is not None  # noqa: S101 - the caller has made the path of it
     was = tree.stat(node)
     if not as_user:
-        os.chown(path, was.uid, was.gid, follow_symlinks=False)
+        try:
+            os.chown(path, was.uid, was.gid, follow_symlinks=False)
+        except OSError as error:
+            what = f"belongs to user {was.uid} and group {was.gid}: {error.strerror}"
+            hint = "a user namespace has the ids that /etc/subuid and /etc/subgid give to its user"
+            raise FailedError(what, where=f"{path}", hint=hint) from error
     if node.kind is not FileKind.SYMLINK:
         to_owner = stat.S_IRWXU if node.kind is FileKind.DIRECTORY else stat.S_IRUSR
         path.chmod(was.permissions | (to_owner if as_user else 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -357,6 +358,17 @@ def test_a_folder_has_the_attributes_of_the_uppermost_layer_alone(tmp_path: Path
         os.setxattr(folder / "a", attribute, b"1")
         unpack(root, squashed(folder, tmp_path / f"{folder.name}.sqfs"))
     assert os.listxattr(root / "a") == ["user.two"]
+
+
+def test_an_owner_that_a_namespace_of_users_has_not_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    (tmp_path / "lower").mkdir()
+    image = squashed(tmp_path / "lower", tmp_path / "lower.sqfs", "-force-uid", "70000")
+    monkeypatch.setattr(os, "chown", refuse)
+    with pytest.raises(FailedError, match=r"belongs to user 70000 .*/etc/subuid"):
+        unpack(tmp_path / "root", image)
 
 
 def test_a_mark_of_an_overlay_in_a_folder_that_lies_over_nothing_hides_nothing(tmp_path: Path) -> None:
