@@ -1,12 +1,10 @@
 """One file over HTTP, by its digest, which goes on where an earlier try broke off. Rules: RFC 9110 section 14.
 
-    part-<sha256>.<word>                             nobody's: the next download of the file takes it
-    part-<sha256>.<word>.<owner>.lumiimg-partial     somebody's (engine/owner.py)
+    part-<sha256>                                    nobody's: the next download of the file takes it
+    part-<sha256>.<word>.<owner>.lumiimg-partial     somebody's, until its process has ended (engine/owner.py)
 
-No lock of a file system is used: a partial changes hands by a rename, which only one of many can do. One whose owner
-was killed is nobody's from then on; of another node or namespace, which alone can see whether its processes live, once
-it has stood still for longer than a download may take. Where the digest is not known, a wrong end would not be
-noticed: such a file begins at its first byte each time, and nothing of it stays.
+No lock of a file system is used: a partial changes hands by a rename, which only one of many can do. Where the digest
+is not known, a wrong end would not be noticed: such a file begins at its first byte, and nothing of it stays.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine.owner import is_left, owner_mark
 from lumiimg.errors import FailedError
-from lumiimg.fetch.http import Bounds, BrokeOffError, Http, display_url
+from lumiimg.fetch.http import Bounds, BrokeOffError, Http, ReplacedError, display_url
 from lumiimg.files import regular_file
 
 if TYPE_CHECKING:
@@ -38,13 +36,11 @@ TOTAL_S = 3600.0
 """Longest time of one download with all its tries, unless the caller sets another."""
 OLD_S = 7 * 24 * 3600.0
 """Of the last byte: what nobody has asked for since is removed."""
-_STILL_S = 2 * TOTAL_S
 _ATTEMPTS = 4
 _PAUSE_S = 0.5
 """Before the second try; twice as long before each that follows."""
 _PART, _NO_SUCH_PART = 206, 416
 _CONTENT_RANGE = re.compile(r"bytes (?P<first>\d{1,18})-\d{1,18}/(?P<total>\d{1,18}|\*)", re.IGNORECASE)
-_NAME = re.compile(r"part-(?P<sha256>[0-9a-z]+)\.[0-9a-f]+(?P<owner>\..+)?")
 
 
 @contextmanager
@@ -65,41 +61,35 @@ def claim_partial(store: Path, sha256: str | None) -> Iterator[Path]:
     its place. Old ones of any file are removed. Raises OSError if the folder cannot be written.
     """
     store.mkdir(parents=True, exist_ok=True)
-    claimed = sorted(_claimed(store, sha256), key=lambda path: path.stat().st_size)
-    partial = claimed.pop() if claimed else _new_name(store, sha256)
-    for smaller in claimed:
-        smaller.unlink()
-    try:
-        yield partial
-    finally:
-        with suppress(OSError):  # it was moved
-            if sha256 is None or not partial.stat().st_size:
-                partial.unlink()
-            else:
-                partial.rename(partial.with_name(partial.name.removesuffix(owner_mark())))
-
-
-def _claimed(store: Path, sha256: str | None) -> Iterator[Path]:
-    """Yield the partials of a digest that were nobody's, now ours; remove old ones of any file."""
+    free = store / f"part-{sha256 or 'unknown'}"
+    mine = store / f"{free.name}.{secrets.token_hex(8)}{owner_mark()}"
     for entry in store.glob("part-*"):
-        if (match := _NAME.fullmatch(entry.name)) is None:
-            continue
         with suppress(OSError):  # another process was as quick
             seen = entry.lstat()
-            still_s = time.time() - seen.st_mtime
-            is_mine = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid()
-            if not is_mine or (match["owner"] and not is_left(entry.name, seen) and still_s <= _STILL_S):
+            is_own_file = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid()
+            of_file, _, owner = entry.name.partition(".")
+            if not is_own_file or (owner and not is_left(entry.name, seen)):
                 continue
-            if still_s >= OLD_S:
+            if of_file == free.name:
+                entry.rename(mine)
+            elif time.time() - seen.st_mtime > OLD_S:
                 entry.unlink()
-            elif match["sha256"] == sha256:
-                os.utime(entry)  # under its new name it must not look as if it stood still
-                yield entry.rename(_new_name(store, sha256))
+    try:
+        yield mine
+    finally:
+        with suppress(OSError):  # it was moved
+            if sha256 is None or not mine.stat().st_size:
+                mine.unlink()
+            else:
+                mine.rename(free)
 
 
-def _new_name(store: Path, sha256: str | None) -> Path:
-    """Return a name that no other download has, in this process or another."""
-    return store / f"part-{sha256 or 'unknown'}.{secrets.token_hex(8)}{owner_mark()}"
+def require_digest(actual: str, expected: str | None, where: str) -> None:
+    """Raise ReplacedError if a file is not the one that was expected."""
+    if expected not in {None, actual}:
+        what = f"has another digest: it is sha256:{actual}, not sha256:{expected}"
+        hint = "the file was replaced or broken on its way; nothing was built from it"
+        raise ReplacedError(what, where=where, hint=hint)
 
 
 def download(

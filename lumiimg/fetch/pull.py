@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.fetch.daemon import save_from_daemon
-from lumiimg.fetch.download import claim_partial, download, storage_errors
+from lumiimg.fetch.download import claim_partial, download, require_digest, storage_errors
 from lumiimg.fetch.http import Bounds
 from lumiimg.fetch.reference import DAEMON_SCHEME, parse_reference
 from lumiimg.fetch.registry import LAYER_LIMIT_BYTES, ImageManifest, Repository, resolve_image
@@ -63,8 +62,6 @@ def save_image(found: ImageManifest, target: Path, store: Path, on_line: Callabl
         for number, digest in enumerate(layers, 1):
             on_line(f"fetching layer {number} of {len(layers)} of {repository.reference.repository}")
             blobs[digest] = _blob(digest, repository, store, claims)
-            for blob in blobs.values():
-                os.utime(blob)  # on another node they must not look as if they were left
         if target.suffix == ".sif":
             shutil.move(blobs.popitem()[1], target)
             return
@@ -88,8 +85,7 @@ def _blob(digest: str, repository: Repository, store: Path, claims: ExitStack) -
     url = repository.blob_url(digest)
     partial = claims.enter_context(claim_partial(store, _hex(digest)))
     actual = download(url, partial, repository, _hex(digest), Bounds(LAYER_LIMIT_BYTES, _LAYER_S))
-    if actual != _hex(digest):
-        raise FailedError(f"has another digest: it is sha256:{actual}, not {digest}", where=url)
+    require_digest(actual, _hex(digest), url)
     return partial
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import queue
 import shutil
 import threading
-import time
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, replace
 from functools import partial as bound
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
-from lumiimg.fetch.download import SIZE_LIMIT_BYTES, claim_partial, download, storage_errors
-from lumiimg.fetch.http import Http, ReplacedError, display_url, require_tls_or_digest
+from lumiimg.fetch.download import SIZE_LIMIT_BYTES, claim_partial, download, require_digest, storage_errors
+from lumiimg.fetch.http import Http, display_url, require_tls_or_digest
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.pull import save_image
 from lumiimg.fetch.reference import parse_reference
@@ -67,21 +65,16 @@ class Store:
         """Whether a file of that digest is there; `get` reads whether it still is what it was."""
         return source.sha256 is not None and (self._folder / source.sha256).is_file()
 
-    def get(self, location: str, sha256: str, on_line: Callable[[str], None] = _say_nothing) -> Path:
+    def get(self, location: str, sha256: str | None, on_line: Callable[[str], None] = _say_nothing) -> Path:
         """Return the path of a file in the store, after getting it there if need be, from a URL or a path.
 
-        `on_line` is called before it is fetched. Raises FailedError if that fails, or the digest is another.
+        Its name is its digest; it is got for that where nobody has published it. `on_line` is called before it is
+        fetched. Raises FailedError if that fails, or the digest is another.
         """
-        file = self._folder / sha256
-        if not self._is_whole(file, sha256):
-            on_line(f"fetching {display_url(location)}")
-            self._put(location, sha256)
-        return file
-
-    def add(self, location: str, on_line: Callable[[str], None] = _say_nothing) -> str:
-        """Get a file whose digest nobody has published, and return its sha256. Raises FailedError."""
-        on_line(f"fetching {display_url(location)}, for its digest")
-        return self._put(location, None)
+        if sha256 is not None and self._is_whole(file := self._folder / sha256, sha256):
+            return file
+        on_line(f"fetching {display_url(location)}{'' if sha256 else ', for its digest'}")
+        return self._put(location, sha256)
 
     def sources(self, wanted: Iterable[_S], on_line: Callable[[str], None]) -> dict[_S, Path]:
         """Return the paths of sources that are settled; what is not there is got, at once. Raises as `get` does."""
@@ -97,8 +90,9 @@ class Store:
         return {source: paths[source.sha256] for source in unique if source.sha256 is not None}
 
     def digests(self, locations: Iterable[str], on_line: Callable[[str], None]) -> dict[str, str]:
-        """Get files whose digest nobody has published, at once; return their sha256. Raises as `add` does."""
-        return run_parallel({one: bound(self.add, one, on_line) for one in locations}, self._jobs, self._http.stop)
+        """Get files whose digest nobody has published, at once; return their sha256. Raises as `get` does."""
+        tasks = {one: bound(self.get, one, None, on_line) for one in locations}
+        return {one: path.name for one, path in run_parallel(tasks, self._jobs, self._http.stop).items()}
 
     def image(self, origin: str, target: Path, on_line: Callable[[str], None], *, insecure: bool) -> Mapping[str, Any]:
         """Write an image of a registry as `save_image` does; return `config` of its config.
@@ -119,28 +113,20 @@ class Store:
             self._verified[sha256] = stamp
         return self._verified.get(sha256) == stamp
 
-    def _put(self, location: str, expected: str | None) -> str:
-        with storage_errors(self._folder):
-            if location.startswith(("http://", "https://")):
+    def _put(self, location: str, expected: str | None) -> Path:
+        is_remote = location.startswith(("http://", "https://"))
+        with storage_errors(self._folder), claim_partial(self._folder, expected if is_remote else None) as file:
+            if is_remote:
                 url = self._mirrors.rewrite(location)
                 require_tls_or_digest(url, expected)
-                with claim_partial(self._folder, expected) as partial:
-                    actual = download(url, partial, self._http, expected)
-                    return self._keep(partial, actual, location, expected)
-            with scratch_folder(self._folder) as scratch:
-                copy = scratch / "copy"
-                _copy(location, copy)
-                return self._keep(copy, file_sha256(copy), location, expected)
-
-    def _keep(self, file: Path, actual: str, location: str, expected: str | None) -> str:
-        if expected not in {None, actual}:
-            raise ReplacedError(
-                f"has another digest: sha256 is {actual}, not {expected}",
-                where=location,
-                hint="the file was replaced or broken on its way; nothing was built from it",
-            )
-        self._verified[actual] = _file_stamp(file.replace(self._folder / actual))
-        return actual
+                actual = download(url, file, self._http, expected)
+            else:
+                _copy(location, file)
+                actual = file_sha256(file)
+            require_digest(actual, expected, location)
+            placed = file.replace(self._folder / actual)
+            self._verified[actual] = _file_stamp(placed)
+            return placed
 
 
 def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable[[], None]) -> dict[_K, _T]:
@@ -149,39 +135,34 @@ def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable
     When one fails, or something is raised in the caller's thread (Ctrl-C), no other begins, `stop` is called for those
     that run, and that error is raised.
     """
-    ended: queue.SimpleQueue[tuple[_K, _T] | BaseException] = queue.SimpleQueue()
-    slots, over = threading.Semaphore(jobs), threading.Event()
+    futures: dict[_K, Future[_T]] = {name: Future() for name in tasks}
+    waiting, over = iter(futures.items()), threading.Event()
 
-    def work(name: _K) -> None:
-        with slots:
+    def work() -> None:
+        for name, future in waiting:
             if over.is_set():
                 return
+            future.set_running_or_notify_cancel()
             try:
-                ended.put((name, tasks[name]()))
+                future.set_result(tasks[name]())
             except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
                 over.set()
-                ended.put(error)
+                future.set_exception(error)
 
-    # not a pool of concurrent.futures: that is waited for when the process ends, also by who connects to a silent host
-    threads = [threading.Thread(target=work, args=(name,), daemon=True) for name in tasks]
-    results: dict[_K, _T] = {}
+    # not an executor: that is waited for when the process ends, also by who connects to a silent host
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(jobs, len(tasks)))]
     try:
         for thread in threads:
             thread.start()
-        while len(results) < len(tasks):
-            found = ended.get()
-            if isinstance(found, BaseException):
-                raise found  # noqa: TRY301 - an error is an error, whichever thread it is of
-            results[found[0]] = found[1]
+        done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()
     except BaseException:
         over.set()
         stop()
-        until = time.monotonic() + _GRACE_S
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join(max(0.0, until - time.monotonic()))
+        wait([future for future in futures.values() if future.running()], _GRACE_S)
         raise
-    return {name: results[name] for name in tasks}
+    return {name: future.result() for name, future in futures.items()}
 
 
 def _copy(location: str, target: Path) -> None:

@@ -25,7 +25,7 @@ from lumiimg.definition.definition import Definition, Header, Sections, StagedFi
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.fetch import http
-from lumiimg.fetch.download import OLD_S, TOTAL_S, claim_partial
+from lumiimg.fetch.download import OLD_S, claim_partial
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.store import Store
@@ -176,7 +176,7 @@ def broken_off(server: Server, folder: Path, digest: str | None = SHA, cut: int 
 def get(server: Server, folder: Path, digest: str | None = SHA) -> str:
     """Get the file in a new run, by its digest or without; return the digest of what is kept."""
     new = store(folder)
-    kept = new.get(f"{server.url}/file", digest) if digest else folder / new.add(f"{server.url}/file")
+    kept = new.get(f"{server.url}/file", digest)
     assert list(folder.iterdir()) == [kept], "nothing else is left"
     return sha256(kept.read_bytes())
 
@@ -197,7 +197,7 @@ def test_without_a_digest_a_download_begins_again_and_keeps_nothing(server: Serv
     (folder / SHA).unlink()
     server.cuts = [CUT] * 4
     with pytest.raises(FailedError, match="broke off"):
-        store(folder).add(f"{server.url}/file")
+        store(folder).get(f"{server.url}/file", None)
     assert list(folder.iterdir()) == []
 
 
@@ -312,7 +312,7 @@ def test_a_beginning_of_another_node_is_taken_once_no_download_can_still_be_runn
     assert store(folder).get(f"{server.url}/file", SHA).read_bytes() == DATA
     assert partials(folder) == [theirs]
     (folder / SHA).unlink()
-    aged(theirs, 2 * TOTAL_S + 60)
+    aged(theirs, OLD_S + 60)
     assert get(server, folder) == SHA
     assert server.ranges == [None, f"bytes={CUT}-"]
 
@@ -341,12 +341,14 @@ def test_a_beginning_of_another_user_is_left_alone_and_old_ones_of_mine_go(
 def test_what_is_not_a_file_is_no_beginning(server: Server, folder: Path, tmp_path: Path) -> None:
     folder.mkdir()
     (tmp_path / "mine").write_bytes(DATA[:CUT])
-    left = [folder / f"part-{SHA}.{number:x}" for number in range(3)]
-    os.mkfifo(left[0])
-    left[1].mkdir()
-    left[2].symlink_to(tmp_path / "mine")
-    assert store(folder).get(f"{server.url}/file", SHA).read_bytes() == DATA
-    assert (server.ranges, partials(folder)) == ([None], left)
+    left = folder / f"part-{SHA}"
+    for make in (os.mkfifo, os.mkdir, lambda name: name.symlink_to(tmp_path / "mine")):
+        make(left)
+        assert store(folder).get(f"{server.url}/file", SHA).read_bytes() == DATA
+        assert (server.ranges, partials(folder)) == ([None], [left])
+        left.rename(tmp_path / make.__name__)
+        (folder / SHA).unlink()
+        server.asked.clear()
     assert (tmp_path / "mine").read_bytes() == DATA[:CUT]
 
 

@@ -123,7 +123,7 @@ def _wheel(url: str, folder: Path) -> None:
 
 
 def _new_source(url: str, folder: Path) -> None:
-    Store(folder, Http(), Mirrors({})).add(f"{url}/source.tar.gz")
+    Store(folder, Http(), Mirrors({})).get(f"{url}/source.tar.gz", None)
 
 
 def _sif(url: str, folder: Path) -> None:

@@ -309,7 +309,7 @@ def test_a_source_that_was_a_file_counts_only_where_it_is_kept_already(tmp_path:
         BadInputError, match=rf"src was {file} of the machine that built the image \(sha256 {given['src'][-64:]}"
     ):
         refuse_files(again, store, tmp_path / "scratch")
-    store.add(str(file))
+    store.get(str(file), None)
     refuse_files(again, store, tmp_path / "scratch")
 
 
@@ -342,9 +342,9 @@ def test_a_local_source_is_a_file_of_some_size(tmp_path: Path, monkeypatch: pyte
             store.get(str(tmp_path / name), ZEROS)
         assert str(tmp_path / name) in str(caught.value)
     with pytest.raises(FailedError, match="is larger than 6 bytes"):
-        store.add(str(tmp_path / "file"))
+        store.get(str(tmp_path / "file"), None)
     monkeypatch.setattr("lumiimg.fetch.store.SIZE_LIMIT_BYTES", 7)
-    assert store.add(str(tmp_path / "file")) == file_sha256(tmp_path / "file")
+    assert store.get(str(tmp_path / "file"), None).name == file_sha256(tmp_path / "file")
 
 
 # --- a base that is a file or a folder

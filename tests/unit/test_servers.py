@@ -132,7 +132,7 @@ def tls(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_no_redirect_leads_away_from_tls(tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asking, leads_away = Http(), r"redirects to http://127\.0\.0\.1:1/, which is not followed"
     with pytest.raises(FailedError, match=leads_away):
-        Store(tmp_path, asking, Mirrors({})).add(f"{tls}/down")
+        Store(tmp_path, asking, Mirrors({})).get(f"{tls}/down", None)
     # the server is spoken to under OpenSSL's own name for its certificate, too
     monkeypatch.setenv("SSL_CERT_FILE", os.environ["REQUESTS_CA_BUNDLE"])
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
@@ -189,11 +189,11 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
     store = Store(tmp_path, Http(), mirrors)
     digest = hashlib.sha256(b"x").hexdigest()
     for refused in (
-        lambda: store.add("http://host.test/file"),
-        lambda: store.add("http://127.0.0.1.host.test/file"),
-        lambda: store.add("http://localhost.host.test/file"),
-        lambda: store.add("http://localhost@host.test/file"),
-        lambda: store.add("https://github.com/file"),
+        lambda: store.get("http://host.test/file", None),
+        lambda: store.get("http://127.0.0.1.host.test/file", None),
+        lambda: store.get("http://localhost.host.test/file", None),
+        lambda: store.get("http://localhost@host.test/file", None),
+        lambda: store.get("https://github.com/file", None),
         lambda: resolve_image(parse_reference("a/b:tag", mirrors), Http()),
         lambda: _resolved("http://host.test/simple"),
     ):
@@ -202,9 +202,9 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
     assert asked == []
     for taken in (
         lambda: store.get("https://github.com/file", digest),
-        lambda: store.add("http://127.0.0.1/file"),
-        lambda: store.add("http://localhost/file"),
-        lambda: store.add("https://host.test/file"),
+        lambda: store.get("http://127.0.0.1/file", None),
+        lambda: store.get("http://localhost/file", None),
+        lambda: store.get("https://host.test/file", None),
         lambda: resolve_image(parse_reference(f"a/b@sha256:{digest}", mirrors), Http()),
     ):
         with pytest.raises(FailedError, match="was asked"):
