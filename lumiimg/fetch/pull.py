@@ -35,7 +35,7 @@ def pull_image(base: str, http: Http, mirrors: Mirrors, cache: Path, on_line: Ca
         return save_from_daemon(base, cache / "daemon", on_line)
     found = resolve_image(parse_reference(base, mirrors), http)
     is_sif = base.startswith("oras://")
-    store, name = cache / ("oras" if is_sif else "oci"), _hex(found.manifest.digest)
+    store, name = cache / ("oras" if is_sif else "oci"), _hex(found.digest)
     target = store / (f"{name}.sif" if is_sif else name)
     if not target.exists():
         on_line(f"fetching {base} to read it, {size(sum(layer.size for layer in found.layers))}")
@@ -50,7 +50,7 @@ def save_image(found: ImageManifest, target: Path, store: Path, on_line: Callabl
     What came of it stays in `store` for the next time, if the rest does not come. Raises FailedError if one cannot be
     had or is not what the manifest says, OSError if it cannot be written. Source: image-spec image-layout.md.
     """
-    manifest, config = found.manifest, found.manifest.document.config
+    config = found.document.config
     if target.suffix == ".sif" and not found.is_sif:
         raise FailedError(
             "is not a SIF", where=f"oras://{found.repository.reference}", hint="an image of Docker's is docker://…"
@@ -70,8 +70,8 @@ def save_image(found: ImageManifest, target: Path, store: Path, on_line: Callabl
         made = scratch / "image"
         folder = made / "blobs" / "sha256"
         folder.mkdir(parents=True)
-        (folder / _hex(manifest.digest)).write_bytes(manifest.body)
-        described = {"mediaType": manifest.media_type, "digest": manifest.digest, "size": len(manifest.body)}
+        (folder / _hex(found.digest)).write_bytes(found.body)
+        described = {"mediaType": found.media_type, "digest": found.digest, "size": len(found.body)}
         (made / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [described]}))
         (made / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
         for digest, blob in blobs.items():

@@ -24,10 +24,14 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 # §Pulling manifests for repository and tag, reference regexp.go for the host; of digests only the common algorithm.
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
 _LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
-_REGISTRY = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]{{1,5}})?")
-_TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
+_REFERENCE = re.compile(
+    rf"(?P<registry>(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]{{1,5}})?)"
+    rf"/(?P<repository>{_COMPONENT}(?:/{_COMPONENT})*)"
+    rf"(?::(?P<tag>[a-zA-Z0-9_][a-zA-Z0-9._-]{{0,127}}))?(?:@(?P<digest>{DIGEST.pattern}))?"
+)
+_IN_REGISTRY = re.compile(r"(?:[^/]*[.:][^/]*|localhost)/")
+"""How a name begins whose first part engines take for a registry (reference normalize.go)."""
 _NAME_LIMIT = 255
 """Of registry/repository: what many clients allow (§Pulling manifests)."""
 _TEXT_LIMIT = 512
@@ -66,42 +70,34 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
     Raises BadInputError if it is not a valid image reference, or the mirror of its registry is not a registry.
     """
     text = text[:_TEXT_LIMIT]
-    name, *digests = re.sub(r"^(docker|oras)://", "", text).split("@")
-    if len(digests) > 1 or not all(map(DIGEST.fullmatch, digests)):
+    name = re.sub(r"^(docker|oras)://", "", text)
+    if not _IN_REGISTRY.match(name):
+        name = f"{DOCKER_HUB}/{name}"
+    name = re.sub(rf"^index\.(?={DOCKER_HUB}/)", "", name)
+    found = _parts(re.sub(rf"^{DOCKER_HUB}/(?!.*/)", f"{DOCKER_HUB}/library/", name))
+    if found is None and "@" in text:
         # Not repeated: `user:password@host/name` is what it often is.
         raise BadInputError(
             "in an image reference, only sha256: and 64 hexadecimal digits may follow an @",
             hint=f"leave the login out: lumiimg reads ~/.netrc, the engine uses `{engine_word()} registry login`",
         )
-    digest = next(iter(digests), None)
-    tag = None if digest else DEFAULT_TAG
-    if ":" in name.rpartition("/")[2]:  # before the last slash it is that of a port
-        name, _, tag = name.rpartition(":")
-    registry, slash, repository = name.partition("/")
-    if not slash or not _is_host(registry):
-        registry, repository = DOCKER_HUB, name
-    if registry in {DOCKER_HUB, f"index.{DOCKER_HUB}"}:
-        registry = DOCKER_HUB
-        repository = repository if "/" in repository else f"library/{repository}"
-    if not _is_name(registry, repository) or not _TAG.fullmatch(DEFAULT_TAG if tag is None else tag):
+    if found is None:
         what = f"{text!r} is not a valid image reference"
         raise BadInputError(what, hint="for example docker.io/rocm/pytorch:latest")
+    registry, tag, digest = found["registry"], found["tag"], found["digest"]
+    tag = tag or (None if digest else DEFAULT_TAG)
     target = mirrors.table.get(registry)
     if target is None:
-        return ImageReference(registry, repository, tag, digest, insecure=False)
-    host, _, folder = re.sub(r"^https?://", "", target).rstrip("/").partition("/")
-    repository = f"{folder}/{repository}" if folder else repository
-    if not _is_host(host) or not _is_name(host, repository):
+        return ImageReference(registry, found["repository"], tag, digest, insecure=False)
+    place = _parts(f"{re.sub(r'^https?://', '', target).rstrip('/')}/{found['repository']}")
+    if place is None:
         what = "is not a registry: a host with a dot or a port, with or without http:// before it"
         raise BadInputError(what, where=f"mirror {registry!r}")
-    return ImageReference(host, repository, tag, digest, insecure=target.startswith("http://"))
+    return ImageReference(place["registry"], place["repository"], tag, digest, insecure=target.startswith("http://"))
 
 
-def _is_host(text: str) -> bool:
-    """Whether engines take it for a registry, not for the first part of a name (reference normalize.go)."""
-    return bool({".", ":"} & {*text}) or text == "localhost"
-
-
-def _is_name(registry: str, repository: str) -> bool:
-    length = len(registry) + 1 + len(repository)
-    return bool(length <= _NAME_LIMIT and _REGISTRY.fullmatch(registry) and _REPOSITORY.fullmatch(repository))
+def _parts(name: str) -> re.Match[str] | None:
+    """Return the parts of a name with a registry; None if it is not a valid one."""
+    found = _REFERENCE.fullmatch(name) if _IN_REGISTRY.match(name) else None
+    is_short = found is not None and found.end("repository") <= _NAME_LIMIT
+    return found if is_short else None

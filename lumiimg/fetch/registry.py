@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from lumiimg.errors import FailedError, UndecidedError, shortened
+from lumiimg.errors import FailedError, shortened
 from lumiimg.fetch.http import Bounds, Http, ReplacedError, Response
 from lumiimg.fetch.reference import DEFAULT_TAG, DIGEST, DOCKER_HUB, ImageReference
 from lumiimg.wording import engine_word
@@ -38,7 +38,6 @@ _MANIFEST_LIMIT_BYTES = 4 << 20
 """What registries take at least (§Pushing manifests)."""
 _CONFIG_LIMIT_BYTES = 8 << 20
 _TOKEN_LIMIT_BYTES = 1 << 20
-_MAX_INDEXES = 2
 _PLATFORM = "linux/amd64"
 """Of the machines of all sites."""
 _HANDLED = frozenset({401, 403, 404, 429})
@@ -70,32 +69,25 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedManifest:
-    """A manifest or an index, its digest verified."""
+class ImageManifest:
+    """What a registry has under a name, its digest verified: an image for one platform, or an index of images."""
 
+    repository: Repository
+    """That it came from."""
     url: str
     digest: str
     media_type: str
     document: Document
     body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ImageManifest:
-    """One image for one platform, as its registry describes it."""
-
-    repository: Repository
-    """That it came from."""
-    manifest: VerifiedManifest
-    index_digest: str | None
+    index_digest: str | None = None
     """Of the index that was asked for, where it was one."""
-    config: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
     """The image's config (image-spec config.md), its digest verified. Empty for a SIF."""
 
     @property
     def layers(self) -> tuple[Descriptor, ...]:
         """The lowest first."""
-        return self.manifest.document.layers or ()
+        return self.document.layers or ()
 
     @property
     def is_sif(self) -> bool:
@@ -106,28 +98,18 @@ class ImageManifest:
 def resolve_image(reference: ImageReference, http: Http) -> ImageManifest:
     """Return what the reference means now, for the platform of all sites.
 
-    Raises FailedError if the registry does not have it, does not give it, or says what is not true or not understood;
-    UndecidedError for an image that does not say for which platform it is.
+    Raises FailedError if the registry does not have it, does not give it, or says what is not true or not understood.
     """
     reference.require_tls_or_digest()
     repository = Repository(reference, http)
-    found = top = repository.manifest(reference.digest or reference.tag or DEFAULT_TAG)
-    for _ in range(_MAX_INDEXES):
-        if found.document.manifests is not None:
-            found = repository.manifest(_of_platform(found.url, found.document.manifests))
-    if found.document.manifests is not None:
-        raise FailedError(f"indexes of images are nested more than {_MAX_INDEXES} deep", where=top.url)
-    image = ImageManifest(repository, found, None if found is top else top.digest, {})
-    if image.is_sif:
-        return image
-    config = repository.config(found)
-    made_for = _platform(config)
-    if made_for is None:
-        what = f"does not state its architecture, so whether it is for {_PLATFORM} is not known"
-        raise UndecidedError(what, where=found.url, hint="fetch it and look: lumiimg check reads its programs")
-    if made_for.split("/")[:2] != _PLATFORM.split("/")[:2]:
-        raise FailedError(f"is an image for {made_for[:100]}, not for {_PLATFORM}", where=found.url)
-    return replace(image, config=config)
+    image = top = repository.manifest(reference.digest or reference.tag or DEFAULT_TAG)
+    if top.document.manifests is not None:
+        image = replace(repository.manifest(_of_platform(top.url, top.document.manifests)), index_digest=top.digest)
+    if image.document.manifests is not None:
+        raise FailedError(
+            "is an index of indexes of images", where=top.url, hint="name an image that is in one of them"
+        )
+    return image if image.is_sif else replace(image, config=repository.config(image))
 
 
 class Repository:
@@ -141,22 +123,25 @@ class Repository:
         self._token: dict[str, str] = {}
         """The header with it, once there is one."""
 
-    def manifest(self, name: str) -> VerifiedManifest:
+    def manifest(self, name: str) -> ImageManifest:
         """Return what is there under a tag or a digest."""
         answer = self._get(f"manifests/{name}", _ACCEPT, _MANIFEST_LIMIT_BYTES)
         digest = _verified(answer, name if DIGEST.fullmatch(name) else None)
         document = _decoded(answer, Document)
-        return VerifiedManifest(answer.url, digest, _media_type(answer, document), document, answer.body)
+        return ImageManifest(self, answer.url, digest, _media_type(answer, document), document, answer.body)
 
-    def config(self, image: VerifiedManifest) -> dict[str, Any]:
-        """Return the config of an image."""
+    def config(self, image: ImageManifest) -> dict[str, Any]:
+        """Return the config of an image, which is for the platform of all sites."""
         found = image.document.config
         if found is None or found.media_type not in _CONFIGS:
-            holds = "an image without a config" if found is None else f"no image but {found.media_type[:100]}"
-            raise FailedError(f"holds {holds}", where=image.url)
+            holds = found.media_type[:100] if found else "nothing"
+            raise FailedError(f"is not an image: its config is {holds}", where=image.url)
         answer = self._get(f"blobs/{found.digest}", {}, _CONFIG_LIMIT_BYTES)
         _verified(answer, found.digest)
-        return _decoded(answer, dict[str, Any])
+        config = _decoded(answer, dict[str, Any])
+        if (made_for := _platform(config)) != _PLATFORM:
+            raise FailedError(f"is an image for {made_for[:100]}, not for {_PLATFORM}", where=image.url)
+        return config
 
     def blob_url(self, digest: str) -> str:
         """Return where a blob is."""
@@ -218,10 +203,7 @@ class Repository:
         """Raise what a status means (§Error codes)."""
         registry = self.reference.registry
         if answer.status == 429:
-            wait = answer.headers.get("retry-after", "")
-            again = f"in {wait} s" if re.fullmatch(r"[0-9]{1,6}", wait) else "later"
-            hint = f"try again {again}, name a login for {self._host} in ~/.netrc, or a mirror "
-            hint += f"(--mirror {registry}=http://HOST:PORT)"
+            hint = f"try later, name a login for {self._host} in ~/.netrc, or a mirror (--mirror {registry}=URL)"
             raise FailedError(f"the rate limit of {registry} is reached", where=answer.url, hint=hint)
         if answer.status == 404:
             hint = f"look up the name and the tags of {self.reference}"
@@ -273,22 +255,15 @@ def _media_type(answer: Response, document: Document) -> str:
 
 
 def _of_platform(url: str, images: tuple[Descriptor, ...]) -> str:
-    """Return the digest of what an index has for our platform; or of the only one for which it names none."""
-    by_platform: dict[str | None, list[Descriptor]] = {}
-    for image in images:
-        by_platform.setdefault(_platform(image.platform), []).append(image)
-    unnamed = by_platform.get(None, [])
-    fitting = by_platform.get(_PLATFORM) or (unnamed if len(unnamed) == 1 else [])
-    if not fitting:
-        # BuildKit files its attestations under unknown/unknown.
-        there = sorted({one or "one without a platform" for one in by_platform} - {"unknown/unknown"})
-        what = f"has no image for {_PLATFORM}; there is: {', '.join(there)[:300] or 'none'}"
+    """Return the digest of what an index has for our platform."""
+    by_platform = {_platform(image.platform or {}): image.digest for image in reversed(images)}
+    if _PLATFORM not in by_platform:
+        there = ", ".join(sorted(by_platform))[:300] or "none"
+        what = f"has no image for {_PLATFORM}; there is: {there}"
         raise FailedError(what, where=url, hint="name a tag that was built for it")
-    return fitting[0].digest
+    return by_platform[_PLATFORM]
 
 
-def _platform(value: Mapping[str, Any] | None) -> str | None:
-    """Return `os/architecture[/variant]` of an object that has such keys: an index's platform, an image's config."""
-    words = [(value or {}).get(key) or "" for key in ("os", "architecture", "variant")]
-    is_stated = all(isinstance(word, str) for word in words) and words[0] and words[1]
-    return "/".join(filter(None, words)) if is_stated else None
+def _platform(value: Mapping[str, Any]) -> str:
+    """Return `os/architecture` of an object that has such keys: an index's platform, an image's config."""
+    return "/".join(f"{value.get(key, '?')}" for key in ("os", "architecture"))

@@ -76,7 +76,7 @@ def _with_base_digest(lock: Lock, sources: Sources, base: BaseDigest, before: Lo
         sources.on_line(f"looking up {asked}")
         with _as_held(before), _without_network("the digest of the base is not known"):
             found = resolve_image(asked, sources.web)
-        digest = found.index_digest or found.manifest.digest
+        digest = found.index_digest or found.digest
         note_digest(image, digest, sources.cache)
     return replace(bootstrap, image=replace(image, digest=digest))
 

@@ -27,7 +27,6 @@ from lumiimg.fetch.registry import (
     Document,
     ImageManifest,
     Repository,
-    VerifiedManifest,
     resolve_image,
 )
 from lumiimg.fetch.store import Store
@@ -96,7 +95,8 @@ def _manifest(url: str, _: Path) -> None:
 
 def _config(url: str, _: Path) -> None:
     found = Descriptor("application/vnd.oci.image.config.v1+json", f"sha256:{MARK}", 4)
-    _image(url, "a/b").config(VerifiedManifest("", "", "", Document(2, config=found), b""))
+    image = _image(url, "a/b")
+    image.config(ImageManifest(image, "", "", "", Document(2, config=found), b""))
 
 
 def _token(url: str, _: Path) -> None:
@@ -129,8 +129,8 @@ def _new_source(url: str, folder: Path) -> None:
 def _sif(url: str, folder: Path) -> None:
     reference = parse_reference("a/b:tag", parse_mirrors({}, [f"docker.io={url}"]))
     digest = f"sha256:{MARK}"
-    manifest = VerifiedManifest("", digest, "", Document(2, layers=(Descriptor(SIF_LAYER, digest, 4),)), b"")
-    found = ImageManifest(Repository(reference, Http()), manifest, None, {})
+    document = Document(2, layers=(Descriptor(SIF_LAYER, digest, 4),))
+    found = ImageManifest(Repository(reference, Http()), "", digest, "", document, b"")
     save_image(found, folder / "image.sif", folder, print)
 
 

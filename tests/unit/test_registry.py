@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.errors import BadInputError, FailedError, LumiimgError, UndecidedError
+from lumiimg.errors import BadInputError, FailedError, LumiimgError
 from lumiimg.fetch import connection, http, registry
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
@@ -224,15 +224,17 @@ def test_the_platform_is_chosen_from_an_index(server: Registry, monkeypatch: pyt
         entries = [attestation, descriptor(IMAGE, arm, platform=ARM64), descriptor(image, amd, platform=AMD64)]
         index = server.manifest("tag", index_of(*entries) | {"mediaType": listing}, f"{listing} ; charset=utf-8")
         found = server.resolve()
-        assert (found.manifest.digest, found.index_digest, found.manifest.media_type) == (
+        assert (found.digest, found.index_digest, found.media_type) == (
             sha256(amd),
             sha256(index),
             image,
         )
-    monkeypatch.setattr(registry, "_PLATFORM", "linux/arm64/v8")
-    assert server.resolve().manifest.digest == sha256(arm)
+    monkeypatch.setattr(registry, "_PLATFORM", "linux/arm64")
+    assert server.resolve().digest == sha256(arm)
     monkeypatch.setattr(registry, "_PLATFORM", "linux/s390x")
-    with pytest.raises(FailedError, match=r"no image for linux/s390x; there is: linux/amd64, linux/arm64/v8; name"):
+    with pytest.raises(
+        FailedError, match=r"no image for linux/s390x; there is: linux/amd64, linux/arm64, unknown/unknown; name"
+    ):
         server.resolve()
     accepted = server.headers_of("/v2/a/b/manifests/tag")[0]["accept"]
     assert {INDEX, DOCKER_LIST, IMAGE, DOCKER_IMAGE} == set(accepted.split(", "))
@@ -242,26 +244,27 @@ def test_an_image_for_another_platform_is_not_taken(server: Registry) -> None:
     manifest = server.image(platform=ARM64)
     server.manifest("index", index_of(descriptor(IMAGE, manifest, platform=AMD64)), INDEX)
     for name in (":tag", ":index"):
-        with pytest.raises(FailedError, match="is an image for linux/arm64/v8, not for linux/amd64"):
+        with pytest.raises(FailedError, match="is an image for linux/arm64, not for linux/amd64"):
             server.resolve(name)
-    for silent in ({}, {"os": "linux"}, {"os": "linux", "architecture": 7}):
+    for silent, what in (
+        ({}, r"\?/\?"),
+        ({"os": "linux"}, r"linux/\?"),
+        ({"os": "linux", "architecture": 7}, "linux/7"),
+    ):
         server.manifest("tag", manifest_of(server.blob(silent)))
-        with pytest.raises(UndecidedError, match="does not state its architecture"):
+        with pytest.raises(FailedError, match=f"is an image for {what}, not for linux/amd64"):
             server.resolve()
 
 
-def test_an_index_may_name_one_image_without_a_platform_or_another_index(server: Registry) -> None:
+def test_an_index_names_images_with_their_platforms(server: Registry) -> None:
     manifest = server.image()
     server.manifest("tag", index_of(descriptor(IMAGE, manifest)), INDEX)
-    assert server.resolve().manifest.digest == sha256(manifest)
-    server.manifest("tag", index_of(descriptor(IMAGE, manifest), descriptor(IMAGE, b"")), INDEX)
-    with pytest.raises(FailedError, match="there is: one without a platform"):
+    with pytest.raises(FailedError, match=r"there is: \?/\?"):
         server.resolve()
-    inner = server.manifest("x", index_of(descriptor(IMAGE, manifest, platform=AMD64)), INDEX)
-    outer = server.manifest("tag", index_of(descriptor(INDEX, inner)), INDEX)
-    assert server.resolve().index_digest == sha256(outer)
-    server.manifest("tag", index_of(descriptor(INDEX, outer)), INDEX)
-    with pytest.raises(FailedError, match="more than 2 deep"):
+    inner = server.manifest("tag", index_of(descriptor(IMAGE, manifest, platform=AMD64)), INDEX)
+    assert server.resolve().index_digest == sha256(inner)
+    server.manifest("tag", index_of(descriptor(INDEX, inner, platform=AMD64)), INDEX)
+    with pytest.raises(FailedError, match="is an index of indexes"):
         server.resolve()
 
 
@@ -269,7 +272,7 @@ def test_an_index_may_name_one_image_without_a_platform_or_another_index(server:
 def test_what_is_no_image_is_refused(server: Registry) -> None:
     chart = "application/vnd.cncf.helm.config.v1+json"
     server.manifest("tag", manifest_of(b"") | {"config": descriptor(chart, b"{}")})
-    with pytest.raises(FailedError, match=f"holds no image but {chart.replace('+', '.')}"):
+    with pytest.raises(FailedError, match=f"is not an image: its config is {chart.replace('+', '.')}"):
         server.resolve()
     config = server.blob(AMD64)
     for lie in ({"digest": "sha256:5"}, {"size": -1}, {"size": 1e400}, {"size": "5"}, {"mediaType": None}):
@@ -512,8 +515,7 @@ def test_each_misbehaviour_is_one_line_with_the_address(server: Registry) -> Non
     good = server.replies[path]
     for reply, what in (
         (Reply(404), "no such image or tag; look up"),
-        (Reply(429), r"the rate limit of 127\.0\.0\.1:[0-9]+ is reached; try again later, .*--mirror"),
-        (Reply(429, headers={"Retry-After": "99999"}), "try again in 99999 s"),
+        (Reply(429), r"the rate limit of 127\.0\.0\.1:[0-9]+ is reached; try later, .*--mirror"),
         (Reply(500), "the server answers 500"),
         (SILENT, "could not be reached"),
         (Reply(body=b"{", length=100), "broke off"),
@@ -527,7 +529,7 @@ def test_each_misbehaviour_is_one_line_with_the_address(server: Registry) -> Non
         (Reply(body=b'{"schemaVersion": 1, "fsLayers": []}'), "is neither an image nor an index"),
         (Reply(body=b'{"schemaVersion": 1, "layers": []}'), "is neither an image nor an index"),
         (Reply(body=b'{"schemaVersion": 2, "manifests": []}'), "has no image for linux/amd64; there is: none"),
-        (Reply(body=b'{"schemaVersion": 2, "layers": []}'), "holds an image without a config"),
+        (Reply(body=b'{"schemaVersion": 2, "layers": []}'), "is not an image: its config is nothing"),
         (
             Reply(body=b'{"schemaVersion": 2, "layers": []}', headers={"Content-Type": INDEX}),
             "is neither an image nor an index",
@@ -545,7 +547,7 @@ def test_each_misbehaviour_is_one_line_with_the_address(server: Registry) -> Non
         assert len(message) < 600, what
     assert isinstance(good, Reply)
     server.replies[path] = [Reply(500), good]
-    assert server.resolve().manifest.digest == digest, "who stumbles is asked again"
+    assert server.resolve().digest == digest, "who stumbles is asked again"
 
 
 @pytest.mark.threat

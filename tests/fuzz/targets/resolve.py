@@ -18,7 +18,7 @@ from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.releases import ReadFact
 from lumiimg.engine.binds import parse_binds
 from lumiimg.engine.process import Completed
-from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, UndecidedError
+from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError
 from lumiimg.fetch.download import download
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, validated_url
@@ -89,7 +89,7 @@ def _venv(data: bytes) -> str:
     return " ".join(text for _, text in faults_of(open_venv(folder), folder, {"python": "3.12", "torch": "2.9.1"}))
 
 
-@target("registry", "fetch.registry.resolve_image", refuses=(FailedError, UndecidedError), form="json")
+@target("registry", "fetch.registry.resolve_image", refuses=(FailedError,), form="json")
 def _registry(data: bytes) -> None:
     """Config, image and index, which name each other by digest whatever they say; and headers."""
     config, image, index, headers = parts(data, 4)
