@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import threading
 from contextlib import suppress
@@ -11,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from lumiimg import __version__
 from lumiimg.errors import FailedError, one_line
 from lumiimg.fetch.logins import login_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _READ_S = 60.0
 """Between two reads."""
@@ -100,7 +99,8 @@ class Exchange(requests.Session):
                 )
             except (requests.ConnectionError, requests.Timeout) as error:
                 if attempt == attempts:
-                    is_unconnected = isinstance(_innermost(error), (NewConnectionError, ConnectTimeoutError))
+                    unconnected = (NewConnectionError, ConnectTimeoutError)
+                    is_unconnected = any(isinstance(one, unconnected) for one in _causes(error))
                     raise (ConnectionError if is_unconnected else OSError)(_reason(error)) from error
             else:
                 if attempt == attempts or answer.status_code not in _BUSY:
@@ -159,17 +159,15 @@ def read(answer: requests.Response) -> bytes:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the reason of an error in words."""
-    error = _innermost(error)
-    if isinstance(error, NameResolutionError):
-        return "its name is not known here"
-    if isinstance(error, ConnectTimeoutError):
-        return "no answer in time"
-    # urllib3 puts the object in front: `HTTPSConnection(host='…', port=443): Failed to …`
-    return one_line(re.sub(r"^(\w*(Connection|Pool)\(.*?\)|<[^>]*>): ", "", str(error))[:300])
+    """Return the innermost reason of an error in words."""
+    *_, innermost = _causes(error)
+    return one_line(getattr(innermost, "strerror", None) or str(innermost))[:300]
 
 
-def _innermost(error: BaseException) -> BaseException:
-    """Return the reason: requests wraps urllib3's, which wraps its own several times."""
-    inner = getattr(error, "reason", None) or next(iter(error.args), None)
-    return _innermost(inner) if isinstance(inner, BaseException) else error
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what it stands for: requests wraps urllib3's, which wraps its own several times."""
+    yield error
+    inner = (error.__cause__, getattr(error, "reason", None), *error.args)
+    for one in (one for one in inner if isinstance(one, BaseException)):
+        yield from _causes(one)
+        return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
@@ -122,12 +122,9 @@ class Http:
         from lumiimg.fetch.connection import Exchange  # 135 ms that only the network should cost
 
         start = time.monotonic()
-        own_s = bounds.since + bounds.within_s - start
-        what = f"did not come within {bounds.within_s:.0f} s"
-        if self._left_s < own_s:
-            what = f"did not come within {max(0, self._left_s):.0f} s, all that is left for one command"
+        what = f"did not come within {max(0, min(bounds.within_s, self._left_s)):.0f} s"
         late = FailedError(what, where=display_url(url), hint=ELSEWHERE)
-        with Exchange(min(own_s, self._left_s), late) as exchange:
+        with Exchange(min(bounds.since + bounds.within_s - start, self._left_s), late) as exchange:
             self._running.add(exchange)
             try:
                 if self._is_stopped:
@@ -174,15 +171,12 @@ class Http:
 
 def _redirected(url: str, target: str) -> str:
     """Return where a redirect leads. Raises FailedError for one that is not followed."""
-    try:
+    with suppress(ValueError):  # it is not an address
         there = urljoin(url, target)
         schemes = urlsplit(url).scheme, urlsplit(there).scheme
-    except ValueError as error:
-        what = f"redirects to {display_url(target)[:200]}, which is not a valid address"
-        raise FailedError(what, where=display_url(url)) from error
-    if schemes[1] not in {"http", "https"} or schemes == ("https", "http"):
-        raise FailedError(f"redirects to {display_url(there)[:200]}, which is not followed", where=display_url(url))
-    return there
+        if schemes[1] in {"http", "https"} and schemes != ("https", "http"):
+            return there
+    raise FailedError(f"redirects to {display_url(target)[:200]}, which is not followed", where=display_url(url))
 
 
 def _chunks(answer: requests.Response, bounds: Bounds, exchange: Exchange) -> Iterator[bytes]:

@@ -25,6 +25,8 @@ _WORD = 3000
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _ABSENT = frozenset({403, 404})
 """PyTorch's index answers 403 for a project that it does not have (resolve/python_project.py)."""
+_METADATA = ("core-metadata", "dist-info-metadata", "data-dist-info-metadata")
+"""Keys of METADATA beside a file: the name of today, that of before, and the one that JSON had by mistake (PEP 714)."""
 _WHEEL = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(-[0-9][^-]*)?-(?P<tags>[^-]+-[^-]+-[^-]+)\.whl")
 
 
@@ -72,56 +74,53 @@ def files_in_json(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
     """Return the files of a page as PEP 691 has it. Raises FailedError."""
     try:
         entries = json.loads(body)["files"]
-        entries = [entry for entry in entries if isinstance(entry, dict)]
+        return _files([entry for entry in entries if isinstance(entry, dict)], url, project)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _not_a_page(url) from error
-    found = []
-    for entry in entries:
-        metadata = entry.get("core-metadata") or entry.get("data-dist-info-metadata")
-        words = {key: _word(entry.get(key)) for key in ("filename", "url", "requires-python", "upload-time")}
-        withdrawn = _word(entry["yanked"]) if entry.get("yanked") else None
-        found.append(_file(words, url, project, withdrawn, has_metadata=bool(metadata)))
-    return tuple(file for file in found if file is not None)
 
 
 def files_in_html(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
     """Return the files of a page as PEP 503 has it. Raises FailedError for one that has no link to a file of it."""
-    page, found = _Page(), []
+    page = _Page()
     with suppress(AssertionError):  # html.parser of a broken declaration
         page.feed(body.decode("utf-8", "replace"))
-    for link in page.links:
-        name = unquote(link.get("href", "").partition("#")[0].rpartition("/")[2])
-        words = {"filename": name, "url": link.get("href", ""), "requires-python": link.get("data-requires-python", "")}
-        metadata = {"data-core-metadata", "data-dist-info-metadata"} & link.keys()
-        found.append(_file(words, url, project, link.get("data-yanked"), has_metadata=bool(metadata)))
-    files = tuple(file for file in found if file is not None)
-    if not files:
+    if not (files := _files(page.entries, url, project)):
         raise _not_a_page(url)
     return files
 
 
 class _Page(HTMLParser):
+    """Makes of each link the entry that PEP 691 has for it."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.links: list[dict[str, str]] = []
+        self.entries: list[dict[str, Any]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "a":
-            self.links.append({name: _word(value) for name, value in attrs})
+        if tag != "a":
+            return
+        link = dict(attrs)
+        url = link.pop("href", None) or ""
+        name = unquote(url.partition("#")[0].rpartition("/")[2])
+        said = {key.removeprefix("data-"): value or True for key, value in link.items() if key.startswith("data-")}
+        self.entries.append({**said, "filename": name, "url": url})
 
 
-def _file(
-    words: dict[str, str], page: str, project: str, yanked: str | None, *, has_metadata: bool
-) -> IndexFile | None:
+def _files(entries: list[dict[str, Any]], page: str, project: str) -> tuple[IndexFile, ...]:
+    found = (_file(entry, page, project) for entry in entries)
+    return tuple(file for file in found if file is not None)
+
+
+def _file(entry: dict[str, Any], page: str, project: str) -> IndexFile | None:
     """Return a file, None for what is not one of the project, or has no version."""
-    name = words["filename"]
+    name = _word(entry.get("filename"))
     if not (name.isascii() and name.isprintable()):
         return None
     wheel = _WHEEL.fullmatch(name)
     try:
         # not packaging's parse_wheel_filename, which takes seconds for the pages of PyTorch
         of, version = (wheel["name"], Version(wheel["version"])) if wheel else parse_sdist_filename(name)
-        url = urljoin(page, words["url"].partition("#")[0])
+        url = urljoin(page, _word(entry.get("url")).partition("#")[0])
         is_address = urlsplit(url).scheme in {"http", "https"}
     except (InvalidVersion, InvalidSdistFilename, InvalidWheelFilename, ValueError):
         return None
@@ -129,9 +128,17 @@ def _file(
         return None
     uploaded = None
     with suppress(ValueError):
-        uploaded = dt.date.fromisoformat(words.get("upload-time", "")[:10])
-    tags = wheel["tags"] if wheel else ""
-    return IndexFile(name, version, url, tags, words["requires-python"], uploaded, yanked, has_metadata)
+        uploaded = dt.date.fromisoformat(_word(entry.get("upload-time"))[:10])
+    return IndexFile(
+        name,
+        version,
+        url,
+        tags=wheel["tags"] if wheel else "",
+        requires_python=_word(entry.get("requires-python")),
+        uploaded=uploaded,
+        yanked=_word(entry["yanked"]) if entry.get("yanked") else None,
+        has_metadata=any(map(entry.get, _METADATA)),
+    )
 
 
 def _word(value: Any) -> str:  # noqa: ANN401 - whatever stands there
