@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +15,6 @@ from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer, catalogue_of
-from tests.shared.programs import needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -208,29 +206,38 @@ def test_no_mirror_with_a_password_gets_anywhere() -> None:
 MINE = "\n\nTypes: deb\nURIs: http://mine/debian\nSuites: trixie\nComponents: main contrib\n"
 
 
-def test_the_mirror_for_debian_is_one_that_apt_uses(tmp_path: Path) -> None:
-    needs("apt-get")
-    for folder in ("sources.list.d", "apt.conf.d", "preferences.d"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "conf").write_text(f'Dir::Etc "{tmp_path}";\n')
-    environment = {**os.environ, "APT_CONFIG": f"{tmp_path}/conf"}
+def test_only_debians_own_archive_in_use_is_the_mirror_for_debian(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
     sources, one_line = tmp_path / "sources.list.d" / "a.sources", tmp_path / "sources.list"
+    others = "Types: deb\nURIs: https://others/x/debian\nSuites: x\nComponents:"
     for stanza in (
-        "Types: deb\nURIs: https://others/x/debian\nSuites: x\nComponents: stable\n",
-        "Types: deb\nURIs: https://others/x/debian-security\nSuites: x\nComponents: main\n",
-        "Enabled: no\nTypes: deb\nURIs: https://off/debian\nSuites: x\nComponents: main\n",
+        f"{others} stable\n",
+        f"{others} main\nSigned-By: /etc/apt/keyrings/others.asc\n",
+        f"{others} main\nSigned-By:\n -----BEGIN PGP\n .\n mQ==\n",
+        f"Enabled: no\n{others} main\n",
+        "types: deb\nuris: http://off/debian\nsuites: x\ncomponents: main\nENABLED: False\n",
         "Types: deb-src\nURIs: http://sources/debian\nSuites: x\nComponents: main\n",
+        "Types: deb\nURIs: http://[ ftp://x/debian\nSuites: x\nComponents: main\n",
     ):
         sources.write_text(stanza)
-        assert apt_mirror("debian", environment) is None, stanza
+        assert apt_mirror("debian", tmp_path) is None, stanza
         sources.write_text(stanza + MINE)
-        assert apt_mirror("debian", environment) == "http://mine/debian", stanza
+        assert apt_mirror("debian", tmp_path) == "http://mine/debian", stanza
+    sources.write_text(
+        "Types: deb-src\n deb\nURIs:\n http://security/debian-security\n http://mine/debian\nSuites: x\nComponents: main\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.pgp\n"
+    )
+    assert apt_mirror("debian", tmp_path) == "http://mine/debian"
     sources.unlink()
-    one_line.write_text("deb-src http://sources/debian x main\n#deb http://off/debian x main\n")
-    assert apt_mirror("debian", environment) is None
-    one_line.write_text("deb [ arch=amd64 ] http://mine/debian/ x main contrib\n")
-    assert apt_mirror("debian", environment) == "http://mine/debian"
-    assert apt_mirror("debian", {"PATH": f"{tmp_path}"}) is None
+    keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    for line in (
+        "deb [arch=amd64 signed-by=/etc/apt/keyrings/others.asc] https://others/x/debian x main",
+        "deb-src http://sources/debian x main",
+    ):
+        one_line.write_text(line + "\n")
+        assert apt_mirror("debian", tmp_path) is None, line
+        one_line.write_text(f"{line}\ndeb [ signed-by={keyring} ] http://mine/debian x main contrib\n")
+        assert apt_mirror("debian", tmp_path) == "http://mine/debian", line
 
 
 def test_the_rccl_table_says_what_was_measured() -> None:

@@ -25,7 +25,6 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
-from lumiimg.fetch import mirrors
 from lumiimg.fetch.mirrors import apt_mirror, parse_mirrors
 from lumiimg.host import node_facts as host_node
 from lumiimg.host.image_manifest import differences as other_binds
@@ -239,15 +238,12 @@ def _own(data: bytes) -> None:
         read_task(scratch() / "task", "nid1")
 
 
-@target("mirrors", "fetch.mirrors.apt_mirror", "fetch.mirrors.parse_mirrors")
-def _mirrors(data: bytes) -> None:
-    said, words = parts(data, 2)
-    completed = Completed(("apt-get",), 0, text_of(said), 0.0)
-    with (
-        mock.patch.object(mirrors, "which", return_value="apt-get"),
-        mock.patch.object(mirrors, "run", return_value=completed),
-    ):
-        apt_mirror("debian")
+@target("apt-sources", "fetch.mirrors.apt_mirror", "fetch.mirrors.parse_mirrors")
+def _sources(data: bytes) -> None:
+    one, two, words = parts(data, 3)
+    written(one, "apt/sources.list")
+    written(two, "apt/sources.list.d/a.sources")
+    apt_mirror("debian", scratch() / "apt")
     parse_mirrors({}, text_of(words).split())
 
 
