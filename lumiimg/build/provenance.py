@@ -31,8 +31,8 @@ from lumiimg.image import ImageError, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import DataType, read_sif
 from lumiimg.resolve.lock import Lock, layer_files
-from lumiimg.resolve.lock_file import LockedRequest, LockFile, refuse_format, request_of
-from lumiimg.resolve.request import options_of
+from lumiimg.resolve.lock_file import LockFile, refuse_format, request_of
+from lumiimg.resolve.request import LockedRequest, options_of
 
 FOLDER = ".lumiimg"
 PLAN = "lumiimg.json"

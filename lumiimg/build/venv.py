@@ -10,10 +10,12 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from lumiimg import __version__
 from lumiimg.build.build_host import program_of
@@ -33,7 +35,8 @@ from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.own_packages import brought_by_layers, resolve_own
 from lumiimg.resolve.python_project import LayerRequirements
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.requirements import OwnPackages, read_own
+from lumiimg.resolve.request import Request
+from lumiimg.resolve.requirements import read_own
 from lumiimg.resolve.venv import BIN, MOUNT, RECORD, VenvRecord, mark_of, versions_in
 from lumiimg.wording import count, word
 
@@ -94,15 +97,15 @@ def refuse_venv(output: Path, image: Path, *, as_folder: bool, force: bool) -> N
         raise BadInputError("exists already", where=str(output), hint=hint)
 
 
-def own_for_venv(files: Sequence[str], words: Sequence[str]) -> OwnPackages:
+def request_for_venv(image: Path, files: Sequence[str], words: Sequence[str]) -> Request:
     """Return the packages that an environment is to have. Raises BadInputError, also for none."""
-    own = read_own(files, words, "the command line")
-    if not own.requirements:
+    asked = Request(str(image), own=read_own(files, words, "the command line"))
+    if not asked.own:
         raise BadInputError("no packages", hint="name them, or a file of them: -r requirements.txt")
-    return own
+    return asked
 
 
-def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sources, until: dt.date | None) -> VenvPlan:
+def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Sources, until: dt.date | None) -> VenvPlan:
     """Resolve packages beside those of an image.
 
     Raises BadInputError for what is not an image with a Python, RefusedError or FailedError where they do not go
@@ -124,18 +127,17 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
     if version is None or glibc is None:
         raise BadInputError("its Python or its C library is not known, so no wheels can be chosen", where=str(image))
     target = PythonTarget((version.major, version.minor), (glibc.major, glibc.minor))
-    own = replace(own, brought=brought_by_layers(PlanContext(catalogue).layers()))
-    asked = count(len(own.requirements), "requirement")
-    sources.on_line(f"resolving {asked} beside what {image.name} has, for {target}")
+    asked = structs.replace(asked, brought=brought_by_layers(PlanContext(catalogue).layers()))
+    sources.on_line(f"resolving {count(len(asked.own), 'requirement')} beside what {image.name} has, for {target}")
     there = LayerRequirements("image", "", has=has)
     try:
-        wheels = resolve_own([there], own, target, sources, until=until, beside=() if "pip" in has else ("pip",))
+        wheels = resolve_own([there], asked, target, sources, until=until, beside=() if "pip" in has else ("pip",))
     except FailedError as error:
         if error.hint:  # a layer goes into an image, not into an environment
             error.hint = error.hint.replace("--add ", f"lumiimg adapt {word(str(image))} --add ")
         raise
     if not any(wheel.name != "pip" for wheel in wheels):
-        named = dict.fromkeys(one.name for one in own.requirements)
+        named = dict.fromkeys(one.name for one in asked.own)
         there_already = [f"{name} {has[name]}" for name in named if name in has]
         raise RefusedError(
             f"no environment is needed: the image has all of it already ({', '.join(there_already[:_SHOWN])})",
@@ -146,7 +148,7 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
         image_mark=mark_of(image),
         python=target.python,
         torch=of_image.get("torch"),
-        requirements=own.texts,
+        requirements=asked.own_texts,
         packages={one.name: one.version for one in wheels},
         made_by=f"lumiimg {__version__}",
     )

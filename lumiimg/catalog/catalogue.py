@@ -68,14 +68,9 @@ class Recipe(_RecipeFile, frozen=True, kw_only=True):
         return "recipe"
 
     @property
-    def given(self) -> dict[tuple[str, str], str]:
-        """Values by layer and argument."""
-        return {(layer, name): value for layer, values in self.arguments.items() for name, value in values.items()}
-
-    @property
     def options(self) -> dict[str, str]:
         """Values by `LAYER.NAME`."""
-        return {".".join(key): value for key, value in self.given.items()}
+        return {f"{layer}.{name}": value for layer, values in self.arguments.items() for name, value in values.items()}
 
 
 @dataclass(frozen=True)

@@ -107,9 +107,9 @@ def _base_digest(arguments: argparse.Namespace) -> BaseDigest:
 def _node(arguments: argparse.Namespace, lock: Lock, progress: Progress) -> Snapshot | None:
     """Return the node that the image is for; a lock, which may be a stranger's, names none. Raises BadInputError."""
     host = arguments.host if arguments.locked else lock.request.host
-    if host is None and lock.request.host is not None:
+    if not host and lock.request.host:
         progress.notice(f"the image gets no bind manifest of {lock.request.host}, which the lock names (--host FILE)")
-    return read_snapshot(host) if host else None
+    return read_snapshot(Path(host)) if host else None
 
 
 def refuse_places_of_build(arguments: argparse.Namespace) -> None:

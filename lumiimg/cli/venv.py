@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.build.venv import make_venv, own_for_venv, plan_venv, refuse_venv
+from lumiimg.build.venv import make_venv, plan_venv, refuse_venv, request_for_venv
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
@@ -16,8 +16,8 @@ from lumiimg.report.views.module import venv_document
 def execute(arguments: argparse.Namespace) -> int:
     output, as_folder = Path(arguments.output), arguments.output.endswith("/")
     refuse_venv(output, arguments.image, as_folder=as_folder, force=arguments.force)
-    own = own_for_venv(arguments.requirements, arguments.packages)
+    asked = request_for_venv(arguments.image, arguments.requirements, arguments.packages)
     sources = open_sources(arguments)
-    plan = plan_venv(arguments.image, own, open_catalogue(os.environ, ()), sources, arguments.exclude_newer)
+    plan = plan_venv(arguments.image, asked, open_catalogue(os.environ, ()), sources, arguments.exclude_newer)
     made = make_venv(plan, output, sources, os.environ, as_folder=as_folder)
     return Output.of(arguments).deliver(venv_document(made, arguments.image, output), "venv", made)

@@ -136,7 +136,7 @@ def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], unt
             f"no wheels can be chosen for {wanting[0].name}: the Python of {lock.base.layer.name} is not known",
             hint="read the base first: lumiimg adapt",
         )
-    own = lock.own
+    own = lock.request.own
     stack = list(lock.stack[:-1] if own else lock.stack)
     if any(map(wants_python, stack)):
         found = _of_layers(stack, python, sources, preferred, until)
@@ -144,10 +144,10 @@ def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], unt
     if own:
         from lumiimg.resolve.own_packages import installed_layer, resolve_own
 
-        sources.on_line(f"resolving {own.summary} on top of the layers below, for {python}")
+        sources.on_line(f"resolving {lock.request.own_summary} on top of the layers below, for {python}")
         there = [installed_layer(one, is_base=at == 0) for at, one in enumerate(stack)]
         with _without_network("the catalogue does not have the wheels of your own packages"):
-            wheels = resolve_own(there, own, python, sources, until=until, preferred=preferred)
+            wheels = resolve_own(there, lock.request, python, sources, until=until, preferred=preferred)
         sources.on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {lock.layers[-1].name}")
         stack.append(replace(lock.layers[-1], wheels=wheels))
     return replace(lock, base=stack[0], layers=tuple(stack[1:]), resolved=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec import structs
@@ -16,7 +17,6 @@ from lumiimg.resolve.stack import PLUGIN, for_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
-    from pathlib import Path
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
@@ -70,12 +70,12 @@ class PlanContext:
         """Return what a request is decided on here, without asking a server. Raises BadInputError."""
         mirrors = parse_mirrors(read_settings(environment).mirrors, request.mirrors)
         site = find_site(request.site, environment) if request.site else None
-        if site is not None and request.host is not None:
+        if site is not None and request.host:
             # both read ELF data, which no other request needs
             from lumiimg.host.snapshot_file import read_snapshot
             from lumiimg.resolve.observed_node import site_as_observed
 
-            site = site_as_observed(site, read_snapshot(request.host), str(request.host))
+            site = site_as_observed(site, read_snapshot(Path(request.host)), request.host)
         return cls(catalogue, mirrors, environment.get("PATH"), site)
 
     def base(self, name: str) -> Layer:

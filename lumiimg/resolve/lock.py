@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.request import Request
-    from lumiimg.resolve.requirements import OwnPackages
 
 MADE_HERE = "no digest is published; that of the first download holds from then on"
 """The note of such a source."""
@@ -141,11 +140,6 @@ class Lock:
     def lumiimg(self) -> str:
         """Version of lumiimg."""
         return __version__
-
-    @property
-    def own(self) -> OwnPackages | None:
-        """What the last layer is made of, where the user has packages of their own."""
-        return self.request.own
 
     @property
     def stack(self) -> tuple[LockedLayer, ...]:

@@ -72,8 +72,8 @@ def _lock(document: LockFile, catalogues: Sequence[Catalogue], mirrors: Mirrors,
     released = [(base, _release(document.base, base))]
     for entry in document.layer:
         layer = for_gpu(_found(entry, catalogues), document.gpu or None)
-        if entry.name == OWN_PACKAGES and request.own:
-            layer = structs.replace(layer, packages=request.own.texts)
+        if entry.name == OWN_PACKAGES:
+            layer = structs.replace(layer, packages=request.own_texts)
         released.append((layer, _release(entry, layer)))
     check_used(request, released)
     stack = [
@@ -186,10 +186,10 @@ def _faults(lock: Lock) -> Iterator[str]:
         there |= {layer.name, *layer.layer.provides, *layer.versions, *map(canonicalize_name, layer.versions)}
         if "python3" in there:  # there is one, and which it is only reading the image shows
             there.add("python")
-    if (OWN_PACKAGES in layers) != bool(lock.own):
+    if (OWN_PACKAGES in layers) != bool(request.own or request.own_files):
         yield f"request.own and the layer {OWN_PACKAGES} are there without each other"
     versions = {wheel.name: wheel.version for wheel in wheels}
-    for one in lock.own.requirements if lock.own else ():
+    for one in request.own:
         wish, version = one.requirement, versions.get(one.name)
         # which lines a marker leaves out was decided by the lock; ROCm's triton has another name, and stands for it
         if version is None and one.name not in {*there, "triton"} and wish.marker is None:
@@ -232,7 +232,7 @@ def _is_known(source: LockedSource, layer: LockedLayer, request: Request) -> boo
     """Whether a source is what the catalogue has there: by its digest, or by its address where none is published."""
     if source.name in request.sources or (layer.is_unlisted and source.note == MADE_HERE):
         return False
-    usual = lock_layer(layer.layer, layer.release, replace(request, arguments={}, sources={}))
+    usual = lock_layer(layer.layer, layer.release, structs.replace(request, arguments={}, sources={}))
     return source.note != MADE_HERE or source.location in {one.location for one in usual.sources}
 
 
@@ -282,7 +282,7 @@ def _pins(lock: Lock) -> dict[str, tuple[Requirement, Sequence[str]]]:
 
 def _in_no_index(lock: Lock, pinned: Collection[str]) -> set[str]:
     """Return projects that no index is asked for: the image has them in another way, or a release leaves them out."""
-    own = {one.name for one in lock.own.requirements} if lock.own else set[str]()
+    own = {one.name for one in lock.request.own}
     found = set[str]()
     for layer in lock.stack:
         if layer is lock.base or wants_python(layer):

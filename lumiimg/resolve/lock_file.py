@@ -11,7 +11,6 @@ digests of its sources, follow from there and from the request. An image carries
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 import re
@@ -23,20 +22,20 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import tomli_w
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from lumiimg import __version__
 from lumiimg.catalog.layers import AGENTS, NAME
 from lumiimg.catalog.releases import Release
-from lumiimg.decode import AnyText, DecodeError, Sha256, Text, decode_toml, encode, matching, read_text, refuse
+from lumiimg.decode import DecodeError, Sha256, Text, decode_toml, encode, matching, read_text, refuse
 from lumiimg.errors import BadInputError, shortened
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import validated_url
 from lumiimg.files import read_beginning
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource, layer_digest, locked_wheel
-from lumiimg.resolve.request import Request
-from lumiimg.resolve.requirements import OwnPackages, OwnRequirement, requirement_of
+from lumiimg.resolve.request import LockedRequest, Request
+from lumiimg.resolve.requirements import requirement_of
 from lumiimg.resolve.rules import RuleResult
 from lumiimg.secret import hidden
 from lumiimg.toml import TomlError, parse_toml
@@ -57,31 +56,6 @@ _Agent = Annotated[str, matching("|".join(sorted({*AGENTS, *LOCAL_AGENTS, "oras"
 
 class _Written(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     """A table of the file."""
-
-
-class LockedRequest(_Written, frozen=True):
-    """What the lock was made from."""
-
-    base: Text
-    """As for --base; a file by its whole path."""
-    add: tuple[str, ...] = ()
-    """As for --add."""
-    own_files: tuple[str, ...] = ()
-    """As for -r, by their whole paths."""
-    own: tuple[OwnRequirement, ...] = ()
-    """What these, and `--add pip:…`, require."""
-    arguments: dict[str, AnyText] = {}
-    """Values by `LAYER.NAME`."""
-    sources: dict[str, str] = {}
-    """As for --source, by name; a file by its whole path, with its digest."""
-    fabric: Literal["auto", "host", "bundled", "none"] = "auto"
-    """As for --fabric."""
-    site: str = ""
-    """As for --site; a file by its whole path."""
-    host: str = ""
-    """As for --host, by its whole path."""
-    until: dt.date | None = msgspec.field(default=None, name="exclude-newer")
-    """As for --exclude-newer."""
 
 
 class LockedEntry(_Written, frozen=True):
@@ -199,7 +173,7 @@ def to_record(lock: Lock) -> bytes:
 
     Raises as `to_text` does.
     """
-    lock = replace(lock, request=replace(lock.request, host=None))
+    lock = replace(lock, request=structs.replace(lock.request, host=""))
     to_text(lock)  # for what it refuses
     return json.dumps(encode(document_of(lock)), indent=1, default=str).encode()
 
@@ -230,19 +204,18 @@ def document_of(lock: Lock) -> LockFile:
 
 def _request(lock: Lock) -> LockedRequest:
     """Return what was asked for, as it is found from another folder than it was asked in."""
-    request, origin = lock.request, lock.bootstrap.origin
-    site, own = request.site or "", request.own or OwnPackages()
-    return LockedRequest(
+    request, origin, site = lock.request, lock.bootstrap.origin, lock.request.site
+    return structs.replace(
+        request,
         base=origin if str(Path(request.base).absolute()) == origin else request.base,
-        add=request.add,
-        own_files=tuple(str(Path(file).absolute()) for file in own.files),
-        own=own.requirements,
-        arguments={f"{layer}.{name}": value for (layer, name), value in sorted(request.arguments.items())},
+        own_files=tuple(str(Path(file).absolute()) for file in request.own_files),
+        arguments=dict(sorted(request.arguments.items())),
         sources=dict(sorted(request.sources.items())),
-        fabric=request.fabric_choice,
         site=str(Path(site).absolute()) if site.endswith(".toml") else site,
-        host=str(request.host.absolute()) if request.host else "",
-        until=request.until,
+        host=str(Path(request.host).absolute()) if request.host else "",
+        mirrors=(),
+        layers=(),
+        brought={},
     )
 
 
@@ -296,22 +269,9 @@ def refuse_format(document: Mapping[str, Any], path: Path, hint: str) -> None:
 
 def request_of(document: LockFile) -> Request:
     """Return what a lock was made from. Raises BadInputError for a requirement that is none."""
-    asked = document.request
-    for one in asked.own:
+    for one in document.request.own:
         requirement_of(one.text, one.where)
-    return Request(
-        base=asked.base,
-        add=asked.add,
-        own=OwnPackages(asked.own, asked.own_files) if asked.own or asked.own_files else None,
-        arguments={
-            (layer, name): value for key, value in asked.arguments.items() for layer, _, name in [key.rpartition(".")]
-        },
-        fabric=None if asked.fabric == "auto" else Fabric(asked.fabric),
-        sources=asked.sources,
-        site=asked.site or None,
-        host=Path(asked.host) if asked.host else None,
-        until=asked.until,
-    )
+    return Request(**structs.asdict(document.request))
 
 
 def refuse_other_file(path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from lumiimg.catalog.layers import SHA256, Layer, LayerSource
 from lumiimg.catalog.releases import Release, expand
@@ -51,7 +52,7 @@ def make_lock(plan: Plan, stack: Stack, context: PlanContext) -> Lock:
         for source in layer.sources_of(release)
         if source.name in request.sources
     }
-    request = replace(request, sources=sources)
+    request = structs.replace(request, sources=sources)
     base, *layers = (lock_layer(layer, release, request) for layer, release in released)
     return Lock(
         request=request,
@@ -67,20 +68,12 @@ def make_lock(plan: Plan, stack: Stack, context: PlanContext) -> Lock:
 
 def check_used(request: Request, released: Sequence[Released]) -> None:
     """Refuse an argument or a source that nothing takes: it is a typing error, not a wish."""
-    known_arguments = [f"{layer.name}.{name}" for layer, _ in released for name in layer.arguments]
-    for layer_name, name in request.arguments:
-        if f"{layer_name}.{name}" not in known_arguments:
-            raise BadInputError(
-                f"no layer of this image takes the argument {layer_name}.{name}",
-                hint=f"known: {', '.join(known_arguments) or 'none'}",
-            )
-    known_sources = [source.name for layer, release in released for source in layer.sources_of(release)]
-    for name in request.sources:
-        if name not in known_sources:
-            raise BadInputError(
-                f"no layer of this image takes a source called {name!r}",
-                hint=f"known: {', '.join(known_sources) or 'none'}",
-            )
+    arguments = [f"{layer.name}.{name}" for layer, _ in released for name in layer.arguments]
+    sources = [source.name for layer, release in released for source in layer.sources_of(release)]
+    wrong = [(f"the argument {name}", arguments) for name in request.arguments if name not in arguments]
+    wrong += [(f"a source called {name!r}", sources) for name in request.sources if name not in sources]
+    for what, known in wrong:
+        raise BadInputError(f"no layer of this image takes {what}", hint=f"known: {', '.join(known) or 'none'}")
 
 
 def lock_layer(layer: Layer, release: Release | None, request: Request) -> LockedLayer:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lumiimg.catalog.needs import version_of
 from lumiimg.decode import DecodeError
+from lumiimg.resolve.request import AUTO, Request
 from lumiimg.resolve.stack import PLUGIN, PLUGIN_COMPONENT, components_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lumiimg.fabric.path import Fabric
+    from lumiimg.catalog.catalogue import FabricOption
     from lumiimg.resolve.context import PlanContext
-    from lumiimg.resolve.request import Request
 
 _PLAIN = {"os", "glibc", "python", "rocm", "rccl"}
 """What a base has that is only there to be built on."""
@@ -28,7 +29,7 @@ def nearby_requests(request: Request, context: PlanContext) -> Iterator[Request]
     here, names, alike = asked.base, asked.unpinned, partial(_alike, context=context)
     plugins = [name for name in names if PLUGIN_COMPONENT in context.layer(name).provides]
 
-    def each(bases: Iterable[str], adds: Iterable[tuple[str, ...]], fabric: Fabric | None = None) -> Iterator[Request]:
+    def each(bases: Iterable[str], adds: Iterable[tuple[str, ...]], fabric: FabricOption = AUTO) -> Iterator[Request]:
         yield from (replace(asked, base=base, add=add, fabric=fabric) for add in adds for base in bases)
 
     if asked != request:
@@ -37,8 +38,8 @@ def nearby_requests(request: Request, context: PlanContext) -> Iterator[Request]
         # what an image is there for, or what does the same, and the layers on it
         same = (carried, *(name for name in names if name != carried))
         yield from each(_bases_near(here, context), (same, *alike(same)))
-    if asked.fabric is not None:
-        yield replace(asked, fabric=None)
+    if asked.fabric != AUTO:
+        yield replace(asked, fabric=AUTO)
     yield from each([here], _same_software(asked, plugins, context), asked.fabric)
     # only a base of the same kind where nothing is added
     folder = context.base(here).folder

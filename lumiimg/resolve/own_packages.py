@@ -28,7 +28,7 @@ from lumiimg.resolve.python_project import (
     version_of_pin,
     with_digests,
 )
-from lumiimg.resolve.requirements import OF_TORCH, OwnPackages
+from lumiimg.resolve.requirements import OF_TORCH
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.uv import NoSolutionError
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.fetch.store import Sources
     from lumiimg.resolve.python_target import PythonTarget
+    from lumiimg.resolve.request import Request
     from lumiimg.resolve.requirements import OwnRequirement
     from lumiimg.resolve.stack import Stack
 
@@ -66,7 +67,7 @@ def brought_by_layers(layers: Iterable[Layer]) -> dict[str, str]:
     return found
 
 
-def check_own_packages(own: OwnPackages, stack: Stack, base: Layer) -> Iterator[RuleResult]:
+def check_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[RuleResult]:
     """Yield what is known of own packages without an index; a line with a marker is left to the lock."""
     if "torch" in {*base.has, *base.provides} and not base.is_foreign:
         because = (
@@ -75,12 +76,12 @@ def check_own_packages(own: OwnPackages, stack: Stack, base: Layer) -> Iterator[
         )
         yield RuleResult("layers", RuleOutcome.UNKNOWN, "the image's packages", "some of them", because, base.source)
     there = _planned(stack)
-    for one in own.requirements:
+    for one in asked.own:
         version, by = there.get(one.name, (None, ""))
         if one.requirement.marker is not None:
             continue
         if one.name not in there:
-            if objection := _not_for_image(one.name, own, there):
+            if objection := _not_for_image(one.name, asked, there):
                 because = f"{one.where} names {one.name}, which {'; '.join(objection)}"
                 yield RuleResult("layers", RuleOutcome.REFUSED, "nothing", one.name, because, _SOURCE)
         elif version and is_version(version) and not one.requirement.specifier.contains(version, prereleases=True):
@@ -105,21 +106,21 @@ def _planned(stack: Stack) -> dict[str, tuple[str | None, str]]:
     return found
 
 
-def _not_for_image(name: str, own: OwnPackages, there: Collection[str]) -> tuple[str, str] | None:
+def _not_for_image(name: str, asked: Request, there: Collection[str]) -> tuple[str, str] | None:
     """Return why what the index has under a name is not for this image, and what to do; None where it may be."""
     if is_of_cuda(name, of_index=True):
         other = instead_of(name)
         return "is for NVIDIA's GPUs", f"{other} does the same without" if other else "leave the line out"
     if name in OF_TORCH and "torch" in there:
         return "the index has for CUDA, and torch is there", "leave the line out"
-    if name in own.brought:
-        return "the index does not have for this image", f"--add {own.brought[name]}"
+    if name in asked.brought:
+        return "the index does not have for this image", f"--add {asked.brought[name]}"
     return None
 
 
 def resolve_own(
     below: Sequence[LayerRequirements],
-    own: OwnPackages,
+    asked: Request,
     target: PythonTarget,
     sources: Sources,
     *,
@@ -136,15 +137,15 @@ def resolve_own(
     there = {canonicalize_name(name) for layer in below for name in (*layer.has, *pins_by_project(layer.requires))}
     if not there.isdisjoint(ROCM_TRITONS):
         there.add(canonicalize_name(TRITON))
-    named = {one.name for one in own.requirements}
+    named = {one.name for one in asked.own}
     below = [replace(layer, without=tuple(name for name in layer.without if name not in named)) for layer in below]
-    asked = (*own.texts, *beside)
+    wanted = (*asked.own_texts, *beside)
     try:
-        found = resolve_wheels(below, target, sources, until=until, preferred=preferred or {}, requirements=asked)
+        found = resolve_wheels(below, target, sources, until=until, preferred=preferred or {}, requirements=wanted)
     except NoSolutionError as error:
-        error.hint = error.hint or _hint(error.what, own, there)
+        error.hint = error.hint or _hint(error.what, asked, there)
         raise
-    _refuse_brought(own, there, found.requirers)
+    _refuse_brought(asked, there, found.requirers)
     # an extra of what is there is required by a layer below, to the resolver
     wheels = tuple(wheel for several in found.by_layer.values() for wheel in several if wheel.name not in there)
     wants_torch = (one for one in wheels if one.name in found.requirers.get("torch", ()))
@@ -154,16 +155,16 @@ def resolve_own(
             f"{', '.join(compiled[:_SHOWN])}"
         )
     locked = with_digests(wheels, sources)
-    _refuse_other_files(own, [wheel for wheel in locked if wheel.name not in beside])
+    _refuse_other_files(asked, [wheel for wheel in locked if wheel.name not in beside])
     return locked
 
 
-def _hint(said: str, own: OwnPackages, there: Collection[str]) -> str:
+def _hint(said: str, asked: Request, there: Collection[str]) -> str:
     """Return what to do about a refusal of uv's: the lines that it names, or the layer that makes what they require."""
-    for name, layer in own.brought.items():
+    for name, layer in asked.brought.items():
         if name not in there and is_named(name, said):
             return f"the index does not have {name} for this image: --add {layer}"
-    lines = [f"{one.where} ({one.text})" for one in own.requirements if is_named(one.name, said)]
+    lines = [f"{one.where} ({one.text})" for one in asked.own if is_named(one.name, said)]
     return f"change {'; '.join(lines[:_SHOWN])}: {_STAYS}" if lines else _STAYS
 
 
@@ -187,26 +188,26 @@ def installed_layer(layer: LockedLayer, *, is_base: bool) -> LayerRequirements:
     )
 
 
-def _refuse_brought(own: OwnPackages, there: Collection[str], requirers: Mapping[str, frozenset[str]]) -> None:
+def _refuse_brought(asked: Request, there: Collection[str], requirers: Mapping[str, frozenset[str]]) -> None:
     """Raise RefusedError if what is not for this image comes in, with the line for which it does."""
     for name in sorted(requirers.keys() - {*there}):
-        objection = _not_for_image(name, own, there)
-        if objection and (line := _line_for(name, own, requirers)):
+        objection = _not_for_image(name, asked, there)
+        if objection and (line := _line_for(name, asked, requirers)):
             why, hint = objection
             by = ", ".join(sorted(requirers[name] - {THIS_IMAGE}))
             way = f", for which {by} requires {name}" if by else ""
             raise RefusedError(f"{line.where} requires {line.text}{way}, which {why}", hint=hint)
 
 
-def _line_for(name: str, own: OwnPackages, requirers: Mapping[str, frozenset[str]]) -> OwnRequirement | None:
+def _line_for(name: str, asked: Request, requirers: Mapping[str, frozenset[str]]) -> OwnRequirement | None:
     """Return the line for which a distribution is required, in however many steps."""
     way = [one for one in (name, *all_requirers(name, requirers)) if THIS_IMAGE in requirers.get(one, ())]
-    return next((line for one in way for line in own.requirements if line.name == one), None)
+    return next((line for one in way for line in asked.own if line.name == one), None)
 
 
-def _refuse_other_files(own: OwnPackages, wheels: Sequence[LockedSource]) -> None:
+def _refuse_other_files(asked: Request, wheels: Sequence[LockedSource]) -> None:
     """Raise RefusedError where hashes are named, and a wheel has none of them: as for pip, one hash means all."""
-    named = {sha256 for one in own.requirements for sha256 in one.hashes}
+    named = {sha256 for one in asked.own for sha256 in one.hashes}
     if other := next((wheel for wheel in wheels if named and wheel.sha256 not in named), None):
         raise RefusedError(
             f"{other.file} has the sha256 {other.sha256}, and no line names it, where others have hashes",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import structs
 
 from lumiimg.catalog.layers import own_values
 from lumiimg.errors import ExitCode, MissingHereError, RefusedError
@@ -168,10 +170,8 @@ class Plan:
 
 def _left_out(asked: Request, nearest: Request) -> list[str]:
     """Return what of a request the nearest lacks: layers, and all arguments and sources."""
-    pinned = {tuple(text.split("==")) for text in asked.add}  # an argument VERSION is one of these
-    given = (
-        f"--arg {layer}.{name}" for (layer, name), value in asked.arguments.items() if (layer, value) not in pinned
-    )
+    arguments = asked.arguments.items()  # VERSION is one of the layers
+    given = (f"--arg {name}" for name, value in arguments if f"{name.rpartition('.')[0]}=={value}" not in asked.add)
     layers = (name for name in asked.unpinned if name not in nearest.unpinned)
     return [*layers, *given, *(f"--source {name}" for name in asked.sources)]
 
@@ -215,5 +215,5 @@ class PossibleBases:
         shown = next(iter((*is_here, *self.bases, *self.others)), None)
         if shown is None:
             return NO_ADVICE
-        command = f"lumiimg explain {options_of(replace(self.request, base=shown.base.name))}"
+        command = f"lumiimg explain {options_of(structs.replace(self.request, base=shown.base.name))}"
         return Advice(None, command, "more about one" if self.bases else "why not")

@@ -16,7 +16,7 @@ from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.image_base import ForeignBase, read_bases
 from lumiimg.resolve.make_lock import make_lock
 from lumiimg.resolve.plan import Plan, PossibleBases
-from lumiimg.resolve.request import Request, refuse_secrets, wanted, with_releases
+from lumiimg.resolve.request import AUTO, Request, refuse_secrets, wanted, with_releases
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.search import StackSearch
 from lumiimg.resolve.stack import (
@@ -71,7 +71,7 @@ def possible_bases(request: Request, context: PlanContext) -> PossibleBases:
     plans, faults = list[Plan](), list[BadInputError]()
     for name in context.catalogue.base_names():
         try:
-            plans.append(_decided(replace(request, base=name), context))
+            plans.append(_decided(structs.replace(request, base=name), context))
         except BadInputError as error:
             faults.append(error)
     found = [plan for plan in plans if not plan.refused]
@@ -104,13 +104,13 @@ def _with_own_packages(request: Request, context: PlanContext) -> tuple[Request,
     """
     if OWN_PACKAGES in request.unpinned:
         raise BadInputError(f"--add {OWN_PACKAGES}", hint="name the packages: -r FILE, or --add pip:NAME==VERSION")
-    if request.own is None:
+    if not request.own:
         return request, context
     from lumiimg.resolve.own_packages import brought_by_layers
 
-    layer = structs.replace(context.catalogue.layer(OWN_PACKAGES), packages=request.own.texts)
-    own = replace(request.own, brought=brought_by_layers(context.layers()))
-    return replace(request, own=own), replace(context, images={**context.images, OWN_PACKAGES: layer})
+    layer = structs.replace(context.catalogue.layer(OWN_PACKAGES), packages=request.own_texts)
+    request = structs.replace(request, brought=brought_by_layers(context.layers()))
+    return request, replace(context, images={**context.images, OWN_PACKAGES: layer})
 
 
 def with_found_releases(request: Request, context: PlanContext) -> PlanContext:
@@ -150,8 +150,9 @@ def _decided(asked: Request, context: PlanContext) -> Plan:
     """
     named = next((fabric for fabric, layer in _OF_FABRIC.items() if layer in asked.unpinned), None)
     _refuse_fabric(asked, named, context.site)
-    plan = _with_fabric(asked, asked.fabric or named, context)
-    is_open = asked.fabric is None and named is None and HEADERS not in asked.sources
+    chosen = named if asked.fabric == AUTO else Fabric(asked.fabric)
+    plan = _with_fabric(asked, chosen, context)
+    is_open = chosen is None and HEADERS not in asked.sources
     if is_open and plan.fabric is Fabric.HOST and plan.obstacles:
         other = _with_fabric(asked, Fabric.BUNDLED, context)
         if {rule.because for rule in other.obstacles} < {rule.because for rule in plan.obstacles}:
@@ -212,10 +213,10 @@ def _with_fabric(asked: Request, chosen: Fabric | None, context: PlanContext) ->
     if stack is None:
         return Plan(asked, base, None, fabric, (*results, *search.refusals()), site=site)
     results += rules.torch_kind(stack)
-    if asked.own is not None:
+    if asked.own:
         from lumiimg.resolve.own_packages import check_own_packages  # with uv's side of it, for those who have some
 
-        results += check_own_packages(asked.own, stack, base)
+        results += check_own_packages(asked, stack, base)
     of_fabric = rules.fabric_versions(stack, site, fabric) if site is not None else None
     results += filter(None, [rules.plugin_abi(stack), of_fabric])
     results += rules.layers_chosen(stack)
@@ -224,14 +225,14 @@ def _with_fabric(asked: Request, chosen: Fabric | None, context: PlanContext) ->
 
 def _refuse_fabric(asked: Request, named: Fabric | None, site: Site | None) -> None:
     """Raise BadInputError for a fabric that says nothing, or that one of the layers denies."""
-    if asked.fabric is None or asked.fabric is named:
+    if asked.fabric in {AUTO, named}:
         return
     if named is not None:
-        raise BadInputError(f"--fabric {asked.fabric.value} and --add {_OF_FABRIC[named]}", hint="name one of them")
-    if asked.fabric is not Fabric.NONE and (site is None or site.fabric is None):
+        raise BadInputError(f"--fabric {asked.fabric} and --add {_OF_FABRIC[named]}", hint="name one of them")
+    if asked.fabric != "none" and (site is None or site.fabric is None):
         missing = "no machine is named" if site is None or site.is_any else f"no network of {site.name} is known"
         raise BadInputError(
-            f"--fabric {asked.fabric.value}: {missing}",
+            f"--fabric {asked.fabric}: {missing}",
             hint="--site names a machine that has one (`lumiimg list`), or a site file",
         )
 
@@ -260,5 +261,6 @@ def _wishes(asked: Request, base: Layer, fabric: Fabric, context: PlanContext) -
     elif fabric is Fabric.HOST and HEADERS in asked.sources and not {PLUGIN, _OLD_PLUGIN} & named:
         because = f"--source {HEADERS}: a plugin compiled against the host's libfabric goes before the image's own"
         added.append(WantedLayer(Need.decoded(PLUGIN), because=because))
-    own = [WantedLayer(Need.decoded(OWN_PACKAGES), because=asked.own.unsettled)] if asked.own else []
+    unsettled = f"{asked.own_summary}; what they take from the index is not settled before lock"
+    own = [WantedLayer(Need.decoded(OWN_PACKAGES), because=unsettled)] if asked.own else []
     return [wish for wish in added if wish.need.component not in named] + wishes + own

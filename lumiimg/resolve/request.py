@@ -2,63 +2,79 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+from msgspec import Struct, structs
+
+from lumiimg.catalog.catalogue import FabricOption
 from lumiimg.catalog.needs import Need
+from lumiimg.decode import AnyText, Text
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
+from lumiimg.resolve.requirements import OF_OPTION, OwnRequirement, read_own
 from lumiimg.resolve.stack import PACKAGE
 from lumiimg.secret import hidden, is_secret_name
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from lumiimg.catalog.catalogue import Catalogue, FabricOption
-    from lumiimg.resolve.requirements import OwnPackages
+    from lumiimg.catalog.catalogue import Catalogue
 
 _LIMIT = 300
 """Characters of a layer and its versions."""
+_SHOWN = 200
 _LAYER_HINT = "a name (the newest that fits), or a name with a version: 'vllm==0.10.1'; one --add for each layer"
 _ONE_EQUALS = re.compile(r"(?<=[\w.-]) ?= ?(?=\d)")
 _LEAST_CHARS_OF_SECRET = 16
 """Of one that is looked for in options: a shorter one, such as `AWS_REGION=eu-north-1`, stands in honest words too."""
-_AUTO = "auto"
-K = TypeVar("K", str, tuple[str, str])
+AUTO: FabricOption = "auto"
+"""The fabric that fits the site."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the user asked for."""
+class LockedRequest(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """What the user asked for, as a lock has it: there, files are by their whole paths."""
 
-    base: str
-    """For --base."""
+    base: Text
+    """As for --base."""
     add: tuple[str, ...] = ()
-    """For --add, each: layers, with versions where the user names them: `vllm==0.10.1`."""
-    arguments: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Value by (layer, argument)."""
-    fabric: Fabric | None = None
-    """None: what fits the site."""
-    sources: Mapping[str, str] = field(default_factory=dict)
-    """FILE or URL, with or without `#sha256=...`, by the source's name."""
-    site: str | None = None
-    """The site as it was named: a name, or the path of a file."""
-    host: Path | None = None
-    """The snapshot of one of its nodes."""
-    until: dt.date | None = None
-    """The last day of what is taken from a package index; None: the day of the newest release."""
+    """As for --add, each: layers, with versions where the user names them: `vllm==0.10.1`."""
+    own_files: tuple[str, ...] = ()
+    """As for -r."""
+    own: tuple[OwnRequirement, ...] = ()
+    """What these, and `--add pip:…`, require."""
+    arguments: Mapping[str, AnyText] = {}
+    """Values by `LAYER.NAME`."""
+    sources: Mapping[str, str] = {}
+    """As for --source, by name: FILE or URL, with or without `#sha256=...`; a lock has that of a file."""
+    fabric: FabricOption = AUTO
+    """As for --fabric."""
+    site: str = ""
+    """As for --site: a name, or the path of a file."""
+    host: str = ""
+    """As for --host: the snapshot of a node of that site."""
+    until: dt.date | None = msgspec.field(default=None, name="exclude-newer")
+    """As for --exclude-newer; null: the day of the newest release."""
+
+
+class Request(LockedRequest, frozen=True):
+    """The same, with what is of this machine and in no lock."""
+
     mirrors: tuple[str, ...] = ()
     """FROM=TO, those of the command line."""
     layers: tuple[Path, ...] = ()
     """The user's folders of layers, those of the command line."""
-    own: OwnPackages | None = None
-    """Python packages of the user's own, which go on top."""
+    brought: Mapping[str, str] = {}
+    """Distributions that layers of the catalogue make for the image, each with its layer."""
 
     @property
     def unpinned(self) -> tuple[str, ...]:
@@ -66,9 +82,20 @@ class Request:
         return tuple(map(name_of, self.add))
 
     @property
-    def fabric_choice(self) -> FabricOption:
-        """For --fabric."""
-        return self.fabric.value if self.fabric else "auto"
+    def own_texts(self) -> tuple[str, ...]:
+        """The requirements of the user's own alone."""
+        return tuple(one.text for one in self.own)
+
+    @property
+    def own_words(self) -> tuple[str, ...]:
+        """Those that are words of `--add`."""
+        return tuple(f"{PACKAGE}{one.text}" for one in self.own if one.where == OF_OPTION)
+
+    @property
+    def own_summary(self) -> str:
+        """All of them, in a few words."""
+        where = ", ".join([*(file.rpartition("/")[2] for file in self.own_files), *self.own_words])[:_SHOWN]
+        return f"{count(len(self.own), 'requirement')} of yours ({where})"
 
 
 @cache
@@ -94,13 +121,14 @@ def with_releases(request: Request, catalogue: Catalogue) -> Request:
     if len(add) < len(request.add):
         twice = next(name for name in add if request.unpinned.count(name) > 1)
         raise BadInputError(f"layer {twice!r} is asked for twice")
-    for (layer, name), version in request.arguments.items():
+    for key, version in request.arguments.items():
+        layer, _, name = key.rpartition(".")
         if name == "VERSION" and catalogue.knows(layer) and catalogue.layer(layer).releases:
             release = f"{layer}=={version}"
             if add.get(layer, layer) not in {layer, release}:
                 raise BadInputError(f"--add {add[layer]} and --arg {layer}.VERSION={version}", hint="name one of them")
             add[layer] = release
-    return replace(request, add=tuple(add.values()))
+    return structs.replace(request, add=tuple(add.values()))
 
 
 def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
@@ -112,10 +140,10 @@ def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
                 f"{option} holds a secret of the environment, and would be in the lock and the log",
                 hint="a login for a server goes into ~/.netrc",
             )
-    for (layer, name), value in request.arguments.items():
-        if value and (is_secret_name(name) or hidden(value, known) != value):
+    for key, value in request.arguments.items():
+        if value and (is_secret_name(key.rpartition(".")[2]) or hidden(value, known) != value):
             raise BadInputError(
-                f"{layer}.{name} looks like a secret, and would be in the image, the lock and the log",
+                f"{key} looks like a secret, and would be in the image, the lock and the log",
                 hint="give it to the job that runs the image, as a variable there",
             )
 
@@ -125,7 +153,7 @@ def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
 
 def in_short(request: Request) -> str:
     """Return base, layers and fabric as options, for a shell."""
-    return options_of(Request(request.base, request.add, own=request.own, fabric=request.fabric))
+    return options_of(Request(request.base, request.add, request.own_files, request.own, fabric=request.fabric))
 
 
 def options_of(request: Request) -> str:
@@ -133,13 +161,13 @@ def options_of(request: Request) -> str:
     return words_of(
         ("--base", (request.base,)),
         ("--add", request.add),
-        ("-r", request.own.files if request.own else ()),
-        ("--add", request.own.words if request.own else ()),
-        ("--arg", (f"{layer}.{name}={value}" for (layer, name), value in request.arguments.items())),
+        ("-r", request.own_files),
+        ("--add", request.own_words),
+        ("--arg", (f"{name}={value}" for name, value in request.arguments.items())),
         ("--source", (f"{name}={location}" for name, location in request.sources.items())),
         ("--mirror", request.mirrors),
         ("--layers", request.layers),
-        ("--fabric", (request.fabric,)),
+        ("--fabric", () if request.fabric == AUTO else (request.fabric,)),
         ("--site", (request.site,)),
         ("--host", (request.host,)),
         ("--exclude-newer", (request.until,)),
@@ -147,13 +175,13 @@ def options_of(request: Request) -> str:
 
 
 def words_of(*options: tuple[str, Iterable[object]]) -> str:
-    """Return options with their values, None for one that is not given, for a shell."""
+    """Return options with their values, None or "" for one that is not given, for a shell."""
     words: list[str] = []
     for option, values in options:
         for value in values:
             if str(value).startswith("-"):  # argparse would take it for an option
                 words.append(f"{option}={value}")
-            elif value is not None:
+            elif value:
                 words += option, str(value)
     return shlex.join(words)
 
@@ -170,7 +198,7 @@ class RequestOptions:
     source: Sequence[str] = ()
     mirror: Sequence[str] = ()
     layers: Sequence[Path] = ()
-    fabric: str = _AUTO
+    fabric: FabricOption = AUTO
     site: str | None = None
     host: Path | None = None
     exclude_newer: dt.date | None = None
@@ -190,7 +218,7 @@ class RequestOptions:
     def given(self, *names: str) -> str | None:
         """Return the first of these options that was given, as it is written."""
         values = ((name, getattr(self, name)) for name in names)
-        found = next((name for name, value in values if value and value != _AUTO), None)
+        found = next((name for name, value in values if value and value != AUTO), None)
         return found and f"--{found.replace('_', '-')}"
 
 
@@ -212,26 +240,22 @@ def request_of(
     (of_recipe, recipe_packages), (given, packages) = map(
         _apart, (recipe.add if recipe else (), [_ONE_EQUALS.sub("==", text) for text in options.add])
     )
-    own = None
-    if options.requirements or recipe_packages or packages:
-        from lumiimg.resolve.requirements import read_own
-
-        own = read_own(options.requirements, [*recipe_packages, *packages])
     if needs_base and not base:
         raise BadInputError("no base", hint="give --base NAME or --recipe NAME; see `lumiimg list`")
     names_fabric = not {f"fabric-{one}" for one in Fabric}.isdisjoint(map(name_of, given))  # by its layer
-    fabric = recipe.fabric if recipe and options.fabric == _AUTO and not names_fabric else options.fabric
+    fabric = recipe.fabric if recipe and options.fabric == AUTO and not names_fabric else options.fabric
     named = {name_of(text): text for text in given}
     add = [named.get(name_of(text), text) for text in of_recipe]
     request = Request(
         base=base,
         add=(*add, *(text for text in given if text not in add)),
-        own=own,
-        arguments=dict(recipe.given if recipe else {}) | _once("--arg", map(_argument, options.arg), ".".join),
-        fabric=None if fabric == _AUTO else Fabric(fabric),
-        sources=_once("--source", map(_source, options.source), str),
-        site=options.site or (recipe.site if recipe else None) or choose_site(),
-        host=options.host,
+        own_files=tuple(options.requirements),
+        own=read_own(options.requirements, [*recipe_packages, *packages]),
+        arguments=(recipe.options if recipe else {}) | _once("--arg", map(_argument, options.arg)),
+        fabric=fabric,
+        sources=_once("--source", map(_source, options.source)),
+        site=options.site or (recipe.site if recipe else None) or choose_site() or "",
+        host=str(options.host or ""),
         mirrors=tuple(options.mirror),
         layers=tuple(options.layers),
         until=options.exclude_newer,
@@ -247,7 +271,7 @@ def request_again(options: RequestOptions, before: Request | None, path: Path) -
     if given := options.given("add", "requirements", "arg", "source", "site", "host", "fabric"):
         raise BadInputError(f"{given} without --base or --recipe", hint="name the whole request to change it")
     until = options.exclude_newer or before.until
-    return replace(before, mirrors=tuple(options.mirror), layers=tuple(options.layers), until=until)
+    return structs.replace(before, mirrors=tuple(options.mirror), layers=tuple(options.layers), until=until)
 
 
 def _apart(texts: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -256,16 +280,16 @@ def _apart(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     return [w for w in words if not w.startswith(PACKAGE)], [w for w in words if w.startswith(PACKAGE)]
 
 
-def _once(option: str, pairs: Iterable[tuple[K, str]], shown: Callable[[K], str]) -> dict[K, str]:
+def _once(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return pairs as a table. Raises BadInputError where one is there with two values: the last may not be meant."""
-    table: dict[K, str] = {}
+    table: dict[str, str] = {}
     for name, value in pairs:
         if table.setdefault(name, value) != value:
-            raise BadInputError(f"{option} {shown(name)} is given twice, with two values", hint="leave one of them out")
+            raise BadInputError(f"{option} {name} is given twice, with two values", hint="leave one of them out")
     return table
 
 
-def _argument(word: str) -> tuple[tuple[str, str], str]:
+def _argument(word: str) -> tuple[str, str]:
     """Return what --arg says. A word that is wrong is not repeated behind its `=`: it may be a secret."""
     name, equals, value = word.partition("=")
     layer, _, argument = name.rpartition(".")
@@ -274,7 +298,7 @@ def _argument(word: str) -> tuple[tuple[str, str], str]:
             f"--arg {name!r}{equals and ' with a value'} is not LAYER.NAME=VALUE",
             hint="for example aws-ofi-nccl.PREFIX=/opt/x",
         )
-    return (layer, argument), value
+    return name, value
 
 
 def _source(word: str) -> tuple[str, str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -19,7 +19,6 @@ from lumiimg.decode import read_text
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.resolve.stack import PACKAGE
 from lumiimg.secret import hidden
-from lumiimg.wording import count
 
 OF_OPTION = "the option --add"
 """Where a requirement is from that no file has."""
@@ -74,39 +73,7 @@ class OwnRequirement:
         return canonicalize_name(self.requirement.name)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnPackages:
-    """All that a user hands in."""
-
-    requirements: tuple[OwnRequirement, ...] = ()
-    files: tuple[str, ...] = ()
-    """As they are given to -r."""
-    brought: Mapping[str, str] = field(default_factory=dict)
-    """Distributions that layers of the catalogue make for the image, each with its layer."""
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The requirements alone."""
-        return tuple(one.text for one in self.requirements)
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words of `--add`."""
-        return tuple(f"{PACKAGE}{one.text}" for one in self.requirements if one.where == OF_OPTION)
-
-    @property
-    def summary(self) -> str:
-        """In a few words."""
-        where = ", ".join([*(file.rpartition("/")[2] for file in self.files), *self.words])[:_SHOWN]
-        return f"{count(len(self.requirements), 'requirement')} of yours ({where})"
-
-    @property
-    def unsettled(self) -> str:
-        """The same of a plan."""
-        return f"{self.summary}; what they take from the index is not settled before lock"
-
-
-def read_own(files: Sequence[str], words: Sequence[str], where: str = OF_OPTION) -> OwnPackages:
+def read_own(files: Sequence[str], words: Sequence[str], where: str = OF_OPTION) -> tuple[OwnRequirement, ...]:
     """Return what files and words like `pip:einops==0.8.1` ask for; lines that are there twice count once.
 
     `where` says of words where they are from.
@@ -120,7 +87,7 @@ def read_own(files: Sequence[str], words: Sequence[str], where: str = OF_OPTION)
         reader.add(word.removeprefix(PACKAGE), where)
     if files and not reader.found:
         raise BadInputError("requires nothing", where=", ".join(files)[:_SHOWN], hint="leave it out")
-    return OwnPackages(reader.found, tuple(files))
+    return reader.found
 
 
 class RequirementReader:

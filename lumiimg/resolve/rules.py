@@ -186,7 +186,7 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
     return RuleResult("plugin-abi", outcome, need, have, because, _RCCL_TABLE)
 
 
-def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], str]) -> Iterator[RuleResult]:
+def compiled_for(stack: Stack, site: Site, arguments: Mapping[str, str]) -> Iterator[RuleResult]:
     """Rule 6: what is compiled for a GPU is compiled for the site's. `arguments` are the user's.
 
     Source: code objects are of one processor, LLVM AMDGPUUsage.
@@ -195,7 +195,7 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
     for chosen in stack.layers:
         name, is_wheel = chosen.name, chosen.release is not None and chosen.release.wheels
         value = chosen.arguments.get(ARCH, "")
-        is_chosen = site.arch is None and (name, ARCH) in arguments  # by the user, who knows the machine
+        is_chosen = site.arch is None and f"{name}.{ARCH}" in arguments  # by the user, who knows the machine
         if is_gpu(value) and site.arch not in value.split(";") and not is_wheel and not is_chosen:
             others.setdefault(value, []).append(name)
     for value, names in others.items():
@@ -203,7 +203,7 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
         options = [f"--arg {name}.{ARCH}" for name in names]
         if site.arch is not None:
             because = f"code for {value} does not run on the GPUs of {site.name}"
-            if all((name, ARCH) in arguments for name in names):
+            if all(f"{name}.{ARCH}" in arguments for name in names):
                 because += f": leave out {' and '.join(options)}, or name {site.arch} as well"
             yield RuleResult("layers", RuleOutcome.REFUSED, f"code for {site.arch}", have, because, site.source)
         elif site.vendor is None:

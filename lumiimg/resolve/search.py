@@ -49,7 +49,7 @@ class _Rejection(NamedTuple):
 class StackSearch:
     """One search."""
 
-    def __init__(self, context: PlanContext, arguments: Mapping[tuple[str, str], str]) -> None:
+    def __init__(self, context: PlanContext, arguments: Mapping[str, str]) -> None:
         self._context = context
         self._arguments = arguments
         self._wished_for: dict[str, WantedLayer] = {}

@@ -163,10 +163,10 @@ def given_in(stack: Stack, trouble: KnownTrouble) -> str:
 # -- the arguments of a layer --
 
 
-def values_of(layer: Layer, release: Release | None, arguments: Mapping[tuple[str, str], str]) -> dict[str, str]:
-    """Return the values of a layer's arguments: the user's (by layer and argument), the release's, the layer's."""
-    given = {name: value for (of, name), value in arguments.items() if of == layer.name}
-    return {**own_values(layer, release), **{name: value for name, value in given.items() if name in layer.arguments}}
+def values_of(layer: Layer, release: Release | None, arguments: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of a layer's arguments: the user's (by `LAYER.NAME`), the release's, the layer's."""
+    given = {name: arguments.get(f"{layer.name}.{name}") for name in layer.arguments}
+    return own_values(layer, release) | {name: value for name, value in given.items() if value is not None}
 
 
 def overridden_sources(layer: Layer, release: Release | None, values: Mapping[str, str]) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ def stack(layers: Path, make_layer: MakeLayer) -> tuple[tuple[Definition, ...], 
     make_layer("base", BASE, post="echo base\n")
     make_layer("middle", post="cat >/etc/x <<'E'\n# kept as it is\n\tE\nE\n", test_sh="test -e /etc/x\n")
     make_layer("top", TOP, post='make -C "$LAYER_FILES" PREFIX="$PREFIX"\n', tool_c="int x;\n", test_sh="true\n")
-    request = Request("base", ("middle", "top"), {("top", "NOTE"): "two\nlines, %post and {{x}}"})
+    request = Request("base", ("middle", "top"), arguments={"top.NOTE": "two\nlines, %post and {{x}}"})
     lock = decide(request, PlanContext(Catalogue((layers,), ()), Mirrors({}), "")).require_lock()
     return write_chain(lock), write_flat(lock)
 
@@ -164,7 +164,7 @@ def test_a_value_arrives_as_it_was_typed_or_is_refused_with_its_layer(free: Cata
     arrived: list[tuple[str, tuple[str, str]]] = []
     for value in values:
         lock = decide(
-            Request("base", ("free",), {("free", "NOTE"): value}), PlanContext(free, Mirrors({}), "")
+            Request("base", ("free",), arguments={"free.NOTE": value}), PlanContext(free, Mirrors({}), "")
         ).require_lock()
         try:
             chain, flat = write_chain(lock), write_flat(lock)

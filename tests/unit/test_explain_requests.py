@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumiimg.catalog import sites
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.planner import decide, possible_bases
-from lumiimg.resolve.request import Request
+from lumiimg.resolve.request import AUTO, Request
 from lumiimg.resolve.rules import RuleOutcome
 from tests.shared.programs import unwrapped
 
@@ -118,7 +117,7 @@ def context_of(site: str) -> PlanContext:
 @cache
 def plan_of(asked: str) -> Plan:
     base, *words = asked.split()
-    fabric = next((Fabric(word[1:]) for word in words if word.startswith("%")), None)
+    fabric: Any = next((word[1:] for word in words if word.startswith("%")), AUTO)
     site = next((word[1:] for word in words if word.startswith("@")), "lumi")
     add = tuple(word for word in words if word[0] not in "@%")
     return decide(Request(base, add, fabric=fabric), context_of(site))
@@ -149,7 +148,7 @@ def test_a_request_is_decided_for_its_reason_and_each_rule_tells_both_sides_and_
 def test_no_plan_is_free_of_doubts_while_a_version_that_a_layer_needs_is_not_known() -> None:
     clean = 0
     for layer, site in itertools.product(("apex", "bitsandbytes", "deepspeed", "jax", "vllm"), ("lumi", "generic")):
-        request = Request("", (layer,), fabric=Fabric.BUNDLED if site == "lumi" else None)
+        request = Request("", (layer,), fabric="bundled" if site == "lumi" else AUTO)
         for plan in possible_bases(request, context_of(site)).bases:
             if plan.is_doubtful or plan.stack is None:
                 continue

@@ -12,6 +12,7 @@ import pytest
 import tomli_w
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.sites import find_site
@@ -76,9 +77,9 @@ def same(again: Lock, lock: Lock) -> bool:
 def test_any_text_of_a_user_is_kept_or_refused(
     own: Catalogue, tmp_path: Path, note: str, other: str, address: str
 ) -> None:
-    arguments = {("free", "NOTE"): note, ("free", "OTHER"): other}
+    arguments = {"free.NOTE": note, "free.OTHER": other}
     sources = {"one": f"https://h.test/{address}#sha256={'1' * 64}"}
-    request = Request("base", ("free",), arguments, sources=sources)
+    request = Request("base", ("free",), arguments=arguments, sources=sources)
     try:
         lock = made(request, own)
         text = to_text(lock)
@@ -88,7 +89,7 @@ def test_any_text_of_a_user_is_kept_or_refused(
     again = read_again(text, tmp_path / "lumiimg.lock", own)
     assert same(again, lock)
     assert again.request == request
-    turned = replace(request, arguments=dict(reversed(arguments.items())))
+    turned = structs.replace(request, arguments=dict(reversed(arguments.items())))
     assert to_text(made(turned, own)) == text, "the order in which arguments are given is no part of a lock"
     try:
         chain = write_chain(lock)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tomli_w
 
+from lumiimg.decode import DecodeError
 from lumiimg.definition.writer import write_chain
 from lumiimg.errors import LumiimgError
 from lumiimg.fetch.mirrors import Mirrors
@@ -107,7 +108,7 @@ def made(folder: Path, box: str = BOX) -> Stranger:
     layers = folder / "layers"
     layers.mkdir()
     catalogue = catalogue_of(layers, box=box, whole=WHOLE)
-    request = Request("box", ("whole",), {("whole", "VERSION"): "2.0"})
+    request = Request("box", ("whole",), arguments={"whole.VERSION": "2.0"})
     lock = settled(decide(request, PlanContext(catalogue, MIRRORS, "/bin")).require_lock())
     places = [*(f"{INDEX}/{wheel.file}" for wheel in lock.layers[0].wheels), f"{GENERAL}/{file_of('egg')}"]
     layer = replace(lock.layers[0], wheels=tuple(locked_wheel(place, digest(place)) for place in places))
@@ -225,6 +226,13 @@ def test_a_base_that_the_catalogue_names_by_its_digest_is_that_one(
     assert stranger.listed(lambda _: None) == []
     with pytest.raises(LumiimgError, match=r"'base.digest' is not that of base.from"):
         stranger.lock(lambda document: document["base"].update(digest=f"sha256:{ONES}"))
+
+
+@pytest.mark.threat
+@pytest.mark.parametrize("key", ["mirrors", "layers", "brought"])
+def test_a_lock_cannot_say_where_this_machine_finds_things(stranger: Stranger, key: str) -> None:
+    with pytest.raises(DecodeError, match=f"key 'request.{key}' is not known"):
+        stranger.lock(lambda document: document["request"].update({key: []}))
 
 
 # -- any change --

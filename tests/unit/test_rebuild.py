@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from msgspec import structs
 
 from lumiimg.build import build_host, builder
 from lumiimg.build.builder import ImageBuild, build_image
@@ -43,7 +44,7 @@ from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import to_record, to_text
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request, options_of
-from lumiimg.resolve.requirements import OF_OPTION, OwnPackages, OwnRequirement
+from lumiimg.resolve.requirements import OF_OPTION, OwnRequirement
 from tests.fuzz.locks import settled
 from tests.shared import fabric_builder
 from tests.shared.build_machine import build_machine
@@ -357,7 +358,7 @@ def test_the_base_of_an_image_is_given_by_a_person_and_is_the_same(lock: Lock, t
     digest = file_sha256(file)
     bootstrap = replace(lock.bootstrap, agent="localimage", origin=str(file), image=None, sha256=digest)
     base = replace(lock.base, layer=foreign_layer("localimage", str(file), {}, ()))
-    local = replace(lock, base=base, bootstrap=bootstrap, request=replace(lock.request, base=str(file)))
+    local = replace(lock, base=base, bootstrap=bootstrap, request=structs.replace(lock.request, base=str(file)))
     image = told(tmp_path, local)
     plan, of_catalogue = read_plan(image), read_plan(told(tmp_path / "other", lock))
     assert plan is not None
@@ -460,7 +461,7 @@ def build(lock: Lock, output: Path, cache: Path, stand: Stand, **changes: Any) -
 
 
 def base_alone(lock: Lock) -> Lock:
-    return replace(lock, layers=(), request=replace(lock.request, add=()))
+    return replace(lock, layers=(), request=structs.replace(lock.request, add=()))
 
 
 def rebuild(image: Path, output: Path, *words: str | Path) -> int:
@@ -503,7 +504,9 @@ def test_no_site_and_no_node_of_a_lock_is_read(
     node = tmp_path / "node.json"
     node.write_text("not a snapshot")
     file, image = tmp_path / "their.lock", tmp_path / "image.sif"
-    file.write_text(to_text(replace(lock, request=replace(lock.request, site=str(tmp_path / "site.toml"), host=node))))
+    file.write_text(
+        to_text(replace(lock, request=structs.replace(lock.request, site=str(tmp_path / "site.toml"), host=str(node))))
+    )
     words = ["build", "--locked", "--lock", str(file), "--layers", str(layers), "--strategy", "sandbox"]
     assert main([*words, "-o", str(image)]) == ExitCode.GOOD
     assert f"the image gets no bind manifest of {node}" in capsys.readouterr().err
@@ -703,30 +706,20 @@ def test_what_an_image_says_is_shown_or_refused_in_one_line(tmp_path: Path, caps
 def says(tmp_path: Path, request: Request) -> tuple[str, ...]:
     root = tmp_path / "root"
     root.mkdir(exist_ok=True)
-    own = request.own
-    said = {
-        "base": request.base,
-        "add": request.add,
-        "arguments": {".".join(key): value for key, value in request.arguments.items()},
-        "sources": dict(request.sources),
-        "site": request.site or "",
-        "own-files": own.files if own else (),
-        "own": [{"text": one.text, "where": one.where} for one in own.requirements] if own else (),
-    }
-    return asked_for(made_sif(root, tmp_path / "asked.sif", json.dumps(SAID | {"request": said}).encode()))
+    return asked_for(made_sif(root, tmp_path / "asked.sif", json.dumps(SAID | {"request": encode(request)}).encode()))
 
 
 NAMED = Request("debian-13", ("netprobe", "vllm==0.10.1"), site="lumi")
 OF_STRANGERS = (
-    replace(NAMED, base="docker://somebody/else"),
-    replace(NAMED, base="/etc/passwd-of-nobody"),
-    replace(NAMED, sources={"one": "https://somebody.test/one.tar"}),
-    replace(NAMED, own=OwnPackages((), ("nowhere.txt",))),
-    replace(NAMED, own=OwnPackages((OwnRequirement("evil", OF_OPTION),))),
-    replace(NAMED, add=("netprobe @ https://somebody.test/x",)),
-    replace(NAMED, add=("--output=/etc/passwd",)),
-    replace(NAMED, arguments={("netprobe", "FROM"): "https://somebody.test"}),
-    replace(NAMED, site="/etc/passwd"),
+    structs.replace(NAMED, base="docker://somebody/else"),
+    structs.replace(NAMED, base="/etc/passwd-of-nobody"),
+    structs.replace(NAMED, sources={"one": "https://somebody.test/one.tar"}),
+    structs.replace(NAMED, own_files=("nowhere.txt",)),
+    structs.replace(NAMED, own=(OwnRequirement("evil", OF_OPTION),)),
+    structs.replace(NAMED, add=("netprobe @ https://somebody.test/x",)),
+    structs.replace(NAMED, add=("--output=/etc/passwd",)),
+    structs.replace(NAMED, arguments={"netprobe.FROM": "https://somebody.test"}),
+    structs.replace(NAMED, site="/etc/passwd"),
 )
 
 

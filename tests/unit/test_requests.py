@@ -10,11 +10,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.request import Request, RequestOptions, options_of, request_of
 from lumiimg.resolve.requirements import read_own
 from tests.shared import fabric_builder
@@ -274,10 +274,10 @@ def test_a_recipe_is_changed_by_what_stands_beside_it_and_the_options_stay_as_th
     for site, chosen in (('site = "lumi"\n', "lumi"), ("", "frontier")):
         recipe.write_text(text + site)
         for add, expected, fabric in (
-            ([], ("netprobe", "vllm==0.9.0"), Fabric.HOST),
-            (["vllm=0.10.1"], ("netprobe", "vllm==0.10.1"), Fabric.HOST),
-            (["jax", "vllm==0.9.0"], ("netprobe", "vllm==0.9.0", "jax"), Fabric.HOST),
-            (["fabric-bundled"], ("netprobe", "vllm==0.9.0", "fabric-bundled"), None),
+            ([], ("netprobe", "vllm==0.9.0"), "host"),
+            (["vllm=0.10.1"], ("netprobe", "vllm==0.10.1"), "host"),
+            (["jax", "vllm==0.9.0"], ("netprobe", "vllm==0.9.0", "jax"), "host"),
+            (["fabric-bundled"], ("netprobe", "vllm==0.9.0", "fabric-bundled"), "auto"),
         ):
             options = RequestOptions(recipe=str(recipe), add=add)
             asked = request_of(options, open_catalogue({}), lambda: "frontier", ())
@@ -288,20 +288,22 @@ def test_a_recipe_is_changed_by_what_stands_beside_it_and_the_options_stay_as_th
 def test_a_request_is_read_back_from_the_options_that_it_is_written_as(tmp_path: Path) -> None:
     """A command that is proposed is planned from its words, as one that is typed."""
     (tmp_path / "a b.txt").write_text("einops==0.8.1\n")
+    own = read_own([str(tmp_path / "a b.txt")], ["pip:rich>=14"])
     values: dict[str, tuple[object, object]] = {
         "base": ("rocm-6.4.4", "./it's an image.sif"),
         "add": ((), ("aws-ofi-nccl", "vllm==0.12.0")),
-        "own": (None, read_own([str(tmp_path / "a b.txt")], ["pip:rich>=14"])),
-        "arguments": ({}, {("aws-ofi-nccl", "PREFIX"): "/opt/$x"}),
+        "own": ((), own),
+        "arguments": ({}, {"aws-ofi-nccl.PREFIX": "/opt/$x"}),
         "sources": ({}, {"host-libfabric": "a.tar"}),
         "mirrors": ((), ("docker.io=mirror.test",)),
         "layers": ((), (Path("mine"), Path("yours"))),
-        "fabric": (None, Fabric.BUNDLED),
+        "fabric": ("auto", "bundled"),
         "site": ("generic", "lumi"),
-        "host": (None, Path("host.json")),
+        "host": ("", "host.json"),
     }
     for chosen in sampled(list(itertools.product(*values.values())), 200):
         request = Request(**dict(zip(values, chosen, strict=True)))  # type: ignore[arg-type]
+        request = structs.replace(request, own_files=(str(tmp_path / "a b.txt"),) if request.own else ())
         options = RequestOptions.of_words(shlex.split(options_of(request)))
         assert request_of(options, open_catalogue({}), lambda: None, ()) == request
     assert RequestOptions.of_words(["-r", "a.txt", "-o", "x.sif"]) == RequestOptions(requirements=("a.txt",))

@@ -70,7 +70,7 @@ def test_a_source_is_locked_at_its_digest_wherever_it_is_taken_from(
         assert f"#sha256={OTHER}" in str(caught.value), "the way to mean it is shown"
         assert lock(catalogue, plugin=f"{file}#sha256={OTHER}").layers[0].sources[0].sha256 == OTHER
     # what nobody knows the digest of is settled at the first download
-    request = Request("base", ("plugin",), {("plugin", "VERSION"): "2.0"})
+    request = Request("base", ("plugin",), arguments={"plugin.VERSION": "2.0"})
     found = decide(request, PlanContext(catalogue, Mirrors({}), "")).require_lock()
     assert found.layers[0].sources[0].sha256 is None
     assert [line for line in found.missing_digests if "2.0" in line]
@@ -109,13 +109,13 @@ def test_a_source_that_cannot_be_taken_is_bad_input(catalogue: Catalogue, tmp_pa
 def test_what_nothing_takes_is_a_typing_error(catalogue: Catalogue) -> None:
     for request, what in (
         (
-            Request("base", ("plugin",), {("plugin", "VERSON"): "1"}),
+            Request("base", ("plugin",), arguments={"plugin.VERSON": "1"}),
             "takes the argument plugin.VERSON; known: plugin.V",
         ),
         (Request("base", ("plugin",), sources={"plugn": "x"}), "source called 'plugn'; known: plugin"),
         (Request("base", ("plugin", "plugin")), "asked for twice"),
         (
-            Request("base", ("plugin",), {("plugin", "VERSION"): "1;rm"}),
+            Request("base", ("plugin",), arguments={"plugin.VERSION": "1;rm"}),
             r"plugin.VERSION is '1;rm', which does not match",
         ),
     ):

@@ -231,7 +231,7 @@ def test_what_is_compiled_is_for_the_gpus_of_the_site() -> None:
     )
     for site, default, given, of, outcome, words in rows:
         compiled = replace(layer("vllm"), arguments={"ARCH": Argument(default, "the GPU")})
-        arguments = {("vllm", "ARCH"): given} if given else {}
+        arguments = {"vllm.ARCH": given} if given else {}
         found = list(
             rules.compiled_for(stack_of(Chosen(compiled, of, {"ARCH": given or default}, "asked")), site, arguments)
         )

@@ -54,7 +54,8 @@ from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.nccl.report import Confidence, Measurement, Verdict
 from lumiimg.report.json_output import json_text
-from lumiimg.resolve.lock_file import LockedBase, LockedRequest, LockFile
+from lumiimg.resolve.lock_file import LockedBase, LockFile
+from lumiimg.resolve.request import LockedRequest
 from tests.shared import fabric_builder
 from tests.shared.programs import examples
 from tests.shared.validation import validated

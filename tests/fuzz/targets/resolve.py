@@ -74,7 +74,7 @@ def _own_requirements(data: bytes) -> str:
     """A requirement file that includes a second one."""
     own, more = parts(data, 2)
     written(more, "own/more.txt")
-    return read_own([f"{written(own, 'own/own.txt')}"], ["pip:egg==1"]).summary
+    return str(read_own([f"{written(own, 'own/own.txt')}"], ["pip:egg==1"]))
 
 
 @target("venv", "resolve.venv.open_venv", "resolve.venv.faults_of", "build.venv._listed")
