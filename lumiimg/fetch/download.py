@@ -128,7 +128,7 @@ def _append(url: str, server: Http | Repository, bounds: Bounds, file: FileIO) -
 
     Where the server has no such rest, the file is empty afterwards, as if its beginning had been of another one.
     """
-    start = size = _size(file)
+    start = size = os.fstat(file.fileno()).st_size
     headers = {"Range": f"bytes={start}-"} if start else {}
     with server.open(url, bounds, headers, allow={_NO_SUCH_PART} if start else ()) as answer:
         part = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "").strip())
@@ -150,10 +150,6 @@ def _append(url: str, server: Http | Repository, bounds: Bounds, file: FileIO) -
     if part is not None and part["total"] not in {"*", f"{size}"}:
         raise BrokeOffError(f"broke off: {size} bytes came, of {part['total']}", where=display_url(url))
     return part is not None
-
-
-def _size(file: FileIO) -> int:
-    return os.fstat(file.fileno()).st_size
 
 
 def _digest(file: FileIO) -> str:

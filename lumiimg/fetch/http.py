@@ -141,7 +141,16 @@ class Http:
     ) -> requests.Response:
         """Ask, and follow redirects by hand: never from https to http, and with no word of ours to another host."""
         for _ in range(_REDIRECTS + 1):
-            answer = self._ask(exchange, url, headers, login)
+            try:
+                answer = exchange.ask(url, headers, login, attempts=self._attempts, connect_s=self._connect_s)
+            except ValueError as error:
+                what = f"is not an address: {one_line(str(error))}"
+                raise BadInputError(what, where=display_url(url)[:200]) from error
+            except OSError as error:
+                exchange.check()
+                # no network, or a wrong address, is another thing than a server that misbehaves
+                kind = MissingHereError if isinstance(error, ConnectionError) else FailedError
+                raise kind(f"could not be reached: {error}", where=display_url(url), hint=ELSEWHERE) from error
             target = answer.headers.get("location")
             if answer.status_code not in _MOVED or not target:
                 if answer.ok or answer.status_code in allow:
@@ -156,17 +165,6 @@ class Http:
                 login = None
             url = there
         raise FailedError(f"redirects more than {_REDIRECTS} times", where=display_url(url))
-
-    def _ask(self, exchange: Exchange, url: str, headers: Mapping[str, str], login: str | None) -> requests.Response:
-        try:
-            return exchange.ask(url, headers, login, attempts=self._attempts, connect_s=self._connect_s)
-        except ValueError as error:
-            raise BadInputError(f"is not an address: {one_line(str(error))}", where=display_url(url)[:200]) from error
-        except OSError as error:
-            exchange.check()
-            # no network, or a wrong address, is another thing than a server that misbehaves
-            kind = MissingHereError if isinstance(error, ConnectionError) else FailedError
-            raise kind(f"could not be reached: {error}", where=display_url(url), hint=ELSEWHERE) from error
 
 
 def _redirected(url: str, target: str) -> str:

@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 1 << 20
 _GRACE_S = 1.0
 """For downloads that are ended, to leave what they have in order."""
-_NO_MIRRORS = Mirrors({})
-
-
-def _say_nothing(_: str) -> None:
-    """Take a line that nobody wants to see."""
 
 
 class RemoteSource(Protocol):
@@ -58,36 +53,33 @@ class Store:
         self._http = http
         self._mirrors = mirrors
         self._jobs = jobs
-        self._verified: dict[str, tuple[int, int, int]] = {}
-        """Files whose digest was found right, with what shows whether they were touched since."""
 
     def has(self, source: RemoteSource) -> bool:
         """Whether a file of that digest is there; `get` reads whether it still is what it was."""
         return source.sha256 is not None and (self._folder / source.sha256).is_file()
 
-    def get(self, location: str, sha256: str | None, on_line: Callable[[str], None] = _say_nothing) -> Path:
+    def get(self, location: str, sha256: str | None, on_line: Callable[[str], None] = lambda _: None) -> Path:
         """Return the path of a file in the store, after getting it there if need be, from a URL or a path.
 
         Its name is its digest; it is got for that where nobody has published it. `on_line` is called before it is
         fetched. Raises FailedError if that fails, or the digest is another.
         """
-        if sha256 is not None and self._is_whole(file := self._folder / sha256, sha256):
-            return file
+        if sha256 is not None:
+            file = self._folder / sha256
+            if file.is_file() and file_sha256(file) == sha256:
+                return file
         on_line(f"fetching {display_url(location)}{'' if sha256 else ', for its digest'}")
         return self._put(location, sha256)
 
     def sources(self, wanted: Iterable[_S], on_line: Callable[[str], None]) -> dict[_S, Path]:
         """Return the paths of sources that are settled; what is not there is got, at once. Raises as `get` does."""
-        unique = dict.fromkeys(wanted)
-        by_digest: dict[str, _S] = {}
-        for source in unique:
+        tasks: dict[_S, Callable[[], Path]] = {}
+        for source in wanted:
             if source.sha256 is None:
                 hint = "write it again: lumiimg lock"
                 raise FailedError("has no digest in the lock", where=source.location, hint=hint)
-            by_digest.setdefault(source.sha256, source)
-        tasks = {sha256: bound(self.get, source.location, sha256, on_line) for sha256, source in by_digest.items()}
-        paths = run_parallel(tasks, self._jobs, self._http.stop)
-        return {source: paths[source.sha256] for source in unique if source.sha256 is not None}
+            tasks[source] = bound(self.get, source.location, source.sha256, on_line)
+        return run_parallel(tasks, self._jobs, self._http.stop)
 
     def digests(self, locations: Iterable[str], on_line: Callable[[str], None]) -> dict[str, str]:
         """Get files whose digest nobody has published, at once; return their sha256. Raises as `get` does."""
@@ -99,19 +91,10 @@ class Store:
 
         `origin` is where it is, mirrors already in their places. Raises FailedError if it cannot be had.
         """
-        found = resolve_image(replace(parse_reference(origin, _NO_MIRRORS), insecure=insecure), self._http)
+        found = resolve_image(replace(parse_reference(origin, Mirrors({})), insecure=insecure), self._http)
         save_image(found, target, self._folder, on_line)
         how = found.config.get("config")
         return how if isinstance(how, dict) else {}
-
-    def _is_whole(self, file: Path, sha256: str) -> bool:
-        """Whether a file is there and is what it must be; one is read once, unless it was touched."""
-        if not file.is_file():
-            return False
-        stamp = _file_stamp(file)
-        if self._verified.get(sha256) != stamp and file_sha256(file) == sha256:
-            self._verified[sha256] = stamp
-        return self._verified.get(sha256) == stamp
 
     def _put(self, location: str, expected: str | None) -> Path:
         is_remote = location.startswith(("http://", "https://"))
@@ -124,9 +107,7 @@ class Store:
                 _copy(location, file)
                 actual = file_sha256(file)
             require_digest(actual, expected, location)
-            placed = file.replace(self._folder / actual)
-            self._verified[actual] = _file_stamp(placed)
-            return placed
+            return file.replace(self._folder / actual)
 
 
 def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable[[], None]) -> dict[_K, _T]:
@@ -178,11 +159,6 @@ def _copy(location: str, target: Path) -> None:
         if os.fstat(source.fileno()).st_size > SIZE_LIMIT_BYTES:
             raise FailedError(f"is larger than {SIZE_LIMIT_BYTES} bytes", where=location)
         shutil.copyfileobj(source, file, _CHUNK_BYTES)
-
-
-def _file_stamp(file: Path) -> tuple[int, int, int]:
-    seen = file.stat()
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
