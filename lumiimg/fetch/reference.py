@@ -32,6 +32,7 @@ _REFERENCE = re.compile(
 )
 _IN_REGISTRY = re.compile(r"(?:[^/]*[.:][^/]*|localhost)/")
 """How a name begins whose first part engines take for a registry (reference normalize.go)."""
+_OF_HUB, _OF_HUB_ITSELF = re.compile(r"^index\.docker\.io/"), re.compile(r"^docker\.io/(?!.*/)")
 _NAME_LIMIT = 255
 """Of registry/repository: what many clients allow (§Pulling manifests)."""
 _TEXT_LIMIT = 512
@@ -73,8 +74,8 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
     name = re.sub(r"^(docker|oras)://", "", text)
     if not _IN_REGISTRY.match(name):
         name = f"{DOCKER_HUB}/{name}"
-    name = re.sub(rf"^index\.(?={DOCKER_HUB}/)", "", name)
-    found = _parts(re.sub(rf"^{DOCKER_HUB}/(?!.*/)", f"{DOCKER_HUB}/library/", name))
+    name = _OF_HUB.sub(f"{DOCKER_HUB}/", name)
+    found = _parts(_OF_HUB_ITSELF.sub(f"{DOCKER_HUB}/library/", name))
     if found is None and "@" in text:
         # Not repeated: `user:password@host/name` is what it often is.
         raise BadInputError(

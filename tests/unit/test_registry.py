@@ -62,6 +62,7 @@ def test_a_name_means_what_docker_takes_it_for() -> None:
         (f"localhost/a:tag@{SHA}", f"localhost/a@{SHA}"),
         ("oras://Registry.Example.org/a__b/c--d:V_1.2-3", "Registry.Example.org/a__b/c--d:V_1.2-3"),
         ("[::1]:5000/a", "[::1]:5000/a:latest"),
+        ("index.docker.io/a", "docker.io/library/a:latest"),
     ):
         reference = parse_reference(text, NO_MIRRORS)
         assert str(reference) == meant
@@ -71,6 +72,29 @@ def test_a_name_means_what_docker_takes_it_for() -> None:
     assert parse_reference(text, NO_MIRRORS).repository == "a" * 246
     # a tag beside a digest is kept as a note
     assert parse_reference(f"a:tag@{SHA}", NO_MIRRORS) == ImageReference("docker.io", "library/a", "tag", SHA, False)
+
+
+def test_what_is_not_a_name_of_an_image_is_refused() -> None:
+    for text in (
+        "",
+        "UPPER",
+        "a//b",
+        "a:",
+        "a/b:.x",
+        "docker:io/a",
+        "docker-io./a",
+        "foo_bar.org/a",
+        "host.org:123456/a",
+    ):
+        with pytest.raises(BadInputError, match="is not a valid image reference"):
+            parse_reference(text, NO_MIRRORS)
+    for text in (f"{'a' * 240}.org/{'b' * 20}", "a" * 10_000):
+        with pytest.raises(BadInputError, match="is not a valid image reference"):
+            parse_reference(text, NO_MIRRORS)
+    for text in ("me:hunter2@host.org/a", f"a@{SHA}@{SHA}", "a@sha256:1", f"hunter2@host.org/a@{SHA}"):
+        with pytest.raises(BadInputError, match="may follow an @") as caught:
+            parse_reference(text, NO_MIRRORS)
+        assert "hunter2" not in str(caught.value)
 
 
 def test_a_mirror_takes_the_place_of_its_registry() -> None:
