@@ -101,7 +101,7 @@ def download(
     have been of one file. What is wrong even so is emptied. Raises FailedError if it cannot be had, OSError if it
     cannot be written.
     """
-    bounds = bounds or Bounds(SIZE_LIMIT_BYTES, TOTAL_S)
+    bounds = bounds or Bounds(SIZE_LIMIT_BYTES, TOTAL_S, plain=sha256 is not None)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
     # without a buffer: kill -9 takes nothing of it away
     with os.fdopen(regular_file(partial, flags, follow=False), "ab+", buffering=0) as file:

@@ -35,10 +35,12 @@ ELSEWHERE = "name a mirror (--mirror FROM=TO), or fetch it on a machine with a n
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How large an answer may be, and how long it may take."""
+    """How large an answer may be, how long it may take, and by which way it may come."""
 
     size_bytes: int
     within_s: float = field(default_factory=lambda: _ANSWER_S)
+    plain: bool = False
+    """Whether it may come without TLS: it is compared with a digest."""
     since: float = field(default_factory=time.monotonic)
 
 
@@ -113,6 +115,8 @@ class Http:
 
         Its chunks raise BrokeOffError where the connection ends early.
         """
+        if not bounds.plain:
+            require_tls_or_digest(url)
         if self.offline:
             raise MissingHereError(
                 "would be needed from the network, which --offline forbids",

@@ -15,7 +15,7 @@ from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonica
 from packaging.version import InvalidVersion, Version
 
 from lumiimg.errors import FailedError, one_line
-from lumiimg.fetch.http import Http, display_url, require_tls_or_digest
+from lumiimg.fetch.http import Http, display_url
 
 PAGE_LIMIT_BYTES = 32 << 20
 """The largest page of everybody's index has 8 MB."""
@@ -53,7 +53,6 @@ def project_page(index: str, project: str, http: Http) -> tuple[IndexFile, ...]:
     Raises FailedError for an answer that is not a page of an index, or too large, MissingHereError without a network.
     """
     url = f"{index.rstrip('/')}/{project}/"
-    require_tls_or_digest(url)
     answer = http.get(url, limit_bytes=PAGE_LIMIT_BYTES, headers={"Accept": _ACCEPT}, allow=_ABSENT)
     if answer.status in _ABSENT:
         return ()
@@ -65,7 +64,6 @@ def metadata_of(file: IndexFile, http: Http) -> str:
     """Return the METADATA that an index has beside a wheel; empty where it has none. Raises as `project_page`."""
     if not file.has_metadata:
         return ""
-    require_tls_or_digest(file.url)
     answer = http.get(f"{file.url}.metadata", limit_bytes=_METADATA_LIMIT_BYTES)
     return answer.body.decode("utf-8", "replace")
 

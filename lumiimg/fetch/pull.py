@@ -84,7 +84,7 @@ def _blob(digest: str, repository: Repository, store: Path, claims: ExitStack) -
     """Return a blob, whole and verified, which is kept in `store` until `claims` end, unless it is moved."""
     url = repository.blob_url(digest)
     partial = claims.enter_context(claim_partial(store, _hex(digest)))
-    actual = download(url, partial, repository, _hex(digest), Bounds(LAYER_LIMIT_BYTES, _LAYER_S))
+    actual = download(url, partial, repository, _hex(digest), Bounds(LAYER_LIMIT_BYTES, _LAYER_S, plain=True))
     require_digest(actual, _hex(digest), url)
     return partial
 

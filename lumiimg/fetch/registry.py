@@ -163,7 +163,7 @@ class Repository:
                 self._refuse(answer)
 
     def _get(self, path: str, headers: Mapping[str, str], limit_bytes: int) -> Response:
-        with self.open(f"{self._url}/{path}", Bounds(limit_bytes), headers) as answer:
+        with self.open(f"{self._url}/{path}", Bounds(limit_bytes, plain=True), headers) as answer:
             return replace(answer, body=b"".join(answer.chunks))
 
     def _renew_token(self, refusal: Response) -> bool:
@@ -185,7 +185,8 @@ class Repository:
         query = {"scope": f"repository:{self.reference.repository}:pull"}
         query |= {key: said[key] for key in ("service", "scope") if key in said}
         url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
-        answer = self._http.get(url, limit_bytes=_TOKEN_LIMIT_BYTES, login=self._url, allow=_HANDLED)
+        with self._http.open(url, Bounds(_TOKEN_LIMIT_BYTES, plain=True), {}, _HANDLED, self._url) as said_there:
+            answer = replace(said_there, body=b"".join(said_there.chunks))
         if answer.status in {401, 403, 429}:
             self._refuse(replace(answer, url=refusal.url))
         answer = replace(answer, url=realm.partition("?")[0])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lumiimg.errors import FailedError
 from lumiimg.fetch.download import SIZE_LIMIT_BYTES, claim_partial, download, require_digest, storage_errors
-from lumiimg.fetch.http import Http, display_url, require_tls_or_digest
+from lumiimg.fetch.http import Http, display_url
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.pull import save_image
 from lumiimg.fetch.reference import parse_reference
@@ -100,9 +100,7 @@ class Store:
         is_remote = location.startswith(("http://", "https://"))
         with storage_errors(self._folder), claim_partial(self._folder, expected if is_remote else None) as file:
             if is_remote:
-                url = self._mirrors.rewrite(location)
-                require_tls_or_digest(url, expected)
-                actual = download(url, file, self._http, expected)
+                actual = download(self._mirrors.rewrite(location), file, self._http, expected)
             else:
                 _copy(location, file)
                 actual = file_sha256(file)

@@ -222,7 +222,6 @@ def _index_of(name: str, indexes: Sequence[str], web: Http) -> str:
     So versions of two indexes are never mixed: a torch for CUDA of the general index cannot win over one for ROCm.
     """
     for index in indexes:
-        require_tls_or_digest(index)
         url = f"{validated_url(index, 'the package index').rstrip('/')}/{name}/"
         host = urlsplit(url).hostname or ""
         forbidden = any(host == known or host.endswith(f".{known}") for known in _FORBIDDEN_MEANS_ABSENT)

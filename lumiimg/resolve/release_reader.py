@@ -18,7 +18,7 @@ from lumiimg.catalog.drivers import today
 from lumiimg.catalog.needs import NO_VERSION, Need, version_of
 from lumiimg.catalog.releases import FILE, METADATA, PIN, PROJECT, ReadFact, Release, Unlisted, expand, placeholders
 from lumiimg.errors import FailedError
-from lumiimg.fetch.http import Bounds, require_tls_or_digest
+from lumiimg.fetch.http import Bounds
 from lumiimg.fetch.package_index import IndexFile, metadata_of, project_page
 from lumiimg.resolve.source_archive import read_texts
 
@@ -174,7 +174,6 @@ def _texts(file: IndexFile, project: str, rule: Unlisted, web: Http) -> dict[str
     names = {name for fact in rule.facts for name in fact.files} - {PROJECT, FILE}
     texts = {PROJECT: project, FILE: file.name}
     if rule.read == "sdist" and names:
-        require_tls_or_digest(file.url)
         with (
             web.open(file.url, Bounds(*_SDIST_BOUNDS), {}) as stream,
             SpooledTemporaryFile(_IN_MEMORY_BYTES) as archive,

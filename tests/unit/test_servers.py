@@ -21,6 +21,7 @@ from lumiimg.fetch import connection, download, http
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.logins import login_for
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
+from lumiimg.fetch.package_index import project_page
 from lumiimg.fetch.reference import parse_reference
 from lumiimg.fetch.registry import resolve_image
 from lumiimg.fetch.store import Store
@@ -196,6 +197,8 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
         lambda: store.get("https://github.com/file", None),
         lambda: resolve_image(parse_reference("a/b:tag", mirrors), Http()),
         lambda: _resolved("http://host.test/simple"),
+        lambda: Http().get("http://host.test/page", limit_bytes=10),
+        lambda: project_page("http://host.test/simple", "egg", Http()),
     ):
         with pytest.raises(FailedError, match="without TLS, and its digest is not known"):
             refused()
