@@ -136,7 +136,7 @@ def test_a_node_with_another_library_stands_apart(
 def test_a_node_that_dies_meanwhile_costs_its_own_answer_alone(
     slurm: dict[str, str], operator: Path, with_plugin: Path, tmp_path: Path
 ) -> None:
-    wait = "until ls .lumiimg-check-*/*/node-nid000003.*.started >/dev/null 2>&1; do sleep 0.02; done"
+    wait = "until ls .lumiimg-check-*/.*/node-nid000003.*.started >/dev/null 2>&1; do sleep 0.02; done"
     told = check_in_job(slurm, tmp_path, with_plugin, before=f"({wait}; echo kill nid000003 >{operator}) &")
     assert told.code == 3, told.text
     assert told.groups == [["nid000001", "nid000002", "nid000004"]]
