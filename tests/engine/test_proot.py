@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
-PROGRAMS = ("mksquashfs", "unsquashfs", "sh", "bash", "env", "rm", "python3", "cat", "mkdir", "tar", "proot", "sleep")
+PROGRAMS = ("mksquashfs", "sh", "bash", "env", "rm", "python3", "cat", "mkdir", "tar", "proot", "sleep")
 BELOW = "mkdir /opt/below; echo 'export FROM_BELOW=1' >>\"$SINGULARITY_ENVIRONMENT\"\n"
 PACKAGE = """\
 test "$(id -u)" = 0

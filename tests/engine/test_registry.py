@@ -115,7 +115,7 @@ def test_layers_on_a_base_that_the_engine_builds_have_its_variables_once_and_all
     (top / "test.sh").write_text('test "$V_TOP$FROM_SCRIPT" = 11; test -e /opt/of-base\n')
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name in ("mksquashfs", "unsquashfs", "sh", "bash", "env", "rm", "cat", "mkdir", "proot"):
+    for name in ("mksquashfs", "sh", "bash", "env", "rm", "cat", "mkdir", "proot"):
         (programs / name).symlink_to(str(shutil.which(name)))
     (programs / "singularity").write_text(SINGULARITY.format(engine=engine.path, path=os.environ["PATH"]))
     (programs / "singularity").chmod(0o755)

@@ -84,11 +84,6 @@ def squashed(folder: Path, target: Path, *options: str, offset: int = 0) -> Path
 HEAVY = ("msgspec", "requests", "docker", "spython", "rich.progress", "urllib3", "packaging")
 
 
-def loaded_after(*argv: str) -> set[str]:
-    """Return the modules that a command has loaded at its end."""
-    return loaded_after_each([argv])[argv]
-
-
 def loaded_after_each(commands: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], set[str]]:
     """Return the modules that each command has loaded at its end: each is a fork of one Python that has loaded `main` only."""
     program = (

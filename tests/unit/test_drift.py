@@ -195,6 +195,23 @@ def test_another_driver_is_judged_by_a_window_that_is_its_own(
         assert driver in err
 
 
+# -- bad input --
+
+
+def test_what_is_no_snapshot_or_no_image_is_one_line(nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
+    bad, image = tmp_path / "bad.json", fabric_builder.image(tmp_path / "image")
+    bad.write_text("[]")
+    for words, said in (
+        ((bad, nodes[1], "--image", image), "is not a host snapshot"),
+        ((nodes[0], bad, "--image", image), "is not a host snapshot"),
+        ((*nodes, "--image", nodes[0]), "neither a SIF nor"),
+    ):
+        assert main(["drift", *map(str, words)]) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
+
+
 # -- this machine, and several images --
 
 

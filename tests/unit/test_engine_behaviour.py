@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tools.engine_behaviour import options_of, tried_differences
+from tools.engine_behaviour import TABLE, options_of, tried_differences
 
 ROWS = {row["id"]: row for row in tried_differences()}
 RECORDINGS = Path(__file__).parents[1] / "fixtures" / "engines"
@@ -30,3 +30,10 @@ def test_what_the_real_programs_printed_is_what_the_table_expects(name: str) -> 
     assert shows["variables-inside"].split() == sorted(variables)
     goes_on = "trying root-mapped namespace" in said["no-subuid"]["output"]
     assert shows["fakeroot-without-ids"] == ("goes on" if goes_on else "ends")
+
+
+def test_the_files_that_a_row_names_are_there() -> None:
+    rows = tomllib.loads(TABLE.read_text())["difference"]
+    named = [part.split()[0].rstrip(",;") for row in rows for part in row.get("code", "").split("; ") if part]
+    assert named
+    assert [name for name in named if not (TABLE.parents[1] / "lumiimg" / name).exists()] == []

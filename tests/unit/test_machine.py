@@ -277,7 +277,7 @@ def test_a_base_that_debootstrap_cannot_make_is_told_with_what_to_do(
     shutil.rmtree(place.folder / "cache")
     make_layer("base", BY_REGISTRY)
     argv[argv.index("boot")] = "base"
-    main([*argv, "--mirror", "docker.io=http://127.0.0.1:9", "--verbose", "--force"])
+    assert main([*argv, "--mirror", "docker.io=http://127.0.0.1:9", "--verbose", "--force"]) == 1
     assert any(words.endswith(" 01-base.def") for words in place.tries()), "the engine was asked for it"
 
 
