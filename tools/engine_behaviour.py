@@ -80,7 +80,7 @@ def shown_by(engine: Engine, image: Path, row: Mapping[str, Any], environment: M
 
 
 def main() -> int:
-    engine, image = container_engines(os.environ)[0], Path(sys.argv[1]).absolute()
+    engine, image = next(container_engines(os.environ)), Path(sys.argv[1]).absolute()
     print(engine.name)
     others = 0
     for row in tried_differences():

@@ -48,13 +48,18 @@ libc = ctypes.CDLL(None)
 known = not hasattr(libc, "statx") or libc.statx(-100, b"{_BEHIND}", 0, 0x7FF, ctypes.create_string_buffer(256)) == 0
 sys.exit(0 if known and os.stat("{_BEHIND}").st_uid == 0 else 1)
 """
-_PROCESSOR = "x86_64"
-_EXIT = bytes.fromhex(
-    "7f454c4602010100 0000000000000000 02003e0001000000 7800400000000000 4000000000000000 0000000000000000"
-    "0000000040003800 0100000000000000 0100000005000000 0000000000000000 0000400000000000 0000400000000000"
-    "8100000000000000 8100000000000000 0010000000000000 b83c000000 31ff 0f05"
-)
-"""A program that needs no library: a header, one segment (elf(5)), and exit(0) (syscall(2))."""
+_EXITS = {
+    processor: bytes.fromhex(
+        f"7f454c4602010100 0000000000000000 0200{number}0001000000 7800400000000000 4000000000000000 0000000000000000"
+        "0000000040003800 0100000000000000 0100000005000000 0000000000000000 0000400000000000 0000400000000000"
+        f"8400000000000000 8400000000000000 0010000000000000 {code}"
+    )
+    for processor, number, code in (
+        ("x86_64", "3e", "b83c000000 31ff 0f05 909090"),
+        ("aarch64", "b7", "a80b80d2 000080d2 010000d4"),
+    )
+}
+"""A program for each processor that needs no library: a header, one segment (elf(5)), and exit(0) (syscall(2))."""
 _PLACES = ("bin", "dev", "proc", "sys", "tmp", "etc", "root", "var/tmp")
 
 
@@ -154,7 +159,7 @@ class BuildHost:
     def overlay(self) -> CapabilityTrial:
         """Whether the kernel mounts an overlay there, and a container starts on it, as layers are built."""
         name = "a container on an overlay in it"
-        if self.maps_ids and platform.machine() == _PROCESSOR:
+        if self.maps_ids and platform.machine() in _EXITS:
             try:
                 return _of_run(name, _start_on_overlay(self.environment))
             except FailedError:
@@ -278,7 +283,7 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> ContainerT
     def unsure(said: str) -> ContainerTrial:
         return ContainerTrial(engine, CapabilityTrial(CONTAINER, works=False, said=said, is_sure=False))
 
-    if platform.machine() != _PROCESSOR:
+    if platform.machine() not in _EXITS:
         return unsure("cannot be tried on this processor")
     try:
         with scratch_folder(temporary_folder()) as scratch:
@@ -334,7 +339,7 @@ def _write_root(root: Path) -> Path:
     for name in _PLACES:
         (root / name).mkdir(parents=True)
     program = root / "bin" / "sh"  # engines run scripts of theirs before the program, and fakeroot(1) is one
-    program.write_bytes(_EXIT)
+    program.write_bytes(_EXITS[platform.machine()])
     program.chmod(0o755)
     return root
 

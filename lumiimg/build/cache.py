@@ -166,10 +166,13 @@ class LayerCache:
         with scratch_folder(self.root / "work") as folder:
             yield folder
 
-    def store(self, key: CacheKey, data: Path, *, layers: tuple[str, ...], seconds: float) -> CacheEntry:
+    def store(
+        self, key: CacheKey, data: Path, *, layers: tuple[str, ...], seconds: float, replaces: bool = False
+    ) -> CacheEntry:
         """Move a result into the cache, and return it, or the one that another build was quicker with.
 
-        It takes the place of one that is damaged. Raises FailedError if the cache cannot be written.
+        When all of it is written, it takes the place of one that is damaged, or with `replaces` of any. Raises
+        FailedError if the cache cannot be written.
         """
         folder, target = data.parent / f"entry-{key.digest[:12]}", self._layers / key.digest
         try:
@@ -181,7 +184,7 @@ class LayerCache:
             (folder / "key.json").write_text(json.dumps(key.parts, indent=1, sort_keys=True), encoding="utf-8")
             (folder / "entry.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
             self._layers.mkdir(parents=True, exist_ok=True)
-            if self.read(key.digest) is None:
+            if replaces or self.read(key.digest) is None:
                 self.remove(key.digest)
             try:
                 folder.rename(target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
@@ -59,18 +60,16 @@ def keeping(
                     with cache.building() as scratch:
                         pack_kept(folder, scratch / "data.tar")
                         kept = tuple(f"{name} (compiled)" for name in layers)
-                        cache.remove(key.digest)
-                        cache.store(key, scratch / "data.tar", layers=kept, seconds=0.0)
+                        cache.store(key, scratch / "data.tar", layers=kept, seconds=0.0, replaces=True)
                 else:
                     cache.remove(key.digest)
         except (OSError, FailedError, RecursionError) as error:  # the layer is what counts; folders may lie too deep
             on_notice(f"the compile cache of {names} is not kept: {error}")
 
 
-def _state(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return size and time of each kept file, by name. Raises OSError."""
-    seen = ((name, os.fstat(file.fileno())) for name, file in kept_files(folder))
-    return {name: (one.st_size, one.st_mtime_ns) for name, one in seen}
+def _state(folder: Path) -> dict[str, bytes]:
+    """Return the digest of each kept file, by name. Raises OSError."""
+    return {name: hashlib.file_digest(file, "sha256").digest() for name, file in kept_files(folder)}
 
 
 def kept_files(folder: Path) -> Iterator[tuple[str, BufferedReader]]:

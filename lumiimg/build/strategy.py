@@ -23,6 +23,7 @@ from lumiimg.build.base import write_sif
 from lumiimg.build.layer_build import SCRIPT_ENVIRONMENT
 from lumiimg.build.safe_fs import OWN, mount_points, set_mode
 from lumiimg.build.squash import squash
+from lumiimg.engine.workspace import remove_tree
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.image import open_image, open_stack
 from lumiimg.image.byte_source import ByteSource
@@ -80,8 +81,9 @@ class Sandbox(Strategy):
         self._held = 0
 
     def forget(self) -> None:
-        """Begin with a new folder."""
-        self._root = self._root.with_name(f"{self._root.name}-again")
+        """Begin with an empty folder."""
+        remove_tree(self._root)
+        self._root.mkdir()
         self._held = 0
 
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:

@@ -24,7 +24,7 @@ from lumiimg.files import read_beginning
 from lumiimg.image.squashfs.superblock import MAGIC as _SQUASHFS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _PROBE_TIMEOUT_S = 20.0
 PACKED = ("-comp", "gzip", "-Xcompression-level", "4")
@@ -106,26 +106,27 @@ def find_engine(environment: Mapping[str, str]) -> Engine:
 
     Whether it starts any is not asked: a check is not made by another engine than jobs have.
     """
-    return engines_here(environment)[0]
+    return next(engines_here(environment))
 
 
-def engines_here(environment: Mapping[str, str]) -> list[Engine]:
-    """Return the engine that LUMIIMG_ENGINE names, and no other; else each on PATH that answers, then the kernel's.
+def engines_here(environment: Mapping[str, str]) -> Iterator[Engine]:
+    """Yield the engine that LUMIIMG_ENGINE names, and no other; else each on PATH that answers, then the kernel's.
 
     Raises MissingHereError where there is none, which names what was tried and how each failed.
     """
     named = environment.get("LUMIIMG_ENGINE")
     if named == EngineKind.NAMESPACES:
-        return [of_kernel()]
+        yield of_kernel()
+        return
     try:
-        found = container_engines(environment)
+        yield from container_engines(environment)
     except MissingHereError as error:
         if named:
             raise
         if why := _why_no_namespaces(environment):
             raise MissingHereError(f"{error.what}; namespaces of Linux: {why}", hint=error.hint) from error
-        found = []
-    return found if named else [*found, of_kernel()]
+    if not named:
+        yield of_kernel()
 
 
 def of_kernel() -> Engine:
@@ -135,8 +136,8 @@ def of_kernel() -> Engine:
     return Engine(Path(sys.executable), EngineKind.NAMESPACES, release[0] if release else "", flags)
 
 
-def container_engines(environment: Mapping[str, str]) -> list[Engine]:
-    """Return the engine that LUMIIMG_ENGINE names, else each on PATH that answers, one that has two names once.
+def container_engines(environment: Mapping[str, str]) -> Iterator[Engine]:
+    """Yield the engine that LUMIIMG_ENGINE names, else each on PATH that answers, one that has two names once.
 
     Raises MissingHereError where there is none, which names what was tried and how each failed.
     """
@@ -154,11 +155,11 @@ def container_engines(environment: Mapping[str, str]) -> list[Engine]:
                 kind = EngineKind.APPTAINER if match[1] == "apptainer" else EngineKind.SINGULARITY
                 help_text = run([path, "build", "--help"], env=clean, timeout_s=_PROBE_TIMEOUT_S).output
                 found.append(Engine(Path(path), kind, match[2], frozenset(re.findall(r"--[a-z][a-z-]+", help_text))))
+                yield found[-1]
             else:
                 refused.append(f"{path}: exit {said.exit_code}, {one_line(said.last_line) or 'no output'}")
     if not found:
         raise MissingHereError(f"no container engine answers here ({'; '.join(refused)})", hint=_HINT)
-    return found
 
 
 def _why_no_namespaces(environment: Mapping[str, str]) -> str:

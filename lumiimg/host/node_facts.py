@@ -97,7 +97,7 @@ def container_engine(
 ) -> ContainerEngine | None:
     """Return the engine of this machine with the settings that decide about binds; None where none answers."""
     try:
-        engine = container_engines(environment)[0]
+        engine = next(container_engines(environment))
     except MissingHereError:
         return None
     name = "apptainer" if engine.kind is EngineKind.APPTAINER else "singularity"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -27,7 +28,7 @@ from lumiimg.build.keys import BuildStep, image_number, kept_key, layer_inputs, 
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.build.sbom import bill
-from lumiimg.build.strategy import Strategy
+from lumiimg.build.strategy import Sandbox, Strategy
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import FailedError, MissingHereError
@@ -298,6 +299,13 @@ def test_the_first_way_that_works_is_taken_and_the_others_are_told(tmp_path: Pat
         here(fuse, starts=False).choose_way(None)
 
 
+def test_a_folder_whose_layers_do_not_count_is_empty_for_the_next(tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path)
+    (tmp_path / "root/usr").mkdir(parents=True)
+    sandbox.forget()
+    assert [*tmp_path.rglob("*")] == [tmp_path / "root"]
+
+
 @pytest.mark.threat
 def test_a_base_has_no_files_of_the_machine_that_made_it_and_waits_for_no_server_for_hours(tmp_path: Path) -> None:
     said: list[str] = []
@@ -501,6 +509,23 @@ def test_what_a_later_run_compiles_is_kept_too_and_what_it_takes_out_is_gone(tmp
         shutil.rmtree(kept)
         kept.mkdir()
 
+    def full(_: Path) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    there = cache.find(CacheKey({"kept": 1}))
+    assert there is not None
+    (before := tmp_path / "before").hardlink_to(there.data)
+    kept_by(cache, folder, compiles("a", "3"))
+    assert there.data.samefile(before), "the same again is not written again"
+
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fills_the_disk(kept: Path) -> None:
+            compiles("a", "4")(kept)
+            patch.setattr("lumiimg.build.cache.file_sha256", full)
+
+        assert "is not kept" in kept_by(cache, folder, fills_the_disk)[-1]
+    assert cache.find(CacheKey({"kept": 1})) == there, "what was kept before stays"
     kept_by(cache, folder, takes_out)
     assert cache.find(CacheKey({"kept": 1})) is None
 

@@ -248,6 +248,10 @@ def test_builds_take_the_second_container_engine_where_the_first_starts_nothing(
     assert shown["a container"]
     assert shown["a container by Apptainer 1.4.5"] is False
     assert any(name.startswith("a container by namespaces of Linux") for name in shown)
+    asked = place.folder / "asked"
+    place.put("singularity", f"#!/bin/sh\nmkdir -p {asked}\n")
+    assert find_engine(os.environ).name == "Apptainer 1.4.5"
+    assert not asked.exists(), "a check by the first asks no other"
 
 
 def test_lumiimg_alone_runs_nothing_and_leaves_to_doctor_what_works_here(
@@ -318,13 +322,19 @@ def test_without_ids_of_its_own_an_engine_that_refuses_fakeroot_builds_without_i
     assert "? a container: only without --fakeroot: FATAL: not today" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(("processor", "number"), [("x86_64", 62), ("aarch64", 183), ("riscv64", None)])
 def test_on_a_processor_without_a_program_for_it_nothing_is_claimed(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, processor: str, number: int | None
 ) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    monkeypatch.setattr("platform.machine", lambda: processor)
+    place.has(f'cp "${{@: -2:1}}/bin/sh" {place.folder}/program; exit 7', BEGINS)
     trial = place.trial(CONTAINER)
     assert (trial.works, trial.is_sure) == (False, False)
-    assert not any(words.startswith("exec") for words in place.tries())
+    assert any(words.startswith("exec") for words in place.tries()) == (number is not None)
+    if number is not None:
+        program = (place.folder / "program").read_bytes()
+        assert int.from_bytes(program[18:20], "little") == number
+        assert int.from_bytes(program[96:104], "little") == len(program), "all of it is loaded"
 
 
 def test_where_no_container_has_its_own_processes_builds_go_on_without(place: Place, capsys: Capture) -> None:

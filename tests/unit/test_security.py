@@ -385,7 +385,7 @@ def test_programs_of_the_current_folder_are_not_run(
 ) -> None:
     assert which("apptainer", path) is None
     with pytest.raises(MissingHereError):
-        container_engines({"PATH": path})
+        next(container_engines({"PATH": path}))
     run(["true"], env={"PATH": f"{path}:/usr/bin"})
     with contextlib.suppress(MissingHereError):
         run(["true"], env={"PATH": path})
