@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
+from lumiimg.catalog.releases import expand
 from lumiimg.decode import LONG_FAULT
 from lumiimg.errors import BadInputError, LumiimgError, RefusedError, shortened
 from lumiimg.fabric.path import Fabric
@@ -30,7 +32,8 @@ from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource, lay
 from lumiimg.resolve.lock_file import AGAIN, LockedBase, LockedEntry, LockFile, request_of
 from lumiimg.resolve.make_lock import check_used, lock_layer
 from lumiimg.resolve.request import name_of, wanted
-from lumiimg.resolve.stack import OWN_PACKAGES, for_gpu, is_gpu
+from lumiimg.resolve.requirements import OF_TORCH
+from lumiimg.resolve.stack import OWN_PACKAGES, for_gpu, is_gpu, values_of
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
@@ -164,38 +167,46 @@ def _release(entry: LockedEntry, layer: Layer) -> Release | None:
 
 def _refuse_faults(lock: Lock) -> None:
     """Raise BadInputError for the first fault."""
-    for fault in _faults(lock):
+    for fault in chain(_faults(lock), _not_as_asked(lock)):
         raise BadInputError(fault)
 
 
 def _faults(lock: Lock) -> Iterator[str]:
     """Yield what is left out, or there twice; in which version a layer requires another was for the rules."""
-    request, layers = lock.request, {layer.name: layer for layer in lock.stack}
     wheels = [wheel for layer in lock.stack for wheel in layer.wheels]
     for what, names in (("layer", [one.name for one in lock.stack]), ("Python package", [one.name for one in wheels])):
         yield from (f"the {what} {name} is listed twice" for name, count in Counter(names).items() if count > 1)
     there = {"libfabric", "libcxi"} if lock.fabric is Fabric.HOST else set[str]()
+    packages = set[str]()  # a wheel that calls itself torch is not the component
     for layer in lock.stack:
         for need in layer.layer.needs_of(layer.release) if layer is not lock.base else ():
             if need.component not in there and not is_gpu(need.component):  # GPUs are of the site
                 yield f"{layer.name} requires {need.component}, which is not among the layers below it"
-        there |= {wheel.name for wheel in layer.wheels}
+        packages |= {wheel.name for wheel in layer.wheels}
         for pin in layer.pins:
-            if canonicalize_name(Requirement(pin).name) not in there:
+            if canonicalize_name(Requirement(pin).name) not in packages:
                 yield f"the Python package {pin} of {layer.name} is left out"
-        there |= {layer.name, *layer.layer.provides, *layer.versions, *map(canonicalize_name, layer.versions)}
+        there |= {layer.name, *layer.layer.provides, *layer.versions}
+        packages |= set(map(canonicalize_name, layer.versions))
         if "python3" in there:  # there is one, and which it is only reading the image shows
             there.add("python")
-    if (OWN_PACKAGES in layers) != bool(request.own or request.own_files):
-        yield f"request.own and the layer {OWN_PACKAGES} are there without each other"
+    if lock.base.wheels and not wants_python(lock.base):
+        yield f"the base {lock.base.name} has Python packages, and wants none"
     versions = {wheel.name: wheel.version for wheel in wheels}
-    for one in request.own:
+    for one in lock.request.own:
         wish, version = one.requirement, versions.get(one.name)
         # which lines a marker leaves out was decided by the lock; ROCm's triton has another name, and stands for it
-        if version is None and one.name not in {*there, "triton"} and wish.marker is None:
+        if version is None and one.name not in {*there, *packages, "triton"} and wish.marker is None:
             yield f"request.own names {one.text}, which is left out"
         elif version is not None and not wish.specifier.contains(version, prereleases=True):
             yield f"request.own names {one.text}, and {version} is there"
+
+
+def _not_as_asked(lock: Lock) -> Iterator[str]:
+    """Yield what the request names, and the lock has in another way."""
+    request, layers = lock.request, {layer.name: layer for layer in lock.stack}
+    if (OWN_PACKAGES in layers) != bool(request.own or request.own_files):
+        yield f"request.own and the layer {OWN_PACKAGES} are there without each other"
     if not lock.base.layer.is_foreign and request.base != lock.base.name:
         yield f"request.base is {request.base!r}, and the base is {lock.base.name}"
     for text in request.add:
@@ -230,10 +241,13 @@ def outside_catalogue(
 
 def _is_known(source: LockedSource, layer: LockedLayer, request: Request) -> bool:
     """Whether a source is what the catalogue has there: by its digest, or by its address where none is published."""
-    if source.name in request.sources or (layer.is_unlisted and source.note == MADE_HERE):
+    if source.name in request.sources:
         return False
-    usual = lock_layer(layer.layer, layer.release, structs.replace(request, arguments={}, sources={}))
-    return source.note != MADE_HERE or source.location in {one.location for one in usual.sources}
+    if source.note != MADE_HERE:
+        return True
+    usual = values_of(layer.layer, layer.release, {})
+    urls = {expand(one.url, usual) for one in layer.layer.sources_of(layer.release)}
+    return not layer.is_unlisted and source.location in urls
 
 
 def refuse_untrusted(found: Sequence[str], path: Path) -> None:
@@ -261,7 +275,7 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
         for wheel in layer.wheels:
             pin, indexes = pins.get(wheel.name, (None, ()))
             if pin is None:
-                is_wanted = wheel.name not in in_no_index and not is_of_cuda(wheel.name)
+                is_wanted = wheel.name not in {*in_no_index, *OF_TORCH} and not is_of_cuda(wheel.name)
             else:
                 is_wanted = pin.specifier.contains(wheel.version, prereleases=True)
             hosts = {_host(url) for index in indexes or general for url in (index, mirrors.rewrite(index))}

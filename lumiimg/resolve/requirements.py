@@ -37,6 +37,8 @@ _COMMENT = re.compile(r"(?:^|\s)#.*")
 _HASH = re.compile(r"\s--hash[=\s]\s*(\S+)")
 _SHA256 = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+"""Endings of a file, which pip would look for in the folder, and an index would have as a project."""
 _EXTRA = re.compile(r"\bextra\b")
 _TO_INDEX = "name what an index has; what is in none goes into a layer of your own (docs/extend/layer.md)"
 _EXPORT = (
@@ -158,7 +160,8 @@ def _hashes(line: str, where: str) -> tuple[str, ...]:
 def requirement_of(text: str, where: str) -> Requirement:
     """Return a requirement. Raises BadInputError, which repeats neither an address nor an option's value."""
     if option := _OPTION.search(text):
-        hint = next((hint for words, hint in _HINTS.items() if text.startswith(words)), "leave the line out")
+        hint = next((hint for words, hint in _HINTS.items() if text.startswith(words)), None)
+        hint = hint or f"leave the {'option' if option.start() else 'line'} out"
         raise BadInputError(f"the option {option[1]} is not followed", where=where, hint=hint)
     if len(text) > _LONGEST:
         raise BadInputError(f"a requirement of more than {_LONGEST} characters", where=where)
@@ -170,7 +173,7 @@ def requirement_of(text: str, where: str) -> Requirement:
             raise BadInputError(what, where=where, hint=_TO_INDEX) from None
         what = f"{one_line(hidden(text))[:100]!r} is not a valid requirement"
         raise BadInputError(what, where=where, hint=f"one like datasets>=3,<4 is needed; {_EXPORT}") from None
-    if requirement.url:
+    if requirement.url or requirement.name.lower().endswith(_ARCHIVES):
         what = f"{requirement.name[:100]} has a place of its own"
         raise BadInputError(what, where=where, hint=_TO_INDEX)
     if requirement.marker and _EXTRA.search(str(requirement.marker)):

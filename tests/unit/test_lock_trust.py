@@ -104,11 +104,12 @@ class Stranger:
         return outside_catalogue(self.lock(change), MIRRORS)
 
 
-def made(folder: Path, box: str = BOX) -> Stranger:
+def made(folder: Path, box: str = BOX, whole: str = WHOLE, **arguments: str) -> Stranger:
     layers = folder / "layers"
     layers.mkdir()
-    catalogue = catalogue_of(layers, box=box, whole=WHOLE)
-    request = Request("box", ("whole",), arguments={"whole.VERSION": "2.0"})
+    catalogue = catalogue_of(layers, box=box, whole=whole)
+    values = {"VERSION": "2.0", **arguments}
+    request = Request("box", ("whole",), arguments={f"whole.{name}": value for name, value in values.items()})
     lock = settled(decide(request, PlanContext(catalogue, MIRRORS, "/bin")).require_lock())
     places = [*(f"{INDEX}/{wheel.file}" for wheel in lock.layers[0].wheels), f"{GENERAL}/{file_of('egg')}"]
     layer = replace(lock.layers[0], wheels=tuple(locked_wheel(place, digest(place)) for place in places))
@@ -226,6 +227,51 @@ def test_a_base_that_the_catalogue_names_by_its_digest_is_that_one(
     assert stranger.listed(lambda _: None) == []
     with pytest.raises(LumiimgError, match=r"'base.digest' is not that of base.from"):
         stranger.lock(lambda document: document["base"].update(digest=f"sha256:{ONES}"))
+
+
+@pytest.mark.threat
+def test_a_torch_of_the_general_index_takes_no_layers_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_check, "public_index", lambda: ())
+    free = f'{LAYER}requires = ["python3"]\npackages = ["egg"]\n'
+    of_torch = (
+        f"{WHOLE.partition('packages')[0]}[[release]]{WHOLE.partition('[[release]]')[2].partition('[unlisted]')[0]}"
+    )
+    catalogue = catalogue_of(
+        tmp_path,
+        box=BOX,
+        low=free,
+        pytorch=of_torch.replace("[[release]]", 'provides = ["torch"]\n[[release]]', 1),
+        high=free.replace('"python3"', '"torch"'),
+    )
+    request = Request("box", ("low", "pytorch", "high"))
+    lock = settled(decide(request, PlanContext(catalogue, MIRRORS, "/bin")).require_lock())
+    stranger = Stranger(catalogue, tomllib.loads(to_text(lock)), tmp_path / "lumiimg.lock")
+
+    def replaced(document: Document) -> None:
+        document["request"]["add"] = ["low", "high"]
+        low, _, high = document["layer"]
+        document["layer"] = [{**low, "wheels": {f"{GENERAL}/{file_of('torch', '2.9.1')}": ONES}}, high]
+
+    with pytest.raises(LumiimgError, match="high requires torch, which is not among the layers below it"):
+        stranger.lock(replaced)
+    (said,) = stranger.listed(
+        lambda document: [replaced(document), document["layer"].pop(), asking(add=["low"])(document)]
+    )
+    assert "Python package torch 2.9.1 of low from https://pypi.test" in said
+
+
+@pytest.mark.threat
+def test_a_base_that_wants_no_python_packages_brings_none(stranger: Stranger) -> None:
+    with pytest.raises(LumiimgError, match="the base box has Python packages, and wants none"):
+        stranger.lock(lambda document: document["base"].update(wheels={f"{GENERAL}/{file_of('spam')}": ONES}))
+
+
+def test_what_is_of_the_catalogue_is_known_where_an_argument_has_to_be_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_check, "public_index", lambda: ())
+    needed = f'{WHOLE}[arguments.NEEDED]\ndefault = ""\nhelp = "which"\npattern = ".+"\n'
+    assert made(tmp_path, whole=needed, NEEDED="x").listed(lambda _: None) == []
 
 
 @pytest.mark.threat
