@@ -100,7 +100,7 @@ def apt_mirror(archive: str, folder: Path = APT_FOLDER) -> str | None:
             text = read_beginning(path, _APT_FILE_LIMIT_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
-        text = re.sub(r"(?m)^\s*#.*\n?", "", text)
+        text = re.sub(r"(?m)^[ \t]*#.*\n?", "", text)
         for entry in re.split(r"\n\s*\n" if path.suffix == ".sources" else r"\n", text):
             key = _KEY.search(entry)
             if not _OF_PACKAGES.search(entry) or _OFF.search(entry) or not _MAIN.search(entry):

@@ -228,6 +228,8 @@ def test_only_debians_own_archive_in_use_is_the_mirror_for_debian(tmp_path: Path
         "Signed-By: /usr/share/keyrings/debian-archive-keyring.pgp\n"
     )
     assert apt_mirror("debian", tmp_path) == "http://mine/debian"
+    sources.write_text(f"Enabled: no\n{others} main\n\n# mine\n{MINE.lstrip()}")
+    assert apt_mirror("debian", tmp_path) == "http://mine/debian"
     sources.unlink()
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
     for line in (
