@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,8 @@ _ENDS_IN_VERSION = re.compile(r"-\d{1,4}(\.\d{1,5})*\Z")
 _VERSION = re.compile(r"\d{1,5}(\.\d{1,5})*")
 _FEW = 8
 """Names that fit into one line of an error."""
+_MANY_IMAGES = 4096
+"""Files that are looked at, at the most, for the images of a machine."""
 
 
 class UnknownNameError(BadInputError):
@@ -192,8 +195,12 @@ class Catalogue:
         """Return the images of all families that lie where their machine has them, the newest first."""
         files = [family.named.file for family in self._families("[named]") if family.named and family.named.file]
         patterns = (re.sub(r"(\{\w+\})+", "*", file).lstrip("/") for file in files)
-        found = (path for pattern in patterns for path in Path("/").glob(pattern) if path.is_file())
-        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+        found: dict[Path, float] = {}
+        for path in islice((path for pattern in patterns for path in Path("/").glob(pattern)), _MANY_IMAGES):
+            with suppress(OSError):  # it went away, or may not be looked at
+                if path.is_file():
+                    found[path] = path.stat().st_mtime
+        return sorted(found, key=found.__getitem__, reverse=True)
 
     def _by_name(self, name: str) -> Layer | None:
         """Return the base that an image of a family is by its name; of a name that says nothing None."""
