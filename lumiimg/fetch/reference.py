@@ -76,7 +76,7 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
         name = f"{DOCKER_HUB}/{name}"
     name = _OF_HUB.sub(f"{DOCKER_HUB}/", name)
     found = _parts(_OF_HUB_ITSELF.sub(f"{DOCKER_HUB}/library/", name))
-    if found is None and "@" in text:
+    if found is None and "@" in text and (text.count("@") > 1 or not DIGEST.fullmatch(text.rpartition("@")[2])):
         # Not repeated: `user:password@host/name` is what it often is.
         raise BadInputError(
             "in an image reference, only sha256: and 64 hexadecimal digits may follow an @",

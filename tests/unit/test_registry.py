@@ -85,6 +85,7 @@ def test_what_is_not_a_name_of_an_image_is_refused() -> None:
         "docker-io./a",
         "foo_bar.org/a",
         "host.org:123456/a",
+        f"Rocm/pytorch@{SHA}",
     ):
         with pytest.raises(BadInputError, match="is not a valid image reference"):
             parse_reference(text, NO_MIRRORS)
