@@ -139,6 +139,10 @@ class Repository:
         answer = self._get(f"blobs/{found.digest}", {}, _CONFIG_LIMIT_BYTES)
         _verified(answer, found.digest)
         config = _decoded(answer, dict[str, Any])
+        if not config.get("architecture"):
+            what = f"does not state its architecture, so whether it is for {_PLATFORM} is not known"
+            hint = f"fetch it with `{engine_word()} pull`, and look: lumiimg check reads its programs"
+            raise FailedError(what, where=image.url, hint=hint)
         if (made_for := _platform(config)) != _PLATFORM:
             raise FailedError(f"is an image for {made_for[:100]}, not for {_PLATFORM}", where=image.url)
         return config
@@ -259,7 +263,8 @@ def _of_platform(url: str, images: tuple[Descriptor, ...]) -> str:
     """Return the digest of what an index has for our platform."""
     by_platform = {_platform(image.platform or {}): image.digest for image in reversed(images)}
     if _PLATFORM not in by_platform:
-        there = ", ".join(sorted(by_platform))[:300] or "none"
+        # BuildKit files its attestations under unknown/unknown
+        there = ", ".join(sorted(by_platform.keys() - {"unknown/unknown"}))[:300] or "none"
         what = f"has no image for {_PLATFORM}; there is: {there}"
         raise FailedError(what, where=url, hint="name a tag that was built for it")
     return by_platform[_PLATFORM]

@@ -257,9 +257,7 @@ def test_the_platform_is_chosen_from_an_index(server: Registry, monkeypatch: pyt
     monkeypatch.setattr(registry, "_PLATFORM", "linux/arm64")
     assert server.resolve().digest == sha256(arm)
     monkeypatch.setattr(registry, "_PLATFORM", "linux/s390x")
-    with pytest.raises(
-        FailedError, match=r"no image for linux/s390x; there is: linux/amd64, linux/arm64, unknown/unknown; name"
-    ):
+    with pytest.raises(FailedError, match=r"no image for linux/s390x; there is: linux/amd64, linux/arm64; name"):
         server.resolve()
     accepted = server.headers_of("/v2/a/b/manifests/tag")[0]["accept"]
     assert {INDEX, DOCKER_LIST, IMAGE, DOCKER_IMAGE} == set(accepted.split(", "))
@@ -272,12 +270,12 @@ def test_an_image_for_another_platform_is_not_taken(server: Registry) -> None:
         with pytest.raises(FailedError, match="is an image for linux/arm64, not for linux/amd64"):
             server.resolve(name)
     for silent, what in (
-        ({}, r"\?/\?"),
-        ({"os": "linux"}, r"linux/\?"),
-        ({"os": "linux", "architecture": 7}, "linux/7"),
+        ({}, "does not state its architecture"),
+        ({"os": "linux"}, "does not state its architecture"),
+        ({"os": "linux", "architecture": 7}, "is an image for linux/7, not for linux/amd64"),
     ):
         server.manifest("tag", manifest_of(server.blob(silent)))
-        with pytest.raises(FailedError, match=f"is an image for {what}, not for linux/amd64"):
+        with pytest.raises(FailedError, match=what):
             server.resolve()
 
 
