@@ -56,6 +56,12 @@ class Response:
     body: bytes = b""
     chunks: Iterator[bytes] = field(default_factory=lambda: iter(()))
 
+    def whole(self) -> Response:
+        """Return it with its body, which is to be read: FailedError if that is encoded. A file stays as it is."""
+        if self.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise FailedError("has an encoding that was not requested", where=display_url(self.url))
+        return replace(self, body=b"".join(self.chunks))
+
 
 class BrokeOffError(FailedError):
     """The connection ended before the answer did: the rest may come when it is asked for."""
@@ -66,9 +72,10 @@ class ReplacedError(FailedError):
 
 
 class Http:
-    """The HTTP client of a command. Every request raises FailedError if there is no answer, or too large a one.
+    """HTTP client for one command.
 
-    MissingHereError says that there is no network.
+    A request raises FailedError if no answer comes, or if the answer is too large; MissingHereError if there is no
+    network.
     """
 
     def __init__(self, *, offline: bool = False, retry: bool = True) -> None:
@@ -100,7 +107,7 @@ class Http:
         is None) is shown.
         """
         with self.open(url, Bounds(limit_bytes), headers or {}, allow, login) as answer:
-            return replace(answer, body=b"".join(answer.chunks))
+            return answer.whole()
 
     @contextmanager
     def open(

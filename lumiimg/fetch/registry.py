@@ -168,7 +168,7 @@ class Repository:
 
     def _get(self, path: str, headers: Mapping[str, str], limit_bytes: int) -> Response:
         with self.open(f"{self._url}/{path}", Bounds(limit_bytes, plain=True), headers) as answer:
-            return replace(answer, body=b"".join(answer.chunks))
+            return answer.whole()
 
     def _renew_token(self, refusal: Response) -> bool:
         """Get a token where the registry wants one, by its login in ~/.netrc or as everyone; return whether it did.
@@ -190,7 +190,7 @@ class Repository:
         query |= {key: said[key] for key in ("service", "scope") if key in said}
         url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
         with self._http.open(url, Bounds(_TOKEN_LIMIT_BYTES, plain=True), {}, _HANDLED, self._url) as said_there:
-            answer = replace(said_there, body=b"".join(said_there.chunks))
+            answer = said_there.whole()
         if answer.status in {401, 403, 429}:
             self._refuse(replace(answer, url=refusal.url))
         answer = replace(answer, url=realm.partition("?")[0])
