@@ -18,15 +18,16 @@ from lumiimg.files import read_beginning
 
 _BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 _ALONE = secrets.token_hex(8)
-_MARK = "lumiimg-partial"
-_OWNER = re.compile(rf"\.(?P<pid>\d{{1,10}})-(?P<place>[0-9a-f]+@[^/]*)\.{_MARK}$")
+MARK = ".lumiimg-partial"
+"""How the name of what has an owner ends."""
+_OWNER = re.compile(rf"\.(?P<pid>\d{{1,10}})-(?P<place>[0-9a-f]+@[^/]*){re.escape(MARK)}$")
 _OLD_S = 7 * 24 * 3600.0
 """No build goes on for so long without touching its folder: Slurm ends jobs sooner."""
 
 
 def owner_mark() -> str:
     """Return the end of a name that says whose it is: this process, on this machine; at most 110 bytes."""
-    return f".{os.getpid()}-{_place()}.{_MARK}"
+    return f".{os.getpid()}-{_place()}{MARK}"
 
 
 def is_left(name: str, seen: os.stat_result) -> bool:

@@ -18,7 +18,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from lumiimg.engine.owner import is_left, owner_mark
+from lumiimg.engine.owner import MARK, is_left, owner_mark
 from lumiimg.errors import FailedError
 from lumiimg.fetch.http import Bounds, BrokeOffError, Http, ReplacedError, display_url
 from lumiimg.files import regular_file
@@ -67,11 +67,10 @@ def claim_partial(store: Path, sha256: str | None) -> Iterator[Path]:
         with suppress(OSError):  # another process was as quick
             seen = entry.lstat()
             is_own_file = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid()
-            of_file, _, owner = entry.name.partition(".")
-            if not is_own_file or (owner and not is_left(entry.name, seen)):
+            if not is_own_file or (entry.name.endswith(MARK) and not is_left(entry.name, seen)):
                 continue
-            if of_file == free.name:
-                entry.rename(mine)
+            if entry.name.partition(".")[0] == free.name:
+                _keep_larger(entry, mine)
             elif time.time() - seen.st_mtime > OLD_S:
                 entry.unlink()
     try:
@@ -81,7 +80,15 @@ def claim_partial(store: Path, sha256: str | None) -> Iterator[Path]:
             if sha256 is None or not mine.stat().st_size:
                 mine.unlink()
             else:
-                mine.rename(free)
+                _keep_larger(mine, free)
+
+
+def _keep_larger(partial: Path, target: Path) -> None:
+    """Rename a partial, unless there is one of that name which has more: it is removed then."""
+    if target.exists() and target.stat().st_size > partial.stat().st_size:
+        partial.unlink()
+    else:
+        partial.rename(target)
 
 
 def require_digest(actual: str, expected: str | None, where: str) -> None:

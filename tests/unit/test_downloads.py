@@ -52,6 +52,7 @@ def sha256(data: bytes) -> str:
 
 
 SHA = sha256(DATA)
+MARK = "0" * 64
 
 
 @dataclass
@@ -335,6 +336,32 @@ def test_a_beginning_of_another_user_is_left_alone_and_old_ones_of_mine_go(
     monkeypatch.undo()
     with claim_partial(folder, "0" * 64):
         assert not left.exists()
+
+
+@pytest.mark.parametrize("is_large_first", [True, False])
+def test_of_several_beginnings_the_largest_stays(folder: Path, is_large_first: bool) -> None:
+    large, small = DATA[:CUT], DATA[:10]
+    with claim_partial(folder, SHA) as one, claim_partial(folder, SHA) as other:
+        one.write_bytes(large if is_large_first else small)
+        other.write_bytes(small if is_large_first else large)
+    (left,) = partials(folder)
+    assert left.read_bytes() == large
+    for number, data in enumerate((small, large, small)):
+        (folder / f"part-{SHA}.{number}").write_bytes(data)  # as an earlier lumiimg named them
+    with claim_partial(folder, SHA) as mine:
+        assert mine.read_bytes() == large
+        assert partials(folder) == [mine]
+
+
+def test_old_beginnings_go_also_where_an_earlier_lumiimg_named_them(folder: Path) -> None:
+    folder.mkdir()
+    for word in ("", ".0123456789abcdef"):
+        (left := folder / f"part-{SHA}{word}").write_bytes(DATA[:CUT])
+        with claim_partial(folder, MARK):
+            assert left.exists()
+        aged(left, OLD_S + 60)
+        with claim_partial(folder, MARK):
+            assert not left.exists()
 
 
 @pytest.mark.threat
