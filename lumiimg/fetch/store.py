@@ -53,6 +53,7 @@ class Store:
         self._http = http
         self._mirrors = mirrors
         self._jobs = jobs
+        self._verified: set[tuple[str, int, int, int]] = set()
 
     def has(self, source: RemoteSource) -> bool:
         """Whether a file of that digest is there; `get` reads whether it still is what it was."""
@@ -64,22 +65,23 @@ class Store:
         Its name is its digest; it is got for that where nobody has published it. `on_line` is called before it is
         fetched. Raises FailedError if that fails, or the digest is another.
         """
-        if sha256 is not None:
-            file = self._folder / sha256
-            if file.is_file() and file_sha256(file) == sha256:
-                return file
+        if sha256 is not None and self._is_whole(file := self._folder / sha256):
+            return file
         on_line(f"fetching {display_url(location)}{'' if sha256 else ', for its digest'}")
         return self._put(location, sha256)
 
     def sources(self, wanted: Iterable[_S], on_line: Callable[[str], None]) -> dict[_S, Path]:
         """Return the paths of sources that are settled; what is not there is got, at once. Raises as `get` does."""
-        tasks: dict[_S, Callable[[], Path]] = {}
+        tasks: dict[str, Callable[[], Path]] = {}
+        digests: dict[_S, str] = {}
         for source in wanted:
             if source.sha256 is None:
                 hint = "write it again: lumiimg lock"
                 raise FailedError("has no digest in the lock", where=source.location, hint=hint)
-            tasks[source] = bound(self.get, source.location, source.sha256, on_line)
-        return run_parallel(tasks, self._jobs, self._http.stop)
+            digests[source] = source.sha256
+            tasks.setdefault(source.sha256, bound(self.get, source.location, source.sha256, on_line))
+        paths = run_parallel(tasks, self._jobs, self._http.stop)
+        return {source: paths[sha256] for source, sha256 in digests.items()}
 
     def digests(self, locations: Iterable[str], on_line: Callable[[str], None]) -> dict[str, str]:
         """Get files whose digest nobody has published, at once; return their sha256. Raises as `get` does."""
@@ -96,6 +98,15 @@ class Store:
         how = found.config.get("config")
         return how if isinstance(how, dict) else {}
 
+    def _is_whole(self, file: Path) -> bool:
+        """Whether a file is there and is what its name says: it is read once, unless it was touched."""
+        if not file.is_file():
+            return False
+        stamp = _stamp(file)
+        if stamp not in self._verified and file_sha256(file) == file.name:
+            self._verified.add(stamp)
+        return stamp in self._verified
+
     def _put(self, location: str, expected: str | None) -> Path:
         is_remote = location.startswith(("http://", "https://"))
         with storage_errors(self._folder), claim_partial(self._folder, expected if is_remote else None) as file:
@@ -105,7 +116,8 @@ class Store:
                 _copy(location, file)
                 actual = file_sha256(file)
             require_digest(actual, expected, location)
-            return file.replace(self._folder / actual)
+            self._verified.add(_stamp(whole := file.replace(self._folder / actual)))
+            return whole
 
 
 def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable[[], None]) -> dict[_K, _T]:
@@ -142,6 +154,12 @@ def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable
         wait([future for future in futures.values() if future.running()], _GRACE_S)
         raise
     return {name: future.result() for name, future in futures.items()}
+
+
+def _stamp(file: Path) -> tuple[str, int, int, int]:
+    """Return what shows whether a file was touched."""
+    seen = file.stat()
+    return file.name, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _copy(location: str, target: Path) -> None:

@@ -29,6 +29,7 @@ from lumiimg.fetch.download import OLD_S, claim_partial
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.store import Store
+from lumiimg.files import file_sha256
 from lumiimg.resolve.lock import LockedSource
 from tests.shared.build_machine import build_machine, layers_by
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
@@ -381,6 +382,28 @@ def test_what_is_not_a_file_is_no_beginning(server: Server, folder: Path, tmp_pa
 
 def source(server: Server, name: str, data: bytes = DATA) -> LockedSource:
     return LockedSource(name, name.upper(), name, sha256(data), f"{server.url}/{name}")
+
+
+def test_a_file_of_two_names_is_fetched_once_and_read_once_unless_it_is_touched(
+    server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+
+    def reading(file: Path) -> str:
+        read.append(file)
+        return file_sha256(file)
+
+    monkeypatch.setattr("lumiimg.fetch.store.file_sha256", reading)
+    one, other = source(server, "one"), source(server, "other")
+    mine = store(folder, 2)
+    for _ in range(2):
+        assert mine.sources([one, other], lambda _: None) == {one: folder / SHA, other: folder / SHA}
+    assert ([asked.path for asked in server.asked], read) == (["/one"], [])
+    store(folder).sources([one], lambda _: None)
+    assert read == [folder / SHA], "by another command"
+    (folder / SHA).write_bytes(DATA[::-1])
+    aged(folder / SHA, 60)  # else within one tick of the clock of files
+    assert mine.sources([one], lambda _: None)[one].read_bytes() == DATA
 
 
 def test_one_that_fails_stops_the_others_which_go_on_next_time(server: Server, folder: Path) -> None:
