@@ -175,7 +175,7 @@ class BuildHost:
     @cached_property
     def mksquashfs_version(self) -> str:
         """As mksquashfs says itself; nothing where there is none."""
-        return _version(program, self.environment) if (program := self.program("mksquashfs")) else ""
+        return _version(self.program("mksquashfs"), self.environment)
 
     @cached_property
     def proot_with(self) -> Mapping[str, str] | None:
@@ -188,14 +188,12 @@ class BuildHost:
         done = (more for more in ({}, PROOT_SLOWLY) if run(words, env=self.environment | more, timeout_s=_TRIAL_S).ok)
         return next(done, None)
 
-    @property
+    @cached_property
     def trials(self) -> tuple[CapabilityTrial, ...]:
         """Everything that builds may need, tried."""
-        programs = []
-        for name in ("mksquashfs", "squashfuse_ll"):
-            program = self.program(name)
-            said = _version(program, self.environment) if program else "not on PATH"
-            programs.append(CapabilityTrial(name, program is not None, said))
+        serves = _version(self.program("squashfuse_ll"), self.environment)
+        versions = {"mksquashfs": self.mksquashfs_version, "squashfuse_ll": serves}
+        programs = [CapabilityTrial(name, bool(said), said or "not on PATH") for name, said in versions.items()]
         debootstrap, proot = debootstrap_at(self.environment.get("PATH")), self.program("proot")
         programs.append(CapabilityTrial("debootstrap", debootstrap is not None, debootstrap or "not on PATH"))
         said = f"{proot}{', slowly (PROOT_NO_SECCOMP)' if self.proot_with else ''}" if proot else "not on PATH"
@@ -232,14 +230,12 @@ class BuildHost:
         if not container.may_work:
             what = f"{self.engine.name} starts no container here: {container.said}"
             raise MissingHereError(what, hint=container.remedy or None)
-        faults = {way: self.against(way) for way in WAYS}
+        faults = ", ".join(self.against(asked or "overlay"))
         if asked is not None:
-            if faults[asked]:
-                raise MissingHereError(f"--strategy {asked}: {', '.join(faults[asked])}", hint="see `lumiimg doctor`")
+            if faults:
+                raise MissingHereError(f"--strategy {asked}: {faults}", hint="see `lumiimg doctor`")
             return asked, "you asked for it"
-        if faults["overlay"]:
-            return "sandbox", f"overlay: {', '.join(faults['overlay'])}"
-        return "overlay", "the quickest"
+        return ("sandbox", f"overlay: {faults}") if faults else ("overlay", "the quickest")
 
     def makes_base(self, agent: str) -> bool:
         """Whether lumiimg itself makes bases by such an agent here; else the engine does."""
@@ -269,7 +265,10 @@ def _as_seen(kind: EngineKind) -> EngineKind:
     return EngineKind.APPTAINER if kind is EngineKind.NAMESPACES else kind
 
 
-def _version(program: Path, environment: Mapping[str, str]) -> str:
+def _version(program: Path | None, environment: Mapping[str, str]) -> str:
+    """Return what a program says itself, else its path; nothing where there is none."""
+    if program is None:
+        return ""
     # squashfuse says its version only with the usage of a wrong call
     said = run([program, "-version"], env=dict(environment), timeout_s=_TRIAL_S).output
     found = re.search(r"\d+\.\d+(\.\d+)?", said.partition("\n")[0])

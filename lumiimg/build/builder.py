@@ -239,7 +239,7 @@ class Work:
     def strategy(self) -> Strategy:
         """What builds layers, chosen when the first is not in the cache."""
         self.way, _ = self.plan.machine.choose_way(self.plan.strategy)
-        return new_strategy(self.way, self.scratch)
+        return Overlay() if self.way == "overlay" else Sandbox(self.scratch)
 
     def layers(self) -> list[Path]:
         """Return the results of all steps, the base first."""
@@ -270,9 +270,15 @@ class Work:
         self.plan.progress.step_done(stage)
 
     def fetch(self, steps: Sequence[BuildStep]) -> None:
-        """Name all that will be done, and get the sources of steps that are not here: else an hour may be lost."""
+        """Name all that will be done, and get the sources of steps that are not here: else an hour may be lost.
+
+        A step above the first is left to its turn where the cache has one of the same inputs: what is below it may come
+        to what it was.
+        """
         downloads, progress = self.plan.downloads, self.plan.progress
-        wanted = [source for step in steps for source in sources_of(step.definition)]
+        made = [self.cache.key_of(entry) | {"content": ""} for entry in self.cache.entries()] if steps[1:] else []
+        settled = (step for at, step in enumerate(steps) if at == 0 or step.key("").parts not in made)
+        wanted = [source for step in settled for source in sources_of(step.definition)]
         missing = {source for source in wanted if not downloads.has(source)}
         progress.begin([*([DOWNLOADS] if missing else []), *(step.name for step in self.steps), IMAGE])
         if missing:
@@ -381,11 +387,6 @@ def _require_same_files(step: BuildStep, folder: Path) -> None:
         is_ours = not isinstance(file.origin, LockedSource)  # those were read when they were fetched
         if is_ours and file_sha256(folder / file.path) != step.inputs["files"][file.path]:
             raise FailedError("was changed while the image was built", where=str(file.origin), hint="build again")
-
-
-def new_strategy(way: Way, scratch: Path) -> Strategy:
-    """Return one way to build; what it unpacks goes to `scratch`."""
-    return Overlay() if way == "overlay" else Sandbox(scratch)
 
 
 def scratch_parent(cache: Path) -> Path:

@@ -39,7 +39,7 @@ class DoctorResult:
     machine: BuildHost
     """With the engine that builds take."""
     trials: tuple[CapabilityTrial, ...]
-    """In the order in which they were made."""
+    """Of what builds take, then of each other engine."""
     cache: Path
     room: tuple[FreeSpace, ...]
     """Of the cache, then of temporary files."""

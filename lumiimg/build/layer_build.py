@@ -194,7 +194,7 @@ class LayerBuild:
 
     @contextmanager
     def naming_errors(self) -> Iterator[None]:
-        """Have what the system refuses while the layer is built told as its failure. Raises FailedError."""
+        """Report what the system refuses while the layer is built as a failure of that layer. Raises FailedError."""
         try:
             yield
         except OSError as error:

@@ -117,7 +117,7 @@ class ImageRecord:
     plan: LockFile
     """What was asked for, and all that was locked for it: schema `plan`."""
     sbom: dict[str, Any] | None
-    """Bill of materials, as it stands in the image: CycloneDX 1.6 where lumiimg wrote it; null where it has none."""
+    """Bill of materials, as it stands in the image: CycloneDX 1.5 where lumiimg wrote it; null where it has none."""
     bind_manifest: BindManifest | None
     """What `bind` answered for it on the node of --host when it was built; null where it carries no manifest."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.layer_build import HELPER
 from lumiimg.engine.engine import PACKED
-from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.errors import FailedError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,12 +38,8 @@ def squash(machine: BuildHost, folder: Path, target: Path, *, offset: int = 0, w
     pack(program, folder, target, *options, "-wildcards", "-e", "dev/*", within=within)
 
 
-def pack(program: Path | None, folder: Path, target: Path, *options: str, within: Within) -> None:
+def pack(program: Path, folder: Path, target: Path, *options: str, within: Within) -> None:
     """Write a folder as a squashfs by the mksquashfs that is `program`. Raises as `squash` does."""
-    if program is None:
-        raise MissingHereError(
-            "mksquashfs is not on PATH", hint="install squashfs-tools, or load the site's module of it"
-        )
     argv: list[str | Path] = [program, folder, target, "-noappend", "-no-progress", "-quiet"]
     argv += [*PACKED, "-processors", str(len(os.sched_getaffinity(0))), *options]
     _require("mksquashfs", within(argv), target)

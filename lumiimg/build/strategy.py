@@ -12,7 +12,6 @@ what the other has built.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import stat
@@ -26,8 +25,8 @@ from lumiimg.build.squash import squash
 from lumiimg.engine.workspace import remove_tree
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.image import open_image, open_stack
-from lumiimg.image.byte_source import ByteSource
-from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
+from lumiimg.image.environment import DEFAULT_PATH
+from lumiimg.image.sif import squashfs_ranges
 from lumiimg.image.unpacked_size import require_room
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ _OF_ROOT = ("packages.sh", "apt-get", "zypper", "dpkg")
 """Words of scripts that want to be root."""
 _SOURCED = (f"{OWN}/env/10-docker2singularity.sh", f"{OWN}/env/90-environment.sh")
 _BINDS = ("/proc", "/sys", "/dev", "/etc/resolv.conf")
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Strategy(ABC):
@@ -128,7 +126,7 @@ class Sandbox(Strategy):
         # without it, proot would wait for whatever the script has left behind
         words: list[str | Path] = [proot, "--kill-on-exit", "-0", "-r", self._root, "-w", "/"]
         keeps = {f"{prefix}_ENVIRONMENT": SCRIPT_ENVIRONMENT for prefix in ("SINGULARITY", step.machine.engine.prefix)}
-        inside = {"HOME": "/root", "PATH": _PATH, **keeps}
+        inside = {"HOME": "/root", "PATH": DEFAULT_PATH, **keeps}
         start = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in inside.items())]
         variables = {"PROOT_TMP_DIR": f"{step.scratch}", **variables}
         with step.binds(place) as binds:
@@ -150,14 +148,6 @@ def require_own_folder(step: LayerBuild, below: Sequence[Path], layer: Path) -> 
             f"{step.name}: its script takes {_ENVIRONMENT} away",
             hint="engines keep the environment of all layers there: the script must keep files that it did not create",
         )
-
-
-def offset_of(layer: Path) -> int:
-    """Return where the file system of a layer begins: a SIF's root partition, or the file."""
-    with contextlib.closing(ByteSource.open(layer)) as source:
-        if source.read_at(MAGIC_OFFSET, len(MAGIC)) != MAGIC:
-            return 0
-        return read_sif(source).root_partition(str(layer)).offset
 
 
 # -- overlays --
@@ -183,7 +173,8 @@ def _mounted(
     here = shlex.quote(str(mounts))
     script = ["set -e", f"cd {here}"]  # the options of a mount are a page at most, and paths in them have no comma
     for number, layer in enumerate(layers):
-        script.append(f'squashfuse_ll -o offset={offset_of(layer)} "${{{number + 1}}}" {number}')
+        (offset, _), *_ = squashfs_ranges(layer)
+        script.append(f'squashfuse_ll -o offset={offset} "${{{number + 1}}}" {number}')
     lower = "lowerdir=" + ":".join(f"{number}" for number in reversed(range(len(layers))))
     script.append(f"mount -t overlay overlay -o userxattr,{lower},upperdir=../{upper.name},workdir={work.name} merged")
     # squashfuse may have died meanwhile, of a layer or for want of memory: programs then find no files, and go on

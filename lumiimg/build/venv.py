@@ -163,7 +163,7 @@ def make_venv(
     Raises FailedError where it cannot be made, MissingHereError without an engine or mksquashfs.
     """
     engine = find_engine(environment)
-    mksquashfs = program_of("mksquashfs", environment.get("PATH"))
+    mksquashfs = None if as_folder else program_of("mksquashfs", environment.get("PATH"))
     if mksquashfs is None and not as_folder:
         hint = "install squashfs-tools, or load the site's module of it; -o FOLDER/ needs none"
         raise MissingHereError("mksquashfs is not on PATH", hint=hint)
@@ -181,7 +181,7 @@ def make_venv(
         with replaced(folder / RECORD) as file:  # a link there, which the image's Python may have put, makes way
             file.write(to_json(plan.record).encode())
         (folder / RECORD).chmod(0o644)
-        if as_folder:
+        if mksquashfs is None:
             try:
                 folder.rename(output)
             except OSError as error:

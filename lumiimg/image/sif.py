@@ -139,6 +139,18 @@ def read_sif_file(path: Path) -> Sif:
         return read_sif(source)
 
 
+def squashfs_ranges(path: Path) -> list[tuple[int, int]]:
+    """Return offset and size of each squashfs of a file, the lowest first: of a SIF, or the file as a whole.
+
+    Raises ImageError.
+    """
+    with contextlib.closing(ByteSource.open(path)) as source:
+        if source.size < MAGIC_OFFSET + len(MAGIC) or source.read_at(MAGIC_OFFSET, len(MAGIC)) != MAGIC:
+            return [(0, source.size)]
+        sif = read_sif(source)
+    return [(part.offset, part.size_bytes) for part in (sif.root_partition(str(path)), *sif.overlays())]
+
+
 def read_sif(source: ByteSource) -> Sif:
     """Return the table of contents. Raises ImageError for whatever does not fit the file."""
     where = source.name

@@ -23,7 +23,7 @@ from lumiimg.host.manifest import Bind
 from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image import Image, ImageError, ImageKind, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
-from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
+from lumiimg.image.sif import squashfs_ranges
 from lumiimg.inventory.python import distributions_in
 from lumiimg.resolve.requirements import OF_TORCH
 from lumiimg.wording import typed
@@ -142,17 +142,11 @@ def mark_of(path: Path) -> str | None:
         return None
     digest = hashlib.sha256()
     with closing(ByteSource.open(path)) as source:
-        parts = [source]
-        if source.size > MAGIC_OFFSET + len(MAGIC) and source.read_at(MAGIC_OFFSET, len(MAGIC)) == MAGIC:
-            sif = read_sif(source)
-            parts = [
-                source.slice(one.offset, one.size_bytes) for one in (sif.root_partition(str(path)), *sif.overlays())
-            ]
-        for part in parts:
-            length = min(part.size, _EDGE_BYTES)
-            digest.update(f"{part.size}\n".encode())
-            digest.update(part.read_at(0, length))
-            digest.update(part.read_at(part.size - length, length))
+        for start, size in squashfs_ranges(path):
+            length = min(size, _EDGE_BYTES)
+            digest.update(f"{size}\n".encode())
+            digest.update(source.read_at(start, length))
+            digest.update(source.read_at(start + size - length, length))
     return digest.hexdigest()[:32]
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -293,6 +293,9 @@ def test_the_first_way_that_works_is_taken_and_the_others_are_told(tmp_path: Pat
     assert (way, "no user namespace" in why) == ("sandbox", True)
     assert here().choose_way(None) == ("sandbox", "overlay: no squashfuse_ll"), "and unpacks itself"
     assert here(fuse).choose_way("sandbox")[0] == "sandbox"
+    del vars(asked := here(fuse))["overlay"]
+    assert asked.choose_way("sandbox")[0] == "sandbox"
+    assert "overlay" not in vars(asked), "what was not asked for is not tried"
     with pytest.raises(MissingHereError, match="no FUSE"):
         here(fuse, overlays=False).choose_way("overlay")
     with pytest.raises(MissingHereError, match="starts no container here"):
@@ -682,6 +685,34 @@ def test_a_base_whose_script_fails_or_is_changed_is_not_bootstrapped_again(tmp_p
     assert {entry.layers for entry in LayerCache(tmp_path / "cache").entries()} >= {("a (bootstrap)",), ("a",), ("b",)}
     assert build("true\n") == []
     assert build("true other\n") == ["01-a compiles", "02-b compiles"], "what was compiled on another base is not taken"
+
+
+def test_nothing_is_fetched_for_a_layer_that_is_found_when_what_is_below_is_built_again(tmp_path: Path) -> None:
+    sources = {name: LockedSource(name, "S", name, name * 64, f"https://x.test/{name}") for name in "123"}
+    asked: list[list[str]] = []
+
+    def fetched(wanted: Iterable[LockedSource], _: object) -> dict[LockedSource, Path]:
+        found = dict.fromkeys(wanted, tmp_path / "tool.c")
+        asked.append([source.name for source in found])
+        return found
+
+    base, store = definition(tmp_path, "01-a", files=()), SimpleNamespace(has=lambda _: False, sources=fetched)
+    chain = [base]
+    for name, source in sources.items():
+        files, sections = (StagedFile(f"files/{name}/x", source),), replace(on(chain[-1].name), post=f"{name}\n")
+        chain.append(Definition(f"1{name}-x", (name,), chain[-1].name, sections, files))
+
+    def build(chain: Sequence[Definition]) -> list[list[str]]:
+        asked.clear()
+        layers_by(Scripts(), chain, build_machine(ENGINE), tmp_path, store)  # type: ignore[arg-type]
+        return asked
+
+    assert build(chain)[0] == ["1", "2", "3"]
+    LayerCache(tmp_path / "cache").remove(entry(tmp_path, "1").key)
+    other = replace(chain[3], sections=replace(chain[3].sections, post="other\n"))
+    assert build([*chain[:3], other])[0] == ["1", "3"]
+    LayerCache(tmp_path / "cache").remove(entry(tmp_path, "1").key)
+    assert build(chain) == [["1"], ["1"]], "those above came to what they were"
 
 
 @pytest.mark.threat

@@ -337,6 +337,15 @@ def test_on_a_processor_without_a_program_for_it_nothing_is_claimed(
         assert int.from_bytes(program[96:104], "little") == len(program), "all of it is loaded"
 
 
+def test_a_program_is_asked_for_its_version_once(place: Place) -> None:
+    asked = place.folder / "asked"
+    place.put("mksquashfs", f"#!/bin/sh\necho x >>{asked}\necho mksquashfs version 4.6.1\n")
+    machine = place.looked_at()
+    assert machine.mksquashfs_version == "4.6.1"
+    assert "4.6.1" in {trial.said for trial in (*machine.trials, *machine.trials)}
+    assert asked.read_text() == "x\n"
+
+
 def test_where_no_container_has_its_own_processes_builds_go_on_without(place: Place, capsys: Capture) -> None:
     refuses = (
         "case \"$*\" in *--pid*) echo 'FATAL:   mount proc->/proc error: operation not permitted'; exit 255;; esac"

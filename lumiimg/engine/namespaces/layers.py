@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,7 @@ from lumiimg.engine.namespaces.syscalls import MountFlag, mount
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
-from lumiimg.image.byte_source import ByteSource
-from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
+from lumiimg.image.sif import squashfs_ranges
 from lumiimg.image.unpacked_size import require_room
 
 _FUSE = "/dev/fuse"
@@ -89,19 +88,10 @@ def lower_layers(image: Path, environment: Mapping[str, str]) -> Iterator[LowerL
     if image.is_dir():
         yield LowerLayers(folders=[image])
     elif program is not None:
-        yield LowerLayers(served=[Served(program, image, offset) for offset in _offsets(image)])
+        yield LowerLayers(served=[Served(program, image, offset) for offset, _ in squashfs_ranges(image)])
     else:
         with unpacked(image, environment) as folders:
             yield LowerLayers(folders=folders)
-
-
-def _offsets(image: Path) -> list[int]:
-    """Return where each squashfs of a file begins."""
-    with closing(ByteSource.open(image)) as source:
-        if source.read_at(MAGIC_OFFSET, len(MAGIC)) != MAGIC:
-            return [0]
-        sif = read_sif(source)
-        return [part.offset for part in (sif.root_partition(f"{image}"), *sif.overlays())]
 
 
 @contextmanager
@@ -117,7 +107,7 @@ def unpacked(image: Path, environment: Mapping[str, str]) -> Iterator[list[Path]
     require_room(image, work)
     with scratch_folder(work) as scratch:
         folders = []
-        for offset in _offsets(image):
+        for offset, _ in squashfs_ranges(image):
             folders.append(scratch / f"{offset}")
             options = ("-no-progress", "-quiet", "-no-xattrs", "-dest", folders[-1], "-offset", f"{offset}")
             done = run([program, *options, image], env=environment)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from lumiimg.engine.binds import BindSpec, binds_of
 from lumiimg.errors import BadInputError
+from lumiimg.image.environment import DEFAULT_PATH
 
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FLAGS = frozenset({"--fakeroot", "--writable", "--no-home", "--cleanenv", "--pid"})
 """Of `--pid` each container has what it asks for."""
 _VALUES = frozenset({"--no-mount", "--pwd", "--mount"})

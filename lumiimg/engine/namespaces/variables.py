@@ -32,9 +32,11 @@ def script(environment: Mapping[str, str], injected: Mapping[str, str]) -> bytes
     with suppress(OSError):  # as engines take it
         scripts = sorted(os.fsencode(f"{_FOLDER}/{name}") for name in os.listdir(_FOLDER) if name.endswith(".sh"))  # noqa: PTH208
         names = " ".join(shlex.quote(os.fsdecode(path)) for path in scripts)
-    told = "".join(f'    export {name}="{_escaped(value)}"\n' for name, value in injected.items() if _NAME.match(name))
+    injected_lines = "".join(
+        f'    export {name}="{_escaped(value)}"\n' for name, value in injected.items() if _NAME.match(name)
+    )
     if injected.get(_LIBRARIES):
-        told += f'    {_LIBRARIES}="${_LIBRARIES}:/.singularity.d/libs"\n'
+        injected_lines += f'    {_LIBRARIES}="${_LIBRARIES}:/.singularity.d/libs"\n'
     kept = "".join(
         f'    if [ -z "${{{name}+set}}" ]; then export {name}={shlex.quote(value)}; '
         f'elif [ -z "${name}" ]; then unset {name}; fi\n'
@@ -44,7 +46,7 @@ def script(environment: Mapping[str, str], injected: Mapping[str, str]) -> bytes
     return (
         f"exec {DESCRIPTOR}<&-\ntrap '' {_ENDING}\n(\ntrap - {_ENDING}\nunset {_OF_BASH}\n{_TEXT}\n"
         f"lumiimg_sorted() {{ printf '%s\\n' {names}; }}\n"
-        f"lumiimg_injected() {{\n    :\n{told}}}\n"
+        f"lumiimg_injected() {{\n    :\n{injected_lines}}}\n"
         f"lumiimg_restored() {{\n    :\n{kept}}}\n"
         "lumiimg_source\n"
         "lumiimg_restored\n"
