@@ -176,7 +176,8 @@ def installed_layer(layer: LockedLayer, *, is_base: bool) -> LayerRequirements:
     release = layer.release
     elsewhere = pins_by_project(layer.pins) if release and release.indexes else {}
     of_index = {wheel.name: wheel.version for wheel in layer.wheels if wheel.name not in elsewhere}
-    has = {wheel.name: wheel.version for wheel in layer.wheels if wheel.name in elsewhere}
+    has = {name: version_of_pin(pin) for name, pin in elsewhere.items()}  # its wheel may be of a layer below
+    has |= {wheel.name: wheel.version for wheel in layer.wheels if wheel.name in elsewhere}
     if is_base or wants_python(layer):
         has |= {name: version for name, version in layer.versions.items() if name not in NOT_PYTHON}
     return LayerRequirements(
@@ -194,7 +195,8 @@ def _refuse_brought(asked: Request, there: Collection[str], requirers: Mapping[s
         objection = _not_for_image(name, asked, there)
         if objection and (line := _line_for(name, asked, requirers)):
             why, hint = objection
-            by = ", ".join(sorted(requirers[name] - {THIS_IMAGE}))
+            between = (one for one in sorted(requirers[name]) if line.name in {one, *all_requirers(one, requirers)})
+            by = next(between, None)
             way = f", for which {by} requires {name}" if by else ""
             raise RefusedError(f"{line.where} requires {line.text}{way}, which {why}", hint=hint)
 
@@ -206,10 +208,13 @@ def _line_for(name: str, asked: Request, requirers: Mapping[str, frozenset[str]]
 
 
 def _refuse_other_files(asked: Request, wheels: Sequence[LockedSource]) -> None:
-    """Raise RefusedError where hashes are named, and a wheel has none of them: as for pip, one hash means all."""
-    named = {sha256 for one in asked.own for sha256 in one.hashes}
-    if other := next((wheel for wheel in wheels if named and wheel.sha256 not in named), None):
+    """Raise RefusedError where hashes are named, and a wheel has none of its lines': as for pip, one means all."""
+    named: dict[str, set[str]] = {}
+    for one in asked.own:
+        named.setdefault(one.name, set()).update(one.hashes)
+    other = next((wheel for wheel in wheels if wheel.sha256 not in named.get(wheel.name, ())), None)
+    if other is not None and any(named.values()):
         raise RefusedError(
-            f"{other.file} has the sha256 {other.sha256}, and no line names it, where others have hashes",
+            f"{other.file} has the sha256 {other.sha256}, and no line for it names that, where lines have hashes",
             hint="write the file again (uv export, pip-compile --generate-hashes), or take all hashes out",
         )

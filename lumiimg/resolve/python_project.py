@@ -126,7 +126,7 @@ def resolve_wheels(
     require_tls_or_digest(general)
     indexes = {
         name: _index_of(name, layer.indexes or (general,), sources.web)
-        for layer in layers
+        for layer in reversed(layers)  # of several that pin it, the first counts
         for name in pins_by_project(layer.pins)
     }
     project = _Project(layers, indexes, requirements, target, cache, general, offline=sources.web.offline)

@@ -254,9 +254,7 @@ def test_a_torch_of_the_general_index_takes_no_layers_place(tmp_path: Path, monk
 
     with pytest.raises(LumiimgError, match="high requires torch, which is not among the layers below it"):
         stranger.lock(replaced)
-    (said,) = stranger.listed(
-        lambda document: [replaced(document), document["layer"].pop(), asking(add=["low"])(document)]
-    )
+    (said,) = stranger.listed(both(replaced, lambda document: document["layer"].pop(), asking(add=["low"])))
     assert "Python package torch 2.9.1 of low from https://pypi.test" in said
 
 

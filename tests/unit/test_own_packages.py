@@ -70,6 +70,7 @@ def world() -> Iterator[World]:
             "nvidia-cublas-cu12": {"1.0": ()},
             "cudaful": {"1.0": ("middle",)},
             "middle": {"1.0": ("nvidia-cublas-cu12",)},
+            "muddle": {"1.0": ("nvidia-cublas-cu12",)},
             "fast-attn": {"1.0": ()},
             "trainer": {"1.0": ("fast-attn",)},
             "dotted-name": {"1.0": ()},
@@ -166,6 +167,19 @@ def test_newer_withdrawn_extras_and_what_the_image_meets(world: World, folder: P
     assert of_layer("own-packages") == {"yolk": "1.0"}
 
 
+def test_own_packages_go_on_a_torch_that_a_lower_layer_requires_and_two_layers_pin(
+    world: World, folder: Path, make_layer: MakeLayer
+) -> None:
+    make_layer("low", f'{LAYER}requires = ["python3"]\npackages = ["spam"]\n')
+    make_layer("again", HAM.replace('["ham==1.0"]', f'["ham==1.0", "torch=={TORCH}"]'))
+    words = ["--layers", str(folder), *world.mirrors, "--site", "generic", "--base", "box", "--add", "low"]
+    words += ["--add", "torch-rocm-layer", "--add", "again"]
+    assert main(["lock", *words]) == ExitCode.GOOD  # in the index of the first that pins it
+    assert of_layer("low")["torch"] == TORCH
+    assert main(["lock", *words, "--add", "pip:dotted-name"]) == ExitCode.GOOD
+    assert of_layer("own-packages") == {"dotted-name": "1.0"}
+
+
 # --- what is held
 
 
@@ -237,6 +251,7 @@ def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
         ),
         ("onnxruntime-gpu; sys_platform == 'linux'\n", (), ("is for NVIDIA's GPUs", "does the same without")),
         ("cudaful\n", (), ("requires cudaful, for which middle requires nvidia-cublas-cu12, which is for NVIDIA's",)),
+        ("cudaful\nmuddle\n", (), ("requires muddle, for which muddle requires nvidia-cublas-cu12, which is for",)),
         (
             "trainer\n",
             (),
@@ -278,6 +293,9 @@ def test_hashes_hold_for_all_that_is_put_in_or_for_nothing(world: World, folder:
     assert f"yolk-2.0-py3-none-any.whl has the sha256 {good.removeprefix('sha256:')}" in said
     said = refused(world, folder, capsys, *own(f"yolk==2.0 --hash={good}\ndotted-name\n"))
     assert "dotted_name-1.0-py3-none-any.whl" in said
+    other = digest(wheel("dotted-name", "1.0", ()))
+    said = refused(world, folder, capsys, *own(f"yolk==2.0 --hash={other}\ndotted-name --hash={good}\n"))
+    assert "no line for it names that" in said
     torch = f"torch=={TORCH.partition('+')[0]} --hash={bad}\n"
     world.hashes = False
     lock(world, folder, *own(f"{torch}yolk==2.0 \\\n    --hash={bad} \\\n    --hash={good}\n"))
