@@ -21,6 +21,7 @@ from lumiimg.cli.main import main
 from lumiimg.definition.docker.draft import Draft, make_draft, write_draft
 from lumiimg.definition.docker.read import FILE_LIMIT_BYTES
 from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.report.views.draft import draft_document
 from tests.shared.programs import examples, needs, patient, unwrapped
 
 pytestmark = pytest.mark.usefixtures("clean_home")
@@ -139,6 +140,17 @@ def test_the_way_goes_through_stages_that_arguments_choose(tmp_path: Path) -> No
     text = "ARG TARGETARCH\nFROM --platform=$TARGETPLATFORM o/base-${TARGETARCH}\n"
     assert way(text)[1] == "docker.io/o/base-amd64:latest"
     assert way(text, TARGETARCH="arm64")[1] == "docker.io/o/base-arm64:latest"
+    for word, image in (
+        ("a:${TAG:-1}", "a:1"),
+        ("a:${EMPTY:-1}", "a:1"),
+        ("${EMPTY-1}a", "a:latest"),
+        ("a:${TAG-$TWO}", "a:2"),
+        ("a:${TWO:-1}", "a:2"),
+        ("a:${TAG:-${EMPTY:-3}}", "a:3"),
+        ("a:$MADE", "a:2"),
+        ("${TARGETOS}-${BUILDARCH}$TARGETVARIANT", "linux-amd64:latest"),
+    ):
+        assert way(f"ARG EMPTY=\nARG TWO=2\nARG MADE=${{TAG:-$TWO}}\nFROM {word}\n")[1] == f"docker.io/library/{image}"
     assert way("FROM x AS x\n") == (["x"], "docker.io/library/x:latest")
     twice = "FROM a AS x\nFROM x AS y\nFROM b AS x\nFROM x AS x\nFROM y\n"
     for target, found in (("y", ["x", "y"]), ("3", ["x", "x"]), (None, ["x", "y", "4"])):
@@ -154,6 +166,11 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "no name": ("FROM a AS\n", "Dockerfile:1: FROM a AS"),
     "heredoc": ("FROM a\nRUN <<EOF\necho\n", "Dockerfile:2: the heredoc 'EOF' has no end"),
     "no image": ("ARG V\nFROM $V\n", "Dockerfile:2: FROM: '$V' is not a valid image reference"),
+    "escape": ("# syntax=x\n# escape=`\nFROM a\n", "Dockerfile:2: an escape directive is not supported"),
+    "doubled": (
+        "FROM a\nENV A0=ab\n" + "".join(f"ENV A{i + 1}=$A{i}$A{i}\n" for i in range(60)),
+        "Dockerfile:19: values made of others come to more than",
+    ),
     "many": ("FROM a\n" + "RUN a\n" * 2001, "Dockerfile:2001: more than 2000 instructions"),
     "large": ("#" * (FILE_LIMIT_BYTES + 1), f"is larger than {FILE_LIMIT_BYTES} bytes"),
     "NUL": ("FROM a\nRUN \0\n", "Dockerfile:2: holds a control character"),
@@ -275,6 +292,13 @@ def test_what_the_base_has_is_not_proposed(tmp_path: Path, capsys: pytest.Captur
     assert "explain --base rocm-pytorch-2.9.1 --add deepspeed" in text
 
 
+def test_what_stands_behind_the_target_is_not_searched(tmp_path: Path) -> None:
+    text = "FROM a AS one\nARG W=wheel\nRUN pip install $W\nFROM one AS two\nARG W=vllm LATER\nRUN pip install vllm\n"
+    file = tmp_path / "Dockerfile"
+    assert draft_of(file, text, "one", LATER="1").layers == (), "an ARG of a later stage is known"
+    assert draft_of(file, text, "two").layers == ("vllm",)
+
+
 # ---- the draft
 
 
@@ -308,7 +332,7 @@ def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("COPY --from=one a /b", "files of one, another stage or image", True),
         ("COPY --from=host.example/x:1 a /b", "files of host.example/x:1, another", True),
         ("ADD https://host.example/a.tgz /b", "an address: put it under [sources] of layer.toml", True),
-        ("COPY <<EOF /b\nx\nEOF", "files of the build context", True),
+        ("COPY <<EOF /b\nx\nEOF", "a heredoc: write a file of the layer", True),
         ("RUN <<EOF\n#!/usr/bin/env python3\nEOF", "the heredoc is for an interpreter of its own", True),
         ("ARG UID=1", "UID: write its value as bash has it", True),
         ('ENV A="x', 'A="x: write its value as bash has it', True),
@@ -316,10 +340,11 @@ def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("ENV A={x}", "A: write its value as bash has it", True),
         ("WORKDIR a\\ b", "write this as bash has it: a", True),
         ("SHELL bash", "write this as bash has it: bash", True),
-        ("ENV A=\n", "A is set while this is built only", False),
+        ("ENV A=\n", "A is set while this is built only: a layer sets no empty variable", False),
+        ("ENV A=$B\n", "A is set while this is built only: write [environment] of layer.toml", False),
         ("ONBUILD RUN true", "for stages that start from this one", False),
         ("RUN --mount=source=a,target=/b true", "--mount=source=a,target=/b: what it names is not here", True),
-        ("RUN --security=insecure true", "--security=insecure: what it names is not here", True),
+        ("RUN --security=insecure true", "--security=insecure: a layer is built without it", True),
         ("RUN --mount=type=secret,id=x true", "holds or uses a secret", True),
         ("USER 1000:1000", "a layer is built as root", False),
         ("VOLUME /data", "bind a folder", False),
@@ -329,7 +354,15 @@ def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         (entry,) = told(capsys, str(file))["left_out"]
         assert (entry["line"], entry["ends_build"]) == (3, ends), line
         assert entry["what"].startswith(what), line
-    for line in ("RUN --mount=type=cache,target=/x true", "RUN --network=none true"):
+    file.write_text("FROM --platform=linux/arm64 a\n")
+    (entry,) = told(capsys, str(file))["left_out"]
+    assert (entry["line"], entry["ends_build"]) == (1, False)
+    assert entry["what"] == "--platform=linux/arm64: a layer is for linux/amd64"
+    for line in (
+        "RUN --mount=type=cache,target=/x true",
+        "RUN --network=none true",
+        "FROM --platform=$BUILDPLATFORM a",
+    ):
         file.write_text(f"FROM a\n{line}\n")
         assert told(capsys, str(file))["left_out"] == [], line
 
@@ -387,14 +420,37 @@ def test_a_draft_leaves_secrets_out_and_says_which_and_where(
     assert (layer["environment"]["set"], list(layer["arguments"])) == ({"PORT": "1"}, ["LOGIN"])
 
 
+@pytest.mark.threat
+def test_a_value_from_elsewhere_is_judged_as_one_of_the_step(tmp_path: Path) -> None:
+    """Of an ARG before FROM, of --arg, of an ARG that a secret is made of; what uses it is left out, too."""
+    for head, body, arguments in (
+        ("ARG X=https://bob:c4nary@host/x", "ARG X", {}),
+        ("ARG P=c4nary\nARG X=https://bob:$P@host/x", "ARG X", {}),
+        ("", "ARG X", {"X": "https://bob:c4nary@host/x"}),
+        ("", "ARG X=https://host/x", {"X": "https://bob:c4nary@host/x"}),
+        ("", "ARG X\nENV API_KEY=$X", {"X": "c4nary"}),
+        ("ARG X=c4nary\nARG API_KEY=$X", "ARG X", {}),
+        ("ARG X=c4nary", "ARG X\nENV API_KEY=${X:-none}", {}),
+    ):
+        draft = draft_of(tmp_path / "Dockerfile", f"{head}\nFROM a\n{body}\nRUN obtain $X\n", **arguments)
+        post = "\n".join(draft.script.lines)
+        shutil.rmtree(tmp_path / "drafted", ignore_errors=True)
+        folder = write_draft(draft, tmp_path / "drafted", open_catalogue(os.environ)).folder
+        assert folder is not None
+        assert (
+            "c4nary" not in f"{draft_document(draft)} {draft.script.steps} {[f.read_text() for f in folder.iterdir()]}"
+        )
+        assert ("X, left out as a secret" in post, "obtain" in post, draft.arguments) == (True, False, ()), body
+
+
 def test_what_only_sounds_like_a_secret_stays_in_a_draft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "Dockerfile"
     file.write_text(
         "FROM a\nENV TOKENIZERS_PARALLELISM=false PWD=/x MAX_TOKENS=4096 SSL_KEY_FILE=/x\n"
         "RUN apt-get install postgres && git clone git+ssh://git@host.example/x && pip install auth==1.0\n"
-        "RUN echo KEYBOARD=us $PWD\nLABEL org.example.keywords=a\n"
+        "RUN echo KEYBOARD=us $PWD\nENV SSH_KEY=$HOME/key\nRUN ls $HOME\nLABEL org.example.keywords=a\n"
     )
-    assert [one["line"] for one in told(capsys, str(file))["left_out"]] == [5]
+    assert [one["line"] for one in told(capsys, str(file))["left_out"]] == [5, 7]
 
 
 def test_the_script_is_clean(tmp_path: Path) -> None:
@@ -504,6 +560,11 @@ def test_the_path_of_the_fabric_is_added_to_and_never_replaced(tmp_path: Path) -
     assert '[environment.prepend]\nLD_LIBRARY_PATH = "/x/lib"\nPATH = "/x/bin"' in layer
     assert "[environment.set]" not in layer
     assert "LD_LIBRARY_PATH is set while this is built only" in (folder / "post.sh").read_text()
+
+
+def test_a_long_argument_is_whole(tmp_path: Path) -> None:
+    (argument,) = draft_of(tmp_path / "Dockerfile", f"ARG X={'a' * 250}\nFROM a\nARG X\n").arguments
+    assert argument.value == "a" * 250
 
 
 def test_an_argument_that_decided_the_base_is_fixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.catalog.layers import NAME, SCRIPT_LIMIT_BYTES, read_layer
-from lumiimg.definition.docker.read import Dockerfile, Stage, read_dockerfile, variables, with_values
+from lumiimg.definition.docker.read import Dockerfile, Stage, read_dockerfile, resolved, variables
 from lumiimg.definition.docker.recognise import Architectures, Base, KnownSoftware, known_values, recognise
 from lumiimg.definition.docker.script import DraftArgument, Script, comment
 from lumiimg.definition.text import DefinitionError, checked_body
@@ -22,6 +22,7 @@ from lumiimg.engine.workspace import own_folder
 from lumiimg.errors import BadInputError, FailedError, one_line
 from lumiimg.findings import NO_ADVICE, Advice
 from lumiimg.resolve.request import words_of
+from lumiimg.secret import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 _PATTERN = r"[A-Za-z0-9._:/@%+~=;,-]*"
 """What an argument may be: no blank or quote, as steps use it without quotes."""
-_PLATFORM = {"TARGETPLATFORM": "linux/amd64", "TARGETARCH": "amd64", "BUILDPLATFORM": "linux/amd64"}
+_MACHINE = {"PLATFORM": "linux/amd64", "OS": "linux", "ARCH": "amd64", "VARIANT": ""}
+_PLATFORM = {side + key: value for side in ("BUILD", "TARGET") for key, value in _MACHINE.items()}
 """What BuildKit defines before the first FROM; the machines of the sites are all of this kind."""
 
 
@@ -96,21 +98,28 @@ def make_draft(file: Path, target: str | None, given: Mapping[str, str], catalog
     Raises BadInputError, which says what is wrong in which line; for a stage or an argument that is not there, too.
     """
     dockerfile = read_dockerfile(file)
-    outer = known_values(dockerfile.arguments, given, _PLATFORM)
+    outer = known_values(dockerfile.path, dockerfile.arguments, given, _PLATFORM)
     stages = _chain(dockerfile, target, outer)
-    first, image = stages[0], with_values(stages[0].image, outer)
-    steps = [step for stage in dockerfile.stages for step in stage.instructions]
-    arguments = [step for step in (*dockerfile.arguments, *steps) if step.keyword == "ARG"]
-    if unknown := sorted(given.keys() - {name for step in arguments for name, _ in step.pairs or ()}):
+    first, image = stages[0], resolved(stages[0].image, outer)
+    everywhere = [*dockerfile.arguments, *(step for stage in dockerfile.stages for step in stage.instructions)]
+    steps = [step for stage in dockerfile.stages if stage.line <= stages[-1].line for step in stage.instructions]
+    names = {name for step in everywhere if step.keyword == "ARG" for name, _ in step.pairs or ()}
+    if unknown := sorted(given.keys() - names):
         what, hint = f"--arg {unknown[0][:60]}: no ARG of that name", "the draft without it lists the arguments"
         raise BadInputError(what, where=str(file), hint=hint)
+    values = known_values(dockerfile.path, steps, given, outer)
     try:
-        found = recognise(None if image == "scratch" else image, steps, known_values(steps, given, outer), catalogue)
+        found = recognise(None if image == "scratch" else image, steps, values, catalogue)
     except BadInputError as error:
         where, hint = f"{file}:{first.line}", "an argument in it: --arg NAME=VALUE"
         raise BadInputError(f"FROM: {error.what}", where=where, hint=hint) from error
     decided = variables(" ".join([first.image, *(step.text for step in dockerfile.arguments)]))
-    script = Script(given, outer, frozenset(decided))
+    pairs = (pair for step in everywhere if step.keyword in {"ARG", "ENV"} for pair in step.pairs or ())
+    of_secrets = {other for name, text in pairs if is_secret_name(name) for other in variables(text or "")}
+    script = Script(given, outer, frozenset(decided), of_secrets & names)
+    for flag in first.start.flags:
+        if resolved(flag, outer) != f"--platform={_MACHINE['PLATFORM']}":
+            script.leave_out(first.start, f"{flag}: a layer is for {_MACHINE['PLATFORM']}", ends=False)
     for step in (step for stage in stages for step in stage.instructions):
         script.add(step)
     return Draft(dockerfile, stages, script, *found)
@@ -125,7 +134,7 @@ def _chain(dockerfile: Dockerfile, target: str | None, outer: Mapping[str, str])
         raise BadInputError(f"there is no stage {target!r:.60}", where=dockerfile.path, hint=f"known: {known}")
     chain = [stage]
     for name, one in reversed(by_name):  # a stage stands on one above it, the nearest of its name
-        if one.line < chain[0].line and name == with_values(chain[0].image, outer).lower():
+        if one.line < chain[0].line and name == resolved(chain[0].image, outer).lower():
             chain.insert(0, one)
     return tuple(chain)
 

@@ -30,6 +30,7 @@ KEYWORDS = (
 _FLAGGED = frozenset({"ADD", "COPY", "FROM", "HEALTHCHECK", "RUN"})
 _WITH_HEREDOC = frozenset({"ADD", "COPY", "ONBUILD", "RUN"})
 _CONTROL = re.compile(r"[^\t\n -~\xa0-\U0010ffff]")
+_ESCAPE = re.compile(r"(?:[ \t]*#[ \t]*\w+[ \t]*=.*\n)*?[ \t]*#[ \t]*escape[ \t]*=[ \t]*[^\s\\]", re.IGNORECASE)
 _CONTINUED = re.compile(r"(?<!\\)\\[ \t]*$")
 _BETWEEN = re.compile(r"\s*(?:#.*)?")
 """A line that is passed over, inside a continued line, too."""
@@ -45,6 +46,7 @@ _INNER = rf"(?:{_PLAIN}|\${_NAME}|\$\{{{_NAME}(?::?[-+]{_PLAIN}*+)?\}})*+"
 _OPEN = rf"(?:{_PLAIN}|\${_NAME}|\$\{{{_NAME}(?::?[-+]{_INNER})?\}})*+"
 """What Docker and bash, inside double quotes, read alike; at most one `${A:-word}` inside another."""
 _VALUE = re.compile(rf"({_OPEN})|\"({_OPEN})\"|'({_PLAIN}*+)'", re.ASCII)
+_DEFAULT = re.compile(rf"\$\{{({_NAME})(:?)-({_INNER})\}}|\${_NAME}|\$\{{{_NAME}\}}", re.ASCII)
 _NAMED = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(\}}?))", re.ASCII)
 
 
@@ -101,13 +103,18 @@ class Instruction:
 class Stage:
     """A FROM and what follows it."""
 
-    line: int
-    """Of its FROM, counted from 1."""
+    start: Instruction
+    """Its FROM."""
     label: str
     """Its name, else its number."""
     image: str
     """As it is written: variables and all."""
     instructions: list[Instruction]
+
+    @property
+    def line(self) -> int:
+        """Of its FROM, counted from 1."""
+        return self.start.line
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,9 @@ def read_dockerfile(path: Path) -> Dockerfile:
     if (bad := _CONTROL.search(text)) is not None:
         where = f"{path}:{text.count(chr(10), 0, bad.start()) + 1}"
         raise BadInputError(f"holds a control character, {bad[0]!r}", where=where, hint=hint)
+    if (directive := _ESCAPE.match(text)) is not None:
+        where, hint = f"{path}:{directive[0].count(chr(10)) + 1}", "end continued lines with a backslash, and remove it"
+        raise BadInputError("an escape directive is not supported", where=where, hint=hint)
     arguments: list[Instruction] = []
     stages: list[Stage] = []
     for number, one in enumerate(_instructions(text.split("\n"), path)):
@@ -142,7 +152,7 @@ def read_dockerfile(path: Path) -> Dockerfile:
         if one.keyword == "FROM":
             if (parts := _FROM.fullmatch(one.text)) is None:
                 raise BadInputError(f"FROM {one.text[:80]}", where=where, hint="FROM image, or FROM image AS name")
-            stages.append(Stage(one.line, parts[2] or str(len(stages)), parts[1], []))
+            stages.append(Stage(one, parts[2] or str(len(stages)), parts[1], []))
         elif stages:
             stages[-1].instructions.append(replace(one, stage=stages[-1].label))
         elif one.keyword == "ARG":
@@ -212,11 +222,24 @@ def value_of(text: str) -> str | None:
     return found and next((value for value in found.groups() if value is not None), "")
 
 
-def variables(text: str) -> set[str]:
-    """Return the names that a text has as $NAME or ${NAME…}."""
-    return {match[1] or match[2] for match in _NAMED.finditer(text)}
+def variables(text: str) -> list[str]:
+    """Return the names that a text has as $NAME or ${NAME…}, each as often as it has it."""
+    return [match[1] or match[2] for match in _NAMED.finditer(text)]
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
     """Replace $A and ${A} by what is known."""
     return _NAMED.sub(lambda m: m[0] if m[2] and not m[3] else values.get(m[1] or m[2], m[0]), text)
+
+
+def resolved(text: str, values: Mapping[str, str]) -> str:
+    """Do the same where no other variable has a value: `${A:-word}` is the word, too."""
+
+    def value(found: re.Match[str]) -> str:
+        name, colon, word = found.groups()
+        if name is None:
+            return with_values(found[0], values)
+        is_set = values.get(name) if colon else name in values
+        return values[name] if is_set else resolved(word, values)
+
+    return _DEFAULT.sub(value, text)

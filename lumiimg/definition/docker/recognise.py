@@ -14,7 +14,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from lumiimg.decode import DecodeError
-from lumiimg.definition.docker.read import with_values
+from lumiimg.definition.docker.read import FILE_LIMIT_BYTES, resolved, variables, with_values
+from lumiimg.errors import BadInputError
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.reference import parse_reference
 from lumiimg.findings import Severity
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 GPU = "gfx90a"
 """MI250X: what LUMI, and its sister machines with this network, have."""
 VALUE_LIMIT = 200
-"""Characters of a value that is put in the place of its name: each could be made of those before it."""
+"""Characters of a value that are searched, wherever its name stands."""
 _ALIASES = {
     # Parts that come with a layer under a name that neither its wheels nor its archives have.
     "triton": "pytorch",
@@ -111,12 +112,22 @@ class Architectures:
         return {True: Severity.OK, False: Severity.PROBLEM, None: Severity.UNKNOWN}[self.has_gfx90a]
 
 
-def known_values(steps: Iterable[Instruction], given: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """Return the values that ARG and ENV give, whatever their stage, beside those of `before`; no secrets."""
-    values = dict(before)
-    for name, text in (pair for step in steps if step.keyword in {"ARG", "ENV"} for pair in step.pairs or ()):
+def known_values(
+    path: str, steps: Iterable[Instruction], given: Mapping[str, str], before: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the values that ARG and ENV give, whatever their stage, beside those of `before`; no secrets.
+
+    Raises BadInputError where they are made of each other, and become too long.
+    """
+    values, size = dict(before), 0
+    pairs = ((step.line, *pair) for step in steps if step.keyword in {"ARG", "ENV"} for pair in step.pairs or ())
+    for line, name, text in pairs:
         if not is_secret_name(name) and (text := given.get(name, text)) is not None:
-            values[name] = with_values(text.strip("'\""), values)[:VALUE_LIMIT]
+            size += sum(len(values.get(other, "")) for other in variables(text))
+            if size > FILE_LIMIT_BYTES:
+                what = f"values made of others come to more than {FILE_LIMIT_BYTES} characters"
+                raise BadInputError(what, where=f"{path}:{line}", hint="write them shorter")
+            values[name] = resolved(text.strip("'\""), values)
     return values
 
 
@@ -129,6 +140,7 @@ def recognise(
         with suppress(DecodeError):  # a broken folder of the user's must not hide the answer to another question
             entries.append(catalogue.entry(name))
     base = None if image is None else _base(image, [entry for entry in entries if entry.is_base])
+    values = {name: value[:VALUE_LIMIT] for name, value in values.items()}
     texts = [(step, with_values(step.whole, values)) for step in steps]
     known = _known(texts, [entry for entry in entries if not entry.is_base], base.has if base else frozenset())
     return base, tuple(known), tuple(_architectures(texts, values))

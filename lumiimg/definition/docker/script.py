@@ -47,6 +47,7 @@ _HARMLESS_STEPS = {
     "USER": "a layer is built as root, and run as whoever starts it",
     "VOLUME": "bind a folder when the container is started",
 }
+_NOT_FOR_BASH = "write its value as bash has it, under a name that bash lets you set"
 _WITHHELD = (
     "holds or uses a secret, and a layer keeps none: fetch what needs it before the build, and give it as a file or a "
     "source of the layer"
@@ -133,6 +134,8 @@ class Script:
     """Values of ARG before the first FROM."""
     decided: frozenset[str]
     """Names that an image of FROM is made of."""
+    secrets: set[str]
+    """Names whose values are secrets, whatever they are called."""
     lines: list[str] = field(default_factory=lambda: [_HEAD])
     steps: list[Instruction] = field(default_factory=list)
     """Those that were added, without their secrets."""
@@ -146,7 +149,7 @@ class Script:
 
     def add(self, step: Instruction) -> None:
         """Write what a step does."""
-        step, secrets = _without_secrets(step)
+        step, secrets = self._without_secrets(step)
         if not self.steps or self.steps[-1].stage != step.stage:
             self.lines += [comment(f"---- stage {step.stage}"), ""]
         self.steps.append(step)
@@ -154,7 +157,7 @@ class Script:
         self.lines.append(comment(head if step.keyword in {"ENV", "RUN"} else f"{head} {step.text}"))
         if secrets:
             ends = step.keyword not in {"ARG", "ENV", *_HARMLESS_STEPS}
-            self._leave_out(step, secrets, ends=ends, is_secret=True)
+            self.leave_out(step, secrets, ends=ends, is_secret=True)
         if step.keyword in {"ARG", "ENV"} and step.text != HIDDEN:
             self._set(step)
         elif step.keyword == "RUN" and not secrets:
@@ -163,20 +166,46 @@ class Script:
             self._do(step)
         self.lines.append("")
 
-    def _leave_out(self, step: Instruction, what: str, *, ends: bool = True, is_secret: bool = False) -> None:
+    def _without_secrets(self, step: Instruction) -> tuple[Instruction, str]:
+        """Return a step as it may be shown, and what was taken out of it, by name or value; else nothing."""
+        if step.keyword in {"ARG", "ENV"} and step.pairs:
+            left = [name for name, text in step.pairs if self._is_set_to_secret(name, text)]
+            self.secrets.update(left)
+            shown = [(name, HIDDEN if name in left else text) for name, text in step.pairs]
+            text = " ".join(name if value is None else f"{name}={value}" for name, value in shown)
+            what = f"{', '.join(left)}, left out as a secret, by name or value: give it to the job that runs the image"
+            return (replace(step, pieces=(text,)), what) if left else (step, "")
+        if self._is_secret(f"{step.keyword} {step.whole}") or "type=secret" in " ".join(step.flags):
+            return replace(step, pieces=(HIDDEN,), flags=(), heredocs=""), _WITHHELD
+        return step, ""
+
+    def _is_set_to_secret(self, name: str, text: str | None) -> bool:
+        """Tell it of a name of ARG or ENV, whose value may be that of `--arg` or of before the first FROM."""
+        values = (text or "", self.given.get(name, ""), self.outer.get(name, ""))
+        is_name = name in self.secrets or is_secret_name(name)
+        return is_name or any(self._is_secret(f"{name}={value}") for value in values)
+
+    def _is_secret(self, text: str) -> bool:
+        used = variables(text)
+        return hidden(text) != text or not self.secrets.isdisjoint(used) or any(map(is_secret_name, used))
+
+    def leave_out(self, step: Instruction, what: str, *, ends: bool = True, is_secret: bool = False) -> None:
+        """Write what becomes of a step, or of a part of it, that is not done."""
         self.left_out.append(LeftOut(step.line, step.keyword, what, ends, is_secret))
         note = comment(f"line {step.line}: {step.keyword}: {what}")[2:].replace("'", "'\\''")
         self.lines.append(f"todo '{note}'" if ends else comment(f"  not carried over: {what}"))
 
     def _set(self, step: Instruction) -> None:
+        if step.pairs is None:
+            self.leave_out(step, f"{step.text}: {_NOT_FOR_BASH}")
         exports = []
         known = {name: one.template for name, one in self.arguments.items()} | self.environment
-        for name, text in step.pairs if step.pairs is not None else [(step.text, "'")]:
+        for name, text in step.pairs or ():
             value = value_of(text or "")
             if text == HIDDEN:
                 continue
             if value is None or not _NAME.fullmatch(name) or name in _READ_ONLY:
-                self._leave_out(step, f"{name}: write its value as bash has it, under a name that bash lets you set")
+                self.leave_out(step, f"{name}: {_NOT_FOR_BASH}")
             elif step.keyword == "ARG":
                 exports += self._declare(step, name, None if text is None else value)
             else:
@@ -196,7 +225,7 @@ class Script:
         first = self.arguments.setdefault(name, one)
         if first is not one:
             if value is not None and one.value != first.value:
-                self._leave_out(step, f"{name} has the value of line {first.line} here")
+                self.leave_out(step, f"{name} has the value of line {first.line} here")
         elif one.value is None:
             self.lines.append(f'[ -n "${{{name}-}}" ] || unset {name}')
         elif is_fixed:
@@ -209,8 +238,9 @@ class Script:
         folders = [*filter(None, own.groups() if own else [value.strip(": ")] if name in _FOLDERS else [])]
         self.environment.pop(name, None)
         if any("$" in folder for folder in folders or [value]) or not value.strip(": "):
-            what = f"{name} is set while this is built only: write [environment] of layer.toml"
-            self._leave_out(step, what, ends=False)
+            why = "write [environment] of layer.toml" if value.strip(": ") else "a layer sets no empty variable"
+            what = f"{name} is set while this is built only: {why}"
+            self.leave_out(step, what, ends=False)
         elif folders:
             self.prepend[name] = ":".join([*folders, *filter(None, [self.prepend.get(name)])])
         elif not own:
@@ -220,30 +250,34 @@ class Script:
         origin = next(filter(None, map(_FROM.fullmatch, step.flags)), None)
         folder = value_of(step.text) if step.keyword == "WORKDIR" else None
         if step.keyword in _HARMLESS_STEPS:
-            self._leave_out(step, _HARMLESS_STEPS[step.keyword], ends=False)
+            self.leave_out(step, _HARMLESS_STEPS[step.keyword], ends=False)
         elif folder is not None:
             self.lines.append(f'mkdir -p -- "{folder}"\ncd -- "{folder}"')
         elif step.keyword == "SHELL" and step.words:
             self.lines.append(f"shell=({' '.join(map(quote_bash, step.words))})")
         elif step.keyword not in {"ADD", "COPY"}:
-            self._leave_out(step, f"write this as bash has it: {step.text}")
+            self.leave_out(step, f"write this as bash has it: {step.text}")
         elif origin:
-            self._leave_out(step, f"files of {origin[1]}, another stage or image, which is not built here")
+            self.leave_out(step, f"files of {origin[1]}, another stage or image, which is not built here")
         elif "://" in step.text:
             what = "an address: put it under [sources] of layer.toml, and copy it from $SOURCE_NAME"
-            self._leave_out(step, what)
+            self.leave_out(step, what)
+        elif step.heredocs:
+            what = "a heredoc: write a file of the layer, name it in its `files`, and copy it from $LAYER_FILES"
+            self.leave_out(step, what)
         else:
             what = "files of the build context: name them in `files` of layer.toml, and copy them from $LAYER_FILES"
-            self._leave_out(step, what)
+            self.leave_out(step, what)
 
     def _run(self, step: Instruction) -> None:
         for flag in step.flags:
             if not _HARMLESS.fullmatch(flag):
-                self._leave_out(step, f"{flag}: what it names is not here")
+                why = "what it names is not here" if flag.startswith("--mount=") else "a layer is built without it"
+                self.leave_out(step, f"{flag}: {why}")
         alone = _ALONE.fullmatch(step.text)
         if alone and step.heredocs.lstrip("\t").startswith("#!"):
             what = "the heredoc is for an interpreter of its own: put it into a file of the layer, and run that"
-            self._leave_out(step, what)
+            self.leave_out(step, what)
         if step.words:
             self.lines.append(" ".join(map(quote_bash, step.words)))
             return
@@ -261,20 +295,3 @@ class Script:
 def _assigned(name: str, word: str) -> str:
     is_replaced = name in _FOLDERS and name not in variables(word)
     return f"{name}={word}" + (f'"${{{name}:+:${name}}}"' if is_replaced else "")
-
-
-def _without_secrets(step: Instruction) -> tuple[Instruction, str]:
-    """Return a step as it may be shown, and what was taken out of it, by name or value; else nothing."""
-    if step.keyword in {"ARG", "ENV"} and step.pairs:
-        left = [name for name, text in step.pairs if is_secret_name(name) or _is_secret(f"{name}={text}")]
-        shown = [(name, HIDDEN if name in left else text) for name, text in step.pairs]
-        text = " ".join(name if value is None else f"{name}={value}" for name, value in shown)
-        what = f"{', '.join(left)}, left out as a secret, by name or value: give it to the job that runs the image"
-        return (replace(step, pieces=(text,)), what) if left else (step, "")
-    if _is_secret(f"{step.keyword} {step.whole}") or "type=secret" in " ".join(step.flags):
-        return replace(step, pieces=(HIDDEN,), flags=(), heredocs=""), _WITHHELD
-    return step, ""
-
-
-def _is_secret(text: str) -> bool:
-    return hidden(text) != text or any(map(is_secret_name, variables(text)))
