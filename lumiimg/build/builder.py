@@ -277,8 +277,8 @@ class Work:
         """
         downloads, progress = self.plan.downloads, self.plan.progress
         made = [self.cache.key_of(entry) | {"content": ""} for entry in self.cache.entries()] if steps[1:] else []
-        settled = (step for at, step in enumerate(steps) if at == 0 or step.key("").parts not in made)
-        wanted = [source for step in settled for source in sources_of(step.definition)]
+        needed = (step for at, step in enumerate(steps) if at == 0 or step.key("").parts not in made)
+        wanted = [source for step in needed for source in sources_of(step.definition)]
         missing = {source for source in wanted if not downloads.has(source)}
         progress.begin([*([DOWNLOADS] if missing else []), *(step.name for step in self.steps), IMAGE])
         if missing:

@@ -51,8 +51,6 @@ class LayerBuild:
     exports: str = ""
     """Commands by which the layers below set variables, which are not in the image before that is whole."""
     disk_was_full: bool = False
-    _shown: Path | None = None
-    """What the program that runs has at BUILD_FOLDER; None before there is one."""
 
     @property
     def name(self) -> str:
@@ -63,6 +61,11 @@ class LayerBuild:
     def work(self) -> Path:
         """What the script has at BUILD_FOLDER, to write into."""
         return self.folder / "work"
+
+    @property
+    def test_folder(self) -> Path:
+        """What the test has there."""
+        return self.folder / "test"
 
     @property
     def kept(self) -> Path:
@@ -113,22 +116,20 @@ class LayerBuild:
 
         Into a new folder: in its own the script may have put a link that leads to a file of the user.
         """
-        folder = self.folder / "test"
-        folder.mkdir()
-        return self._program(folder, self.definition.sections.test, place)
+        self.test_folder.mkdir()
+        return self._program(self.test_folder, self.definition.sections.test, place)
 
     def _program(self, folder: Path, text: str, place: str) -> list[str]:
-        self._shown = folder
         (folder / _SCRIPT).write_text(text, encoding="utf-8")
         return ["/bin/bash", f"{place}/{_SCRIPT}"]
 
     @contextmanager
-    def binds(self, place: str) -> Iterator[list[BindSpec]]:
+    def binds(self, place: str, shown: Path) -> Iterator[list[BindSpec]]:
         """Yield what a script has of this machine: its files to read, the rest to write into, and a /tmp of its own.
 
+        `shown`: what it has at `place`, `work` or `test_folder`.
         It sees the hosts of this machine and may add to them: in an engine's own build, that is not kept either.
         """
-        shown = self._shown or self.work
         found = [BindSpec(f"{shown}", place)]
         layer = self.definition.layers[0]
         staged = sorted((self.folder / "files" / layer).glob("*")) if shown == self.work else ()
@@ -151,19 +152,20 @@ class LayerBuild:
     def run(
         self,
         root: Path,
-        argv: Sequence[str],
         place: str,
         *,
+        is_test: bool = False,
         writable: bool = False,
         within: Callable[[list[str | Path]], list[str | Path]] | None = None,
     ) -> None:
-        """Run a program of `script` or `test` in an image, by `engines.script_words`. Raises FailedError.
+        """Run the script or the test of the layer in an image, by `engines.script_words`. Raises FailedError.
 
         `within`: what the command is run by, as root of a namespace; there the kernel makes the container.
         """
         engine = self.machine.engine if within is None else engines.of_kernel()
         own = self.machine.container.own_processes
-        with self.binds(place) as binds:
+        argv, shown = (self.test(place), self.test_folder) if is_test else (self.script(place), self.work)
+        with self.binds(place, shown) as binds:
             words = engines.script_words(engine, root, argv, binds=binds, writable=writable, own_processes=own)
             environment = engines.unpacking_in(self.scratch, engine, self.environment)
             done = run(within(words) if within else words, env=environment, log=self.log, on_line=self.on_line)

@@ -61,14 +61,14 @@ class Overlay(Strategy):
         upper, placed = step.folder / "upper", step.folder / "placed.json"
         upper.mkdir()
         step.run_helper("place", upper, placed, *below)
-        _run_over(step, below, upper, step.script)
+        _run_over(step, below, upper)
         step.run_helper("take", upper, placed, *below)
         squash(step.machine, upper, target, within=step.as_root)
         require_own_folder(step, below, target)
         if step.definition.sections.test:
             lost = step.folder / "lost"  # with what a test writes
             lost.mkdir()
-            _run_over(step, [*below, target], lost, step.test)
+            _run_over(step, [*below, target], lost, is_test=True)
 
 
 class Sandbox(Strategy):
@@ -102,7 +102,7 @@ class Sandbox(Strategy):
         require_own_folder(step, below, target)
         if step.definition.sections.test:
             with open_image(root) as image, mount_points(root, image.root) as place:
-                step.run(root, step.test(place), place)
+                step.run(root, place, is_test=True)
         self._held += 1
 
     def _hold(self, step: LayerBuild, layers: Sequence[Path]) -> None:
@@ -114,7 +114,7 @@ class Sandbox(Strategy):
     def _run(self, step: LayerBuild, place: str) -> None:
         wants_root = any(word in step.definition.sections.post for word in _OF_ROOT)
         if step.machine.maps_ids or not wants_root:
-            step.run(self._root, step.script(place), place, writable=True)
+            step.run(self._root, place, writable=True)
             return
         proot, variables = step.machine.program("proot"), step.machine.proot_with
         if proot is None or variables is None:
@@ -129,7 +129,7 @@ class Sandbox(Strategy):
         inside = {"HOME": "/root", "PATH": DEFAULT_PATH, **keeps}
         start = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in inside.items())]
         variables = {"PROOT_TMP_DIR": f"{step.scratch}", **variables}
-        with step.binds(place) as binds:
+        with step.binds(place, step.work) as binds:
             shown = [*_BINDS, *(f"{bind.source}:{bind.target}" for bind in binds)]
             words += [word for bind in shown for word in ("-b", bind)]
             command = [*words, *start, *step.script(place, sourced=_SOURCED)]
@@ -153,13 +153,13 @@ def require_own_folder(step: LayerBuild, below: Sequence[Path], layer: Path) -> 
 # -- overlays --
 
 
-def _run_over(step: LayerBuild, layers: Sequence[Path], upper: Path, program: Callable[[str], list[str]]) -> None:
-    """Run a program of a layer over `layers`; what it writes is in `upper`."""
+def _run_over(step: LayerBuild, layers: Sequence[Path], upper: Path, *, is_test: bool = False) -> None:
+    """Run the script of a layer over `layers`, or its test; what that writes is in `upper`."""
     with open_stack(layers) as image:
         upper.chmod(image.root.stat("/").permissions | stat.S_IWUSR)
         with mount_points(upper, image.root) as place:
             merged, within = _mounted(step, layers, upper)
-            step.run(merged, program(place), place, writable=True, within=within)
+            step.run(merged, place, is_test=is_test, writable=True, within=within)
 
 
 def _mounted(

@@ -746,5 +746,5 @@ def test_what_a_script_leaves_in_its_folder_is_not_where_its_test_is_written(tmp
         (step.work / name).symlink_to(tmp_path / "bashrc")
     step.test("/opt/lumiimg/build")
     assert not (tmp_path / "bashrc").exists()
-    with step.binds("/opt/lumiimg/build") as binds:
-        assert binds[0].source == f"{tmp_path}/step/test"
+    with step.binds("/opt/lumiimg/build", step.test_folder) as binds:
+        assert [bind.source for bind in binds if f"{step.work}" in bind.source] == []

@@ -170,7 +170,7 @@ def test_a_script_has_its_files_to_read_what_it_writes_elsewhere_and_a_tmp_of_it
     argv = step.script("/data/build")
     assert argv == ["/bin/bash", "/data/build/.script"]
     assert not step.has_ended
-    with step.binds("/data/build") as binds:
+    with step.binds("/data/build", step.work) as binds:
         shown = {bind.target: bind for bind in binds}
         assert [*shown][:2] == ["/data/build", "/data/build/a/files"]
         assert shown["/data/build/a/files"].read_only
