@@ -437,7 +437,8 @@ def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
     stand = Stand()
     for module in ("cli.image_build", "cli.rebuild", "build.build_host"):  # those that import it before it is another
         monkeypatch.setattr(f"lumiimg.{module}.host_for_builds", lambda *_: machine)
-    monkeypatch.setattr(builder, "new_strategy", lambda *_: stand)
+    for way in ("Overlay", "Sandbox"):
+        monkeypatch.setattr(builder, way, lambda *_: stand)
     monkeypatch.setattr(builder, "make_base", stand.base)
     return stand
 
