@@ -209,8 +209,9 @@ def require_tls_or_digest(url: str, sha256: str | None = None) -> None:
 
     This machine itself is no way. Raises FailedError.
     """
-    is_here = re.fullmatch(r"localhost|127(?:\.[0-9]{1,3}){3}|::1", urlsplit(url).hostname or "")
-    if sha256 is None and url.startswith("http://") and not is_here:
+    parts = urlsplit(url)
+    is_here = re.fullmatch(r"localhost|127(?:\.[0-9]{1,3}){3}|::1", parts.hostname or "")
+    if sha256 is None and parts.scheme == "http" and not is_here:
         raise FailedError(
             "would come without TLS, and its digest is not known",
             where=display_url(url),

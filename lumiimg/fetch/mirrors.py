@@ -172,6 +172,11 @@ def refuse_password(address: str, where: str) -> None:
         )
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is meant as an address, and not as a path."""
+    return text.lower().startswith(("http://", "https://"))
+
+
 def validated_url(url: str, where: str) -> str:
     """Return an address. Raises BadInputError if it is not a plain http(s) one, or contains a password."""
     refuse_password(url, where)

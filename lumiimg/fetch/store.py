@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from lumiimg.errors import FailedError
 from lumiimg.fetch.download import SIZE_LIMIT_BYTES, claim_partial, download, require_digest, storage_errors
 from lumiimg.fetch.http import Http, display_url
-from lumiimg.fetch.mirrors import Mirrors
+from lumiimg.fetch.mirrors import Mirrors, is_address
 from lumiimg.fetch.pull import save_image
 from lumiimg.fetch.reference import parse_reference
 from lumiimg.fetch.registry import resolve_image
@@ -108,7 +108,7 @@ class Store:
         return stamp in self._verified
 
     def _put(self, location: str, expected: str | None) -> Path:
-        is_remote = location.startswith(("http://", "https://"))
+        is_remote = is_address(location)
         with storage_errors(self._folder), claim_partial(self._folder, expected if is_remote else None) as file:
             if is_remote:
                 actual = download(self._mirrors.rewrite(location), file, self._http, expected)

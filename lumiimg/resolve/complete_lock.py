@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from lumiimg.catalog.releases import expand
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.fetch.http import ReplacedError
+from lumiimg.fetch.mirrors import is_address
 from lumiimg.fetch.registry import resolve_image
 from lumiimg.resolve.archive_requirements import read_requirements
 from lumiimg.resolve.base_digest import digest_of_file, known_digest, note_digest
@@ -70,8 +71,9 @@ def _with_base_digest(lock: Lock, sources: Sources, base: BaseDigest, before: Lo
         return bootstrap
     digest = known_digest(image, sources.cache) if base == "noted" else None
     if digest is None:
-        is_same = before is not None and before.base.origin == bootstrap.origin
-        asked = replace(image, digest=before.base.digest or None) if before and is_same else image
+        asked = image
+        if before is not None and before.base.origin == bootstrap.origin:
+            asked = replace(image, digest=before.base.digest)
         asked.require_tls_or_digest()
         sources.on_line(f"looking up {asked}")
         with _as_held(before), _without_network("the digest of the base is not known"):
@@ -114,7 +116,7 @@ def _without_network(unknown: str, otherwise: str = "") -> Iterator[None]:
     try:
         yield
     except MissingHereError as error:
-        if error.where is None or not error.where.startswith(("http://", "https://")):
+        if error.where is None or not is_address(error.where):
             raise
         hint = f"run `lumiimg lock` on a machine with a network, and `build --locked` here{otherwise}"
         raise MissingHereError(f"{unknown}, and it {error.what}", where=error.where, hint=hint) from error

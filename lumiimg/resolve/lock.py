@@ -16,6 +16,7 @@ from lumiimg.catalog.needs import version_of
 from lumiimg.catalog.releases import expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
+from lumiimg.fetch.mirrors import is_address
 from lumiimg.files import open_regular
 from lumiimg.findings import Severity
 from lumiimg.resolve.python_target import PythonTarget
@@ -57,7 +58,7 @@ class LockedSource:
     @property
     def is_local(self) -> bool:
         """Whether it is a file of this machine."""
-        return not self.location.startswith(("http://", "https://"))
+        return not is_address(self.location)
 
 
 def locked_wheel(url: str, sha256: str | None) -> LockedSource:

@@ -205,17 +205,15 @@ def document_of(lock: Lock) -> LockFile:
 def _request(lock: Lock) -> LockedRequest:
     """Return what was asked for, as it is found from another folder than it was asked in."""
     request, origin, site = lock.request, lock.bootstrap.origin, lock.request.site
+    fields = {name: getattr(request, name) for name in LockedRequest.__struct_fields__}
     return structs.replace(
-        request,
+        LockedRequest(**fields),
         base=origin if str(Path(request.base).absolute()) == origin else request.base,
         own_files=tuple(str(Path(file).absolute()) for file in request.own_files),
         arguments=dict(sorted(request.arguments.items())),
         sources=dict(sorted(request.sources.items())),
         site=str(Path(site).absolute()) if site.endswith(".toml") else site,
         host=str(Path(request.host).absolute()) if request.host else "",
-        mirrors=(),
-        layers=(),
-        brought={},
     )
 
 

@@ -13,7 +13,7 @@ from lumiimg.catalog.layers import SHA256, Layer, LayerSource
 from lumiimg.catalog.releases import Release, expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
-from lumiimg.fetch.mirrors import validated_url
+from lumiimg.fetch.mirrors import is_address, validated_url
 from lumiimg.files import file_sha256
 from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource
@@ -134,7 +134,7 @@ def _with_digest(source: LayerSource, arguments: Mapping[str, str], given: str) 
     the likely reason why it is not.
     """
     location, digest = split_digest(source.name, given)
-    if location.startswith(("http://", "https://")):
+    if is_address(location):
         return given
     key, path = expand(source.key, arguments), Path(location)
     actual = file_sha256(path)

@@ -157,7 +157,7 @@ def resolve_wheels(
     for line in found.warnings:
         sources.on_line(line)
     wheels = [_wheel(one, target) for one in packages if one.name not in project.here]
-    if (plain := [one.location for one in wheels if one.location.startswith("http:")]) and not project.is_plain:
+    if (plain := [one.location for one in wheels if urlsplit(one.location).scheme == "http"]) and not project.is_plain:
         raise FailedError(f"its index, with TLS, links to a wheel without: {plain[0][:200]}, which is not followed")
     return ResolvedWheels(_by_layer(layers, wheels, found.requirers), found.requirers)
 

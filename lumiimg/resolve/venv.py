@@ -50,7 +50,7 @@ class VenvFault(StrEnum):
 
 
 _Word = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9.+!_-]{1,64}\Z", description="a name or a version")]
-_Line = Annotated[str, Meta(max_length=4096, description="a text of one line")]
+_Line = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]*\Z", description="a text of one line")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,9 @@ def test_a_source_is_locked_at_its_digest_wherever_it_is_taken_from(
     assert [line for line in found.missing_digests if "2.0" in line]
     (layers / "plugin/layer.toml").write_text(PLUGIN.replace('"1.0" = ', '"9.9" = '))
     again = Catalogue((layers,), ())
-    source = lock(again, plugin="https://else.test/x.tar.gz").layers[0].sources[0]
-    assert (source.sha256, "first download" in source.note) == (None, True)
+    for place in ("https://else.test/x.tar.gz", "HTTPS://else.test/x.tar.gz"):
+        source = lock(again, plugin=place).layers[0].sources[0]
+        assert (source.sha256, source.is_local, "first download" in source.note) == (None, False, True)
     source = lock(again, plugin=f"https://else.test/x.tar.gz#sha256={DIGEST}").layers[0].sources[0]
     assert (source.location, source.sha256) == ("https://else.test/x.tar.gz", DIGEST)
     assert lock(again, plugin=f"https://host.test/@x.tar.gz#sha256={DIGEST}").layers[0].sources[0].name == "plugin"

@@ -195,6 +195,7 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
     digest = hashlib.sha256(b"x").hexdigest()
     for refused in (
         lambda: store.get("http://host.test/file", None),
+        lambda: store.get("HTTP://host.test/file", None),
         lambda: store.get("http://127.0.0.1.host.test/file", None),
         lambda: store.get("http://localhost.host.test/file", None),
         lambda: store.get("http://localhost@host.test/file", None),

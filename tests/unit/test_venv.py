@@ -71,7 +71,8 @@ def image(tmp_path: Path) -> Path:
 
 def test_what_is_no_environment_is_refused_in_one_line(image: Path, tmp_path: Path, capsys: Capture) -> None:
     paths = {
-        name: tmp_path / f"it's {name}.sqsh" for name in ("text", "empty", "folder", "squashfs", "nothing", "record")
+        name: tmp_path / f"it's {name}.sqsh"
+        for name in ("text", "empty", "folder", "squashfs", "nothing", "record", "lines")
     }
     paths["text"].write_text("hsqs and no more")
     paths["empty"].touch()
@@ -79,6 +80,8 @@ def test_what_is_no_environment_is_refused_in_one_line(image: Path, tmp_path: Pa
     (tmp_path / "x/etc").mkdir(parents=True)
     packed(tmp_path / "x", paths["squashfs"])
     (venv_at(paths["record"], image) / RECORD).write_text('{"image": "x", "image_mark": "\\u001b[2J"}')
+    lines = VenvRecord("/x.sif\n/y.sif", None, "3.12", None)
+    (venv_at(paths["lines"], image) / RECORD).write_text(to_json(lines))
     for path in paths.values():
         for command, *words in (
             ("check", "--level", "static"),
