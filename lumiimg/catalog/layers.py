@@ -297,6 +297,10 @@ class Layer(LayerFacts, frozen=True, kw_only=True):
         """Return what must be below it, in a release."""
         return (*self.requires, *(release.requires if release else ()))
 
+    def has_of(self, release: Release | None) -> dict[str, str]:
+        """Return the versions of components that it brings in a release; they may name arguments."""
+        return {**self.has, **(release.has if release else {})}
+
     def member(self, name: str) -> Layer:
         """Return the base that is the member `name` of this family. Raises KeyError if there is none."""
         found = {variant.name: variant for variant in self.variants}[name]

@@ -75,10 +75,9 @@ def content_of(layer: Layer, release: Release | None, reach: str) -> str:
     Raises DecodeError where a file cannot be read.
     """
     values, sources = own_values(layer, release), layer.sources_of(release)
-    has = {**layer.has, **(release.has if release else {})}
     facts: dict[str, Any] = {
         "requires": sorted(map(str, layer.needs_of(release))),
-        "has": {name: expand(version, values) for name, version in has.items()},
+        "has": {name: expand(version, values) for name, version in layer.has_of(release).items()},
         "arguments": values,
         "packages": [expand(package, values) for package in layer.packages],
         "requirements": {one.name: one.requirements for one in sources if one.requirements},

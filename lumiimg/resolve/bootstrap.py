@@ -80,7 +80,7 @@ def _bootstrap_here(one: Bootstrap, base: Layer, mirrors: Mirrors, path: str | N
     name = one.mirror or "debian"
     named = mirrors.named(name)
     if (url := named or apt_mirror(name)) is None:
-        return f"debootstrap: no mirror is known (--mirror {one.mirror}=URL)"
+        return f"debootstrap: no mirror is known (--mirror {name}=URL)"
     where = "your setting" if named else "from this machine's apt sources"
     return LockedBootstrap(one.agent, one.origin, url, base.include, f"debootstrap is here, the mirror is {where}")
 

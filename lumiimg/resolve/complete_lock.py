@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from packaging.utils import canonicalize_name
-
 from lumiimg.catalog.releases import expand
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.fetch.http import ReplacedError
@@ -186,7 +184,6 @@ def _of_layers(
 def _requirements_of(layer: LockedLayer, sources: Sources) -> LayerRequirements:
     """Return what a layer wants of Python; for its requirement files its archives are fetched."""
     release = layer.release
-    without = tuple(canonicalize_name(name) for name in (release.without if release else ()))
     requires = list[str]()
     if not layer.pins:  # else nothing of it is built
         requires += (expand(text, layer.arguments) for text in layer.layer.packages)
@@ -194,14 +191,14 @@ def _requirements_of(layer: LockedLayer, sources: Sources) -> LayerRequirements:
         for source in (one for one in layer.sources if one.name in files):
             archive = sources.store.sources([source], sources.on_line)[source]
             where = f"the layer {layer.name}, {source.location}"
-            requires += read_requirements(archive, files[source.name], without, where)
+            requires += read_requirements(archive, files[source.name], layer.without, where)
     return LayerRequirements(
         name=layer.name,
         version=release.version if release else "",
         pins=layer.pins,
         indexes=tuple(sources.mirrors.rewrite(index) for index in release.indexes) if release else (),
         requires=tuple(requires),
-        without=without,
+        without=layer.without,
         has=layer.versions,
         date=release.date if release and wants_python(layer) else None,
     )

@@ -98,6 +98,8 @@ def read_bases(
 
     A name of the catalogue comes before a file of that name. Raises as `read_foreign`.
     """
+    if catalogue.knows(name := base.replace("/", "-")) and name != base and not Path(base).exists():
+        raise BadInputError("no such file", where=base, hint=f"did you mean {name}?")
     if "/" in base or (not catalogue.knows(base) and Path(base).exists()):
         return {base: read_foreign(base, pull, site)}
     files = (one.origin for one in catalogue.base(base).bootstraps if one.agent == LOCAL and Path(one.origin).is_file())

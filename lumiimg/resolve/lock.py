@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from packaging.utils import parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from lumiimg import __version__
 from lumiimg.catalog.needs import version_of
@@ -87,7 +87,7 @@ class LockedLayer(ReleasedLayer):
         """Versions of components that it brings, with arguments filled in; of an image, as it names them."""
         if self.layer.is_foreign:
             return dict(self.layer.has)
-        found = {**self.layer.has, **(self.release.has if self.release else {})}
+        found = self.layer.has_of(self.release)
         return {name: expand(version, self.arguments) for name, version in found.items()}
 
     def with_digests(self, known: Mapping[str, str]) -> LockedLayer:
@@ -104,6 +104,11 @@ class LockedLayer(ReleasedLayer):
     def pins(self) -> tuple[str, ...]:
         """The Python distributions that its release names, each in one version."""
         return self.release.wheels if self.release else ()
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """Python projects that its release leaves out, whoever requires them, as PEP 503 writes them."""
+        return tuple(map(canonicalize_name, self.release.without if self.release else ()))
 
     @property
     def set_environment(self) -> dict[str, str]:

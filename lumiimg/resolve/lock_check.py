@@ -302,7 +302,7 @@ def _in_no_index(lock: Lock, pinned: Collection[str]) -> set[str]:
         if layer is lock.base or wants_python(layer):
             has = {name for name, version in layer.versions.items() if name not in NOT_PYTHON and is_version(version)}
             found |= set(map(canonicalize_name, has))
-        found |= set(map(canonicalize_name, layer.release.without if layer.release else ())) - own
+        found |= set(layer.without) - own
     return found | {"triton"} if "torch" in {*found, *pinned} else found
 
 

@@ -185,7 +185,7 @@ def installed_layer(layer: LockedLayer, *, is_base: bool) -> LayerRequirements:
         release.version if release else "",
         requires=tuple(f"{name}=={version}" for name, version in of_index.items()),
         has={name: version for name, version in has.items() if canonicalize_name(name) not in of_index},
-        without=tuple(map(canonicalize_name, release.without if release else ())),
+        without=layer.without,
     )
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import tomli_w
 from packaging.requirements import Requirement
@@ -29,7 +29,7 @@ from lumiimg.errors import FailedError
 from lumiimg.fetch.http import Http, display_url, require_tls_or_digest
 from lumiimg.fetch.mirrors import general_index, validated_url
 from lumiimg.gpu.cuda import is_of_cuda
-from lumiimg.resolve.lock import STAGED_FILE, LockedSource
+from lumiimg.resolve.lock import LockedSource, locked_wheel
 from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.resolve.uv import LockedPackage, NoSolutionError, NoTimesError, compile_versions, compile_wheels
 
@@ -74,7 +74,7 @@ class LayerRequirements:
     requires: tuple[str, ...] = ()
     """Whatever else it requires: it comes from the general index."""
     without: tuple[str, ...] = ()
-    """Projects that are left out, whoever requires them."""
+    """Projects that are left out, whoever requires them, as PEP 503 writes them."""
     has: Mapping[str, str] = field(default_factory=dict)
     """Versions of what it brings in another way than by wheels, or the base has."""
     date: dt.date | None = None
@@ -294,7 +294,7 @@ class _Project:
         }
         project = {"name": THIS_IMAGE, "version": "0", "requires-python": ">=3.8", "dependencies": wanted}
         kept = (f"{name}=={version}\n" for name, version in preferred.items() if name not in sources)
-        without = {str(canonicalize_name(name)) for layer in self.layers for name in layer.without}
+        without = {name for layer in self.layers for name in layer.without}
         if "torch" in sources and TRITON not in {*sources, *pins_by_project(self.requirements)}:
             without.add(TRITON)  # whichever the image has: PyPI's is CUDA's, and would lie over its files
         settings: dict[str, Any] = {
@@ -337,18 +337,17 @@ def _wheel(package: LockedPackage, target: PythonTarget) -> LockedSource:
     name = str(canonicalize_name(package.name))
     found: list[tuple[tuple[int, Any], LockedSource]] = []
     for wheel in package.wheels:
-        file = unquote(urlsplit(wheel.url).path).rpartition("/")[2]
+        sha256 = wheel.hashes.get("sha256", "").lower()
         try:
-            own, version, build, _ = parse_wheel_filename(file)
-            rank = target.rank(file)
+            one = locked_wheel(wheel.url, sha256 if SHA256.fullmatch(sha256) else None)
+            rank = target.rank(one.file)
         except ValueError:
             continue
-        if rank is None or own != name or version != Version(package.version) or not STAGED_FILE.fullmatch(file):
+        if rank is None or (one.name, Version(one.version)) != (name, Version(package.version)):
             continue
-        sha256 = wheel.hashes.get("sha256", "").lower()
-        known = sha256 if SHA256.fullmatch(sha256) else None
-        url = validated_url(wheel.url, f"the wheel of {name}")
-        found.append(((-rank, build), LockedSource(name, "", file, known, url, version=package.version)))
+        validated_url(wheel.url, f"the wheel of {name}")
+        build = parse_wheel_filename(one.file)[2]
+        found.append(((-rank, build), one))
     if not found:
         raise FailedError(f"no wheel of {name} {package.version} for {target}")
     return max(found, key=lambda one: one[0])[1]

@@ -126,10 +126,9 @@ def offers_of(chosen: Chosen) -> dict[str, OfferedComponent]:
     Of other sources than its own it gives no version but those that an argument gives.
     """
     layer, others = chosen.layer, chosen.others
-    versions = {**layer.has, **(chosen.release.has if chosen.release else {})}
     found = {name: OfferedComponent(None, layer.name) for name in layer.provides}
     found[layer.name] = OfferedComponent(chosen.version, layer.name)
-    for name, version in versions.items():
+    for name, version in layer.has_of(chosen.release).items():
         known = None if others and not placeholders(version) else expand(version, chosen.arguments)
         found[name] = OfferedComponent(known, layer.name)
     return found
@@ -174,8 +173,7 @@ def overridden_sources(layer: Layer, release: Release | None, values: Mapping[st
 
     They choose a source, and tell no version themselves.
     """
-    versions = (*layer.has.values(), *(release.has.values() if release else ()))
-    telling = {name for version in versions for name in placeholders(version)}
+    telling = {name for version in layer.has_of(release).values() for name in placeholders(version)}
     choosing = [name for source in layer.sources for name in placeholders(source.key) if name not in telling]
     usual = own_values(layer, release)
     return tuple(name for name in dict.fromkeys(choosing) if values[name] != usual[name])

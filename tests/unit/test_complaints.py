@@ -30,7 +30,7 @@ SLIPS = {
     "run image.sif python train.py": ("no command 'run'", "lumiimg --help"),
     "build vllm": ("vllm", "--add vllm"),
     "build --base rocm-6.2.4 --add vllm 0.10.1": ("0.10.1", "--add vllm==0.10.1"),
-    "build --base rocm/6.2.4 --add vllm": ("rocm/6.2.4", "an image of a registry"),
+    "build --base rocm/6.2.4 --add vllm": ("rocm/6.2.4", "did you mean rocm-6.2.4?"),
     "build --base rocm-6.2.4 --add vllm -o .": ("is a folder", "names the image file"),
     "check my": ("my", "did you mean my.sif?"),
     "check mi.sif": ("mi.sif", "did you mean my.sif?"),

@@ -159,7 +159,7 @@ def test_debootstrap_is_taken_where_it_is_and_a_mirror_is_known(
     layers: Path, make_layer: MakeLayer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_layer("base", DEBOOTSTRAP + '[[bootstrap]]\nagent = "docker"\nfrom = "debian:trixie-slim"\n')
-    make_layer("alone", DEBOOTSTRAP)
+    make_layer("alone", DEBOOTSTRAP.replace('mirror = "debian"\n', ""))
     catalogue = Catalogue((layers,), ())
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -178,6 +178,8 @@ def test_debootstrap_is_taken_where_it_is_and_a_mirror_is_known(
     (programs / "debootstrap").chmod(0o755)
     assert bootstrap(named) == ("debootstrap", "trixie", "http://m/debian")
     assert bootstrap({})[0] == "docker"
+    with pytest.raises(MissingHereError, match="no mirror is known \\(--mirror debian=URL\\)"):
+        bootstrap({}, "alone")
     monkeypatch.setattr("lumiimg.resolve.bootstrap.apt_mirror", lambda _: "http://own/debian")
     assert bootstrap({}) == ("debootstrap", "trixie", "http://own/debian")
 
