@@ -1,11 +1,11 @@
 # make demo         build a small real image and check it, end to end; where none can be built, say what gets what is missing (exit code 4)
 # make test         unit tests, offline once the packages are in; some two minutes on two cores
-# make coverage     how much of elf/, image/, nccl/ and fabric/ their unit tests take, lines and branches, and the floor of each
+# make coverage     how much of elf/, image/, joblog/ and fabric/ their unit tests take, lines and branches, and the floor of each
 # make test-core    the engine tests that CI runs: demo, each strategy, kill and resume, check, four nodes, a job; some eight minutes
 # make test-engine  all tests against a real Apptainer, a real loader and a real RCCL
 # make test-all     both, make coverage and make fuzz, with all of what is exhaustive, of which they take a tenth
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
-# make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=nccl/verdict; hours for all)
+# make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=joblog/verdict; hours for all)
 # make rehearse     each row of the catalogue against the real package index and on stand-ins, into the ledger; hours (ROWS=vllm,jax: these alone)
 # make score        what `check` says of images from their files, beside what their jobs then do, into docs/reference/prediction.md; minutes
 # make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)
@@ -31,7 +31,7 @@ LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
 LOWEST_TESTS := $(addprefix tests/unit/test_,cli.py downloads.py foreign.py image_squashfs.py lock.py nccl_sources.py registry.py wheels.py)
 # lines and branches together, in percent; a floor is raised when a room stays above it, and never lowered for a change
-FLOORS := elf=95 image=93 nccl=97 fabric=95
+FLOORS := elf=95 image=93 joblog=97 fabric=95
 COVERAGE_TESTS = $(wildcard $(addprefix tests/unit/test_,elf_*.py fabric*.py image_*.py nccl_*.py check_static.py compare.py fuzz.py ldd.py log_command.py provider.py weave.py))
 
 # each process would compile the package again

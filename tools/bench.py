@@ -23,14 +23,14 @@ from PySquashfsImage import SquashFsImage
 
 from lumiimg.cluster.nodes.node import Fingerprint, Library, NodeAnswer, gather, write_answer
 from lumiimg.cluster.nodes.report import build_report
+from lumiimg.core.findings import Code, Finding, Level, Severity
 from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import PACKED, exec_words, of_kernel
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.image import open_image
-from lumiimg.nccl.reader import LogReader
-from lumiimg.nccl.sources import blocks
-from lumiimg.nccl.vocabulary import vocabulary
+from lumiimg.joblog.reader import LogReader
+from lumiimg.joblog.sources import blocks
+from lumiimg.joblog.vocabulary import vocabulary
 from tests.shared import fabric_builder, gpu_builder, joblog, python_image
 from tests.shared.node_answers import CONTEXT, FILES
 

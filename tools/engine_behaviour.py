@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.core.errors import LumiimgError, one_line
 from lumiimg.engine.engine import clean_environment, container_engines
 from lumiimg.engine.process import run
-from lumiimg.errors import LumiimgError, one_line
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine

@@ -20,9 +20,9 @@ from lumiimg.build.provenance import read_plan
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.layers import own_values
 from lumiimg.catalog.ledger import LEDGER, REACHES, Trial, content_of, read_ledger, rows_of
+from lumiimg.core.errors import BadInputError, LumiimgError
+from lumiimg.core.files import write_text
 from lumiimg.engine.engine import find_engine
-from lumiimg.errors import BadInputError, LumiimgError
-from lumiimg.files import write_text
 from lumiimg.resolve.lock import layer_digest
 from lumiimg.resolve.lock_file import LockedBase, request_of
 from lumiimg.resolve.make_lock import lock_layer

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.core.findings import Answer
 from lumiimg.fetch.mirrors import apt_mirror
-from lumiimg.findings import Answer
 from tests.shared.job.bases import BASES
 from tests.shared.job.generator import CHANGES, NODES, VARIABLES, Machine, cases
 from tests.shared.job.ground import DEBIANS, fetch_debian, ground_here, ground_of_debian

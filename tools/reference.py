@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import finding_types
 from lumiimg.cli.commands import COMMANDS, make_parser
-from lumiimg.findings import Code, Level, Remedy, Severity
-from lumiimg.nccl.vocabulary import vocabulary
+from lumiimg.core.findings import Code, Level, Remedy, Severity
+from lumiimg.joblog.vocabulary import vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

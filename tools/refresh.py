@@ -23,13 +23,13 @@ from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.needs import NO_VERSION
 from lumiimg.cli.choices import mirrors_of
 from lumiimg.cli.commands import add_options
-from lumiimg.decode import encode
-from lumiimg.errors import BadInputError, ExitCode, FailedError, LumiimgError, MissingHereError
+from lumiimg.core.decode import encode
+from lumiimg.core.errors import BadInputError, ExitCode, FailedError, LumiimgError, MissingHereError
+from lumiimg.core.files import write_text
+from lumiimg.core.text import count
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import general_index
-from lumiimg.files import write_text
 from lumiimg.resolve.release_reader import read_pages, read_releases
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

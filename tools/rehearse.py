@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.ledger import Trial, content_of
-from lumiimg.errors import LumiimgError, one_line
+from lumiimg.core.errors import LumiimgError, one_line
+from lumiimg.core.text import count
 from lumiimg.resolve.lock import wants_python
-from lumiimg.wording import count
 from tools.ledger import record
 from tools.rehearsal.archives import SDISTS, Archives
 from tools.rehearsal.bases import Bases, is_of_registry

@@ -21,9 +21,9 @@ import tomli_w
 
 from lumiimg.catalog.ledger import LEDGER, Trial
 from lumiimg.cluster.trial.values import ClaimOutcome, TrialReport
-from lumiimg.decode import DecodeError, decode_json
-from lumiimg.errors import BadInputError, LumiimgError
-from lumiimg.files import read_beginning, write_text
+from lumiimg.core.decode import DecodeError, decode_json
+from lumiimg.core.errors import BadInputError, LumiimgError
+from lumiimg.core.files import read_beginning, write_text
 from tools import ledger
 
 if TYPE_CHECKING:

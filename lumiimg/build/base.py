@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from lumiimg.build.metadata import date_labels, write_config
 from lumiimg.build.safe_fs import folder
 from lumiimg.build.squash import squash
+from lumiimg.core.errors import MissingHereError
 from lumiimg.engine import engine as engines
 from lumiimg.engine.process import run
-from lumiimg.errors import MissingHereError
 from lumiimg.image import sif_writer
 from lumiimg.image.unpacked_size import require_room
 from lumiimg.resolve.bootstrap import debootstrap_at

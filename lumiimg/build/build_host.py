@@ -17,15 +17,15 @@ from itertools import product
 from pathlib import Path
 from typing import Literal, get_args
 
+from lumiimg.core.errors import FailedError, MissingHereError, one_line
+from lumiimg.core.files import temporary_folder
+from lumiimg.core.findings import Severity
 from lumiimg.engine import engine as engines
 from lumiimg.engine import namespaces
 from lumiimg.engine.engine import Engine, EngineKind, clean_environment, engines_here
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import FailedError, MissingHereError, one_line
-from lumiimg.files import temporary_folder
-from lumiimg.findings import Severity
 from lumiimg.resolve.bootstrap import debootstrap_at
 
 Way = Literal["overlay", "sandbox"]

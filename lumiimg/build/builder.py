@@ -37,10 +37,11 @@ from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.build.strategy import Overlay, Sandbox, packed_again
 from lumiimg.catalog.settings import open_to_others
+from lumiimg.core.errors import BadInputError, FailedError
+from lumiimg.core.files import file_sha256, temporary_folder
+from lumiimg.core.redact import known_secrets
 from lumiimg.engine.engine import clean_environment
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
-from lumiimg.errors import BadInputError, FailedError
-from lumiimg.files import file_sha256, temporary_folder
 from lumiimg.host.image_manifest import (
     MANIFEST,
     MANIFEST_LABEL,
@@ -55,7 +56,6 @@ from lumiimg.image.squashfs.weave import can_weave, weave
 from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.base_digest import stamp
 from lumiimg.resolve.lock import LockedSource
-from lumiimg.secret import known_secrets
 
 if TYPE_CHECKING:
     from lumiimg.build.build_host import BuildHost, Way

@@ -27,9 +27,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from lumiimg.core.errors import BadInputError, FailedError
+from lumiimg.core.files import file_sha256, read_beginning
 from lumiimg.engine.workspace import remove_files, remove_left, scratch_folder
-from lumiimg.errors import BadInputError, FailedError
-from lumiimg.files import file_sha256, read_beginning
 
 FORMAT = 3
 _NAMES = ("data.sif", "data.sqfs", "data.tar")

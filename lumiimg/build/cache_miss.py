@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.keys import BuildStep, cached_prefix, content_below, content_with
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.core.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

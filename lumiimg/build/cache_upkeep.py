@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lumiimg.build.cache import FORMAT, CacheEntry, CacheKey, LayerCache
-from lumiimg.errors import BadInputError, ExitCode, FailedError
+from lumiimg.core.errors import BadInputError, ExitCode, FailedError
 from lumiimg.image.oci.kept import KeptLayer, kept_layers
 
 _LEAST_DIGITS = 6

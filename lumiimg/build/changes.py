@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.safe_fs import OWN, open_file
-from lumiimg.errors import FailedError, LumiimgError
-from lumiimg.files import EPOCH
+from lumiimg.core.errors import FailedError, LumiimgError
+from lumiimg.core.files import EPOCH
 from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack, stacked
 from lumiimg.image.squashfs.pack import pack_folder
 

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from lumiimg.build import safe_fs
-from lumiimg.errors import FailedError
-from lumiimg.files import open_regular
-from lumiimg.wording import size
+from lumiimg.core.errors import FailedError
+from lumiimg.core.files import open_regular
+from lumiimg.core.text import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.build.keys import sources_of
+from lumiimg.core.errors import BadInputError, MissingHereError
+from lumiimg.core.files import make_folder, open_regular, replaced
+from lumiimg.core.text import engine_word
 from lumiimg.definition.writer import write_chain, write_flat
-from lumiimg.errors import BadInputError, MissingHereError
-from lumiimg.files import make_folder, open_regular, replaced
 from lumiimg.resolve.lock import Lock, LockedSource
-from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.build_host import CONTAINER, WAYS, BuildHost, CapabilityTrial, program_of
 from lumiimg.build.places import FreeSpace, room_at
+from lumiimg.core.errors import ExitCode, MissingHereError
+from lumiimg.core.files import temporary_folder
+from lumiimg.core.findings import Advice
 from lumiimg.engine.engine import Engine, engines_here
 from lumiimg.engine.namespaces.ids import own_ranges
-from lumiimg.errors import ExitCode, MissingHereError
-from lumiimg.files import temporary_folder
-from lumiimg.findings import Advice
 from lumiimg.resolve.bootstrap import debootstrap_at
 
 if TYPE_CHECKING:

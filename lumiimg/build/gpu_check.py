@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import FailedError
+from lumiimg.core.errors import FailedError
 from lumiimg.gpu.rule import GpuFit, node_gpu
 from lumiimg.gpu.source import GpuCodeError
 from lumiimg.image import open_image

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.cache import CacheKey
+from lumiimg.core.files import file_sha256
 from lumiimg.definition.definition import VERSION_LABEL, Definition, Sections, export
-from lumiimg.files import file_sha256
 from lumiimg.image import ImageError
 from lumiimg.image.sif import PartitionFormat, read_sif_file
 from lumiimg.resolve.base_digest import stamp

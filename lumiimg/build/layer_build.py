@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import lumiimg
+from lumiimg.core.errors import FailedError, one_line
+from lumiimg.core.files import EPOCH, temporary_folder
+from lumiimg.core.redact import hidden
 from lumiimg.definition.definition import BUILD_FOLDER
 from lumiimg.definition.writer import CLEAN
 from lumiimg.engine import engine as engines
@@ -19,9 +22,6 @@ from lumiimg.engine.binds import BindSpec
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import FailedError, one_line
-from lumiimg.files import EPOCH, temporary_folder
-from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
     from lumiimg.build.build_host import BuildHost

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.build.safe_fs import MOUNT_FILES, MOUNT_FOLDERS, OWN, folder, lacking, open_file
+from lumiimg.core.errors import FailedError
+from lumiimg.core.files import EPOCH
 from lumiimg.definition.definition import export
-from lumiimg.errors import FailedError
-from lumiimg.files import EPOCH
 from lumiimg.image import ImageError, RootFileSystem
 from lumiimg.image.oci.document import typed
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.build.provenance import is_ours
-from lumiimg.errors import BadInputError, FailedError
-from lumiimg.files import read_beginning, refuse_bad_name
-from lumiimg.wording import size
+from lumiimg.core.errors import BadInputError, FailedError
+from lumiimg.core.files import read_beginning, refuse_bad_name
+from lumiimg.core.text import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from lumiimg.secret import hidden
-from lumiimg.wording import duration, size
+from lumiimg.core.redact import hidden
+from lumiimg.core.text import duration, size
 
 _LINE_LIMIT_BYTES = 64 * 1024
 DOWNLOADS, IMAGE = "downloads", "image"

@@ -22,9 +22,9 @@ from typing import Any
 from lumiimg.catalog.layers import NAME
 from lumiimg.catalog.settings import user_cache
 from lumiimg.catalog.sites import site_names
-from lumiimg.decode import DecodeError, decode, parse_json
-from lumiimg.errors import BadInputError
-from lumiimg.files import open_regular
+from lumiimg.core.decode import DecodeError, decode, parse_json
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.files import open_regular
 from lumiimg.host.image_manifest import read_manifest
 from lumiimg.host.manifest import BindManifest  # noqa: TC001 - the schema reads the types of the fields
 from lumiimg.image import ImageError, open_image

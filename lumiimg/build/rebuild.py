@@ -12,8 +12,8 @@ from msgspec import structs
 
 from lumiimg.build.provenance import FOLDER, LAYERS, read_plan
 from lumiimg.catalog.catalogue import Catalogue
-from lumiimg.decode import FILE_LIMIT_BYTES
-from lumiimg.errors import BadInputError, FailedError
+from lumiimg.core.decode import FILE_LIMIT_BYTES
+from lumiimg.core.errors import BadInputError, FailedError
 from lumiimg.image import FileKind, RootFileSystem, open_image
 from lumiimg.resolve.base_digest import digest_of_file
 from lumiimg.resolve.image_base import LOCAL_AGENTS

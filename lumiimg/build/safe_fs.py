@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import FailedError
 from lumiimg.definition.definition import BUILD_FOLDER
-from lumiimg.errors import FailedError
 
 if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem

@@ -7,8 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.build.layer_build import HELPER
+from lumiimg.core.errors import FailedError, one_line
 from lumiimg.engine.engine import PACKED
-from lumiimg.errors import FailedError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,8 +22,8 @@ from lumiimg.build.base import write_sif
 from lumiimg.build.layer_build import SCRIPT_ENVIRONMENT
 from lumiimg.build.safe_fs import OWN, mount_points, set_mode
 from lumiimg.build.squash import squash
+from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.engine.workspace import remove_tree
-from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.image import open_image, open_stack
 from lumiimg.image.environment import DEFAULT_PATH
 from lumiimg.image.sif import squashfs_ranges

@@ -21,13 +21,14 @@ from lumiimg import __version__
 from lumiimg.build.build_host import program_of
 from lumiimg.build.squash import pack
 from lumiimg.catalog.needs import version_of
-from lumiimg.decode import DecodeError, decode_json, to_json
+from lumiimg.core.decode import DecodeError, decode_json, to_json
+from lumiimg.core.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
+from lumiimg.core.files import refuse_places, replaced
+from lumiimg.core.text import count, word
 from lumiimg.engine.engine import Engine, clean_environment, exec_words, find_engine
 from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
-from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
-from lumiimg.files import refuse_places, replaced
 from lumiimg.image import open_image, refuse_empty, refuse_not_runnable
 from lumiimg.image.python import NoPythonError, read_python
 from lumiimg.inventory.components import Inventory
@@ -38,7 +39,6 @@ from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.requirements import read_own
 from lumiimg.resolve.venv import BIN, MOUNT, RECORD, VenvRecord, mark_of, versions_in
-from lumiimg.wording import count, word
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -19,8 +19,8 @@ from packaging.version import Version
 from lumiimg.catalog.folders import Glance, file_names, glances, layer_folders, recipe_folders
 from lumiimg.catalog.layers import NAME, Layer, read_layer
 from lumiimg.catalog.named_images import completed, image_by_name
-from lumiimg.decode import AnyText, DecodeError, Text, read_toml
-from lumiimg.errors import LONG, BadInputError, shortened
+from lumiimg.core.decode import AnyText, DecodeError, Text, read_toml
+from lumiimg.core.errors import LONG, BadInputError, shortened
 
 FabricOption = Literal["auto", "host", "bundled", "none"]
 """As for --fabric."""

@@ -15,8 +15,8 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from lumiimg.catalog.needs import Need
-from lumiimg.decode import Text, matching, read_toml, refuse
-from lumiimg.errors import BadInputError
+from lumiimg.core.decode import Text, matching, read_toml, refuse
+from lumiimg.core.errors import BadInputError
 
 OLD_AFTER_DAYS = 90
 """A site updates driver and network two or three times a year; packages come faster."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lumiimg.files import read_beginning
-from lumiimg.toml import TomlError, parse_toml
+from lumiimg.core.files import read_beginning
+from lumiimg.core.toml import TomlError, parse_toml
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KIND = re.compile(r"""^kind\s*=\s*["'](base|layer)["']""", re.MULTILINE)

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from lumiimg.catalog.needs import Need
-from lumiimg.decode import Natural, Positive, PositiveFloat, Text, matching, refuse, text_of
-from lumiimg.wording import count
+from lumiimg.core.decode import Natural, Positive, PositiveFloat, Text, matching, refuse, text_of
+from lumiimg.core.text import count
 
 _MOST_CORES, _MOST_GPUS = 4096, 256
 """Of a node."""

@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.needs import Need
 from lumiimg.catalog.releases import Release, Unlisted, expand, faults_of_versions, unknown_placeholder
-from lumiimg.decode import AnyText, DecodeError, Sha256, Text, matching, read_text, read_toml, refuse
+from lumiimg.core.decode import AnyText, DecodeError, Sha256, Text, matching, read_text, read_toml, refuse
 
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
 Status = Reach | Literal["read", "derived"]

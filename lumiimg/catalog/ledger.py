@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from lumiimg.catalog.layers import Layer, LayerSource, Reach, Status, own_values
 from lumiimg.catalog.releases import Release, expand
-from lumiimg.decode import Text, matching, read_toml, read_whole, refuse
+from lumiimg.core.decode import Text, matching, read_toml, read_whole, refuse
 
 LEDGER = Path(__file__).with_suffix(".toml")
 REACHES: tuple[Reach, ...] = get_args(Reach)

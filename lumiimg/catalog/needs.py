@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from lumiimg.decode import text_of
+from lumiimg.core.decode import text_of
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet

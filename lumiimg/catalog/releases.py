@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, field
 from packaging.specifiers import SpecifierSet
 
 from lumiimg.catalog.needs import Need
-from lumiimg.decode import AnyText, Text, matching, refuse
+from lumiimg.core.decode import AnyText, Text, matching, refuse
 
 PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[a-z0-9,._-]{1,99}\])?==[0-9][A-Za-z0-9.+!_-]{0,63}")
 _Pin = Annotated[str, matching(PIN.pattern, "a distribution in one version, such as 'torch==2.9.1+rocm6.4',")]

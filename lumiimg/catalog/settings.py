@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from lumiimg.catalog.folders import user_folder
-from lumiimg.decode import Text, read_toml
+from lumiimg.core.decode import Text, read_toml
 
 _PLACES = Path(__file__).with_name("places.toml")
 

@@ -9,7 +9,7 @@ from lumiimg.catalog.catalogue import Catalogue, Recipe
 from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.ledger import Trial, furthest, rows_of, status_of, trials_of
 from lumiimg.catalog.sites import Site, find_site, site_names
-from lumiimg.decode import DecodeError
+from lumiimg.core.decode import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import SiteIdentity, find_site, site_names
-from lumiimg.errors import BadInputError, shortened
+from lumiimg.core.errors import BadInputError, shortened
 
 DEFAULT = "lumi"
 

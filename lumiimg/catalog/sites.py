@@ -23,7 +23,7 @@ from lumiimg.catalog.launch import (
     SitePartition,
     SiteVariable,
 )
-from lumiimg.decode import Positive, PositiveFloat, Text, matching, read_toml
+from lumiimg.core.decode import Positive, PositiveFloat, Text, matching, read_toml
 
 _USUAL_GPUS = 8
 """Of a node, where the site does not say."""

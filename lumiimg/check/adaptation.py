@@ -9,8 +9,8 @@ from lumiimg.check.context import open_for_check
 from lumiimg.check.registry import Findings
 from lumiimg.check.static.files import check_files
 from lumiimg.check.static.variables import doubted, judge_plugin_name, judge_variables
+from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.resolve.stack import OWN_PACKAGES, PLUGIN_COMPONENT
 
 if TYPE_CHECKING:

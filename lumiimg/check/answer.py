@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.sites import sbatch_options, where_to_submit
 from lumiimg.check.registry import finding_types
 from lumiimg.check.static.commands import ON_NODE, SCAN
-from lumiimg.findings import NO_ADVICE, Advice, Answer, Code, Family, Finding, Level, Severity
-from lumiimg.wording import typed
+from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Code, Family, Finding, Level, Severity
+from lumiimg.core.text import typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import user_cache
+from lumiimg.core.text import operand
 from lumiimg.host.container_view import ContainerView, loader_on, read_by, see_inside, variable_of
 from lumiimg.host.engine_rules import as_run
 from lumiimg.host.job_process import JobProcesses, jobs_of
@@ -17,7 +18,6 @@ from lumiimg.host.rccl_process import Variables, read_variables
 from lumiimg.image import Image, ImageError, open_image, refuse_empty
 from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.venv import Venv, with_venv
-from lumiimg.wording import operand
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site

@@ -15,17 +15,17 @@ from lumiimg.check.context import open_for_check
 from lumiimg.check.images import ImageAnswer
 from lumiimg.check.static.commands import bind_command, concluded, site_of
 from lumiimg.check.static.files import check_libraries
-from lumiimg.errors import ExitCode, LumiimgError
+from lumiimg.core.errors import ExitCode, LumiimgError
+from lumiimg.core.findings import Answer, Finding, Remedy, Severity
+from lumiimg.core.text import count, operand, typed, word
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Answer, Finding, Remedy, Severity
 from lumiimg.host.bind import try_saved
 from lumiimg.host.container_view import without_ours
 from lumiimg.host.image_manifest import differences
 from lumiimg.resolve.driver_rule import unknown_driver, window_of, window_on_node
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import stack_of
-from lumiimg.wording import count, operand, typed, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

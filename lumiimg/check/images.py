@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import ExitCode, LumiimgError
-from lumiimg.findings import NO_ADVICE, Advice
-from lumiimg.wording import count
+from lumiimg.core.errors import ExitCode, LumiimgError
+from lumiimg.core.findings import NO_ADVICE, Advice
+from lumiimg.core.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,14 +22,14 @@ from lumiimg.check.run.execution import NO_GPU, RunResult, count_gpus, has_gpu, 
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.files import check_files
 from lumiimg.check.steps import fabric_steps
+from lumiimg.core.errors import LumiimgError, MissingHereError
+from lumiimg.core.files import temporary_folder
+from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Finding, Level
+from lumiimg.core.text import count
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import LumiimgError, MissingHereError
-from lumiimg.files import temporary_folder
-from lumiimg.findings import NO_ADVICE, Advice, Answer, Finding, Level
 from lumiimg.host.origins import origins
 from lumiimg.inventory.gpu_fit import GpuAccount  # noqa: TC001 - `decode` reads the types of the fields
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,10 +12,10 @@ from enum import StrEnum
 from functools import cache
 from typing import TypedDict, Unpack
 
+from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity, with_values
+from lumiimg.core.text import word
+from lumiimg.core.toml import own_table
 from lumiimg.fabric.path import Part  # noqa: TC001 - msgspec reads the types of the fields
-from lumiimg.findings import Code, Finding, Level, Remedy, Severity, with_values
-from lumiimg.toml import own_table
-from lumiimg.wording import word
 
 
 class PartSource(StrEnum):

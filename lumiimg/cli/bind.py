@@ -9,7 +9,7 @@ from lumiimg.check.pipeline import explain_image
 from lumiimg.check.static.files import BoundImage
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cluster.binds import manifest_text, refuse_unsafe
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.report.json_output import write_json
 from lumiimg.report.text import show, show_items

@@ -6,9 +6,9 @@ import argparse
 
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import resolve_request
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.files import refuse_places
 from lumiimg.definition.writer import BuildPlan, write_chain
-from lumiimg.errors import BadInputError
-from lumiimg.files import refuse_places
 from lumiimg.report.views.request import plan_document
 from lumiimg.resolve.lock import Lock
 

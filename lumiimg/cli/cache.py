@@ -9,9 +9,9 @@ from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_upkeep import content_of, prune, remove, verify
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError, write_note
+from lumiimg.core.errors import BadInputError, write_note
+from lumiimg.core.text import count
 from lumiimg.report.views.cache import entries_document, faults_document, removed_document
-from lumiimg.wording import count
 
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 

@@ -14,10 +14,10 @@ from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import CheckReport, check_image
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError, say
-from lumiimg.files import write_text
-from lumiimg.findings import Level
-from lumiimg.nccl.node_names import folded
+from lumiimg.core.errors import BadInputError, say
+from lumiimg.core.files import write_text
+from lumiimg.core.findings import Level
+from lumiimg.joblog.node_names import folded
 from lumiimg.report import json_output
 from lumiimg.report.terminal import Terminal
 from lumiimg.report.views.check import check_document, nodes_document

@@ -13,7 +13,7 @@ import argcomplete
 from argcomplete.shell_integration import shellcode
 
 from lumiimg.catalog.folders import file_names, glances, layer_folders, recipe_folders, site_folders
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 
 Completer = Callable[..., Iterable[str]]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lumiimg.catalog.settings import user_cache
 from lumiimg.cli.output import Output
-from lumiimg.errors import ExitCode
-from lumiimg.files import read_beginning
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.files import read_beginning
 from lumiimg.image import open_image
 from lumiimg.image.compare import compare
 from lumiimg.report.views.build import changes_document

@@ -8,8 +8,8 @@ import os
 from lumiimg.build.doctor import examine, next_step
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output
+from lumiimg.core.errors import MissingHereError
 from lumiimg.engine.engine import engines_here
-from lumiimg.errors import MissingHereError
 from lumiimg.report.views.doctor import doctor_document, no_engine_document
 
 

@@ -7,8 +7,8 @@ import os
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.output import Output
+from lumiimg.core.errors import BadInputError
 from lumiimg.definition.docker.draft import make_draft, write_draft
-from lumiimg.errors import BadInputError
 from lumiimg.report.views.draft import draft_document
 
 

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import TextIO
 
-from lumiimg.errors import printable
+from lumiimg.core.errors import printable
 
 
 def write_error(program: str, line: str, sentence: str, hint: str | None) -> None:

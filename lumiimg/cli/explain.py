@@ -11,8 +11,8 @@ from lumiimg.check.pipeline import CheckReport, explain_image
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import context_with_servers, options_of, read_request, resolve_request
+from lumiimg.core.errors import BadInputError
 from lumiimg.definition.writer import write_chain
-from lumiimg.errors import BadInputError
 from lumiimg.report.views.compatibility import compatibility_document
 from lumiimg.report.views.request import bases_document, request_document
 from lumiimg.resolve.planner import possible_bases

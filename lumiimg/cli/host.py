@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lumiimg.cli.output import Output
-from lumiimg.errors import ExitCode
-from lumiimg.files import refuse_places
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.files import refuse_places
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import to_text, write_snapshot
 from lumiimg.host.snapshot_tree import HostFiles

@@ -20,11 +20,11 @@ from lumiimg.build.provenance import PLAN, carried_files
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.files import write_text
 from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import without_passwords
-from lumiimg.errors import ExitCode
 from lumiimg.fetch.store import Store
-from lumiimg.files import write_text
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.report.progress import LineProgress, TerminalProgress, VerboseProgress

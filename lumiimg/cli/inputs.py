@@ -13,7 +13,7 @@ from lumiimg.catalog.site_choice import site_here
 from lumiimg.catalog.sites import Site, find_site
 from lumiimg.check.context import ImageInContext, open_for_check
 from lumiimg.cli.choices import Choose, choose_site
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
 from lumiimg.host.container_view import without_ours
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import read_snapshot

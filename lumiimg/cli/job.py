@@ -14,8 +14,8 @@ from lumiimg.cluster.job.plan import JobRequest
 from lumiimg.cluster.job.shape import ShapeRequest
 from lumiimg.cluster.job.short import script_of
 from lumiimg.cluster.nodes.slurm import seconds
-from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.files import refuse_places, write_text
+from lumiimg.core.errors import BadInputError, ExitCode
+from lumiimg.core.files import refuse_places, write_text
 from lumiimg.report.text import show_items
 from lumiimg.report.views.binds import doubts
 from lumiimg.report.views.job import cores_document, notes, written_document

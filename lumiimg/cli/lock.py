@@ -9,9 +9,9 @@ from dataclasses import replace
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import context_with_servers, open_sources, options_of, read_request
+from lumiimg.core.errors import BadInputError, LumiimgError, write_note
+from lumiimg.core.files import refuse_places
 from lumiimg.definition.writer import write_chain
-from lumiimg.errors import BadInputError, LumiimgError, write_note
-from lumiimg.files import refuse_places
 from lumiimg.report.views.build import lock_document
 from lumiimg.resolve.complete_lock import complete_lock
 from lumiimg.resolve.context import NO_PREFERENCES, preferences_of

@@ -13,7 +13,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.cli.choices import mirrors_of
 from lumiimg.cli.commands import LOCK
 from lumiimg.cli.request import options_of
-from lumiimg.errors import BadInputError, write_note
+from lumiimg.core.errors import BadInputError, write_note
 from lumiimg.resolve.base_digest import refuse_other_base
 from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue, refuse_untrusted

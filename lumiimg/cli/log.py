@@ -10,14 +10,14 @@ from pathlib import Path
 
 from lumiimg.check.run.log_answer import answer_of_log
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError, say, write_note
-from lumiimg.nccl.follow import follow
-from lumiimg.nccl.headline import headline
-from lumiimg.nccl.job_files import read_logs, total_bytes
-from lumiimg.nccl.reader import LogReader
-from lumiimg.nccl.report import LogReport
-from lumiimg.nccl.sources import log_files
-from lumiimg.nccl.vocabulary import vocabulary
+from lumiimg.core.errors import BadInputError, say, write_note
+from lumiimg.joblog.follow import follow
+from lumiimg.joblog.headline import headline
+from lumiimg.joblog.job_files import read_logs, total_bytes
+from lumiimg.joblog.reader import LogReader
+from lumiimg.joblog.report import LogReport
+from lumiimg.joblog.sources import log_files
+from lumiimg.joblog.vocabulary import vocabulary
 from lumiimg.report.read_progress import ReadProgress
 from lumiimg.report.views.log import log_document, signatures_document
 

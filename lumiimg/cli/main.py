@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NoReturn
 from lumiimg.cli.commands import commands_with, parser_for
 from lumiimg.cli.error_output import write_error
 from lumiimg.cli.parser import Parser
-from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable, say, write_note
-from lumiimg.secret import has_login
+from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable, say, write_note
+from lumiimg.core.redact import has_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,7 +53,7 @@ def _refuse_words(words: Sequence[str]) -> None:
         if are_options and (not word or (option.startswith("--") and equals and not value)):
             raise BadInputError(f"{what} is empty", hint="is a variable of the shell not set?")
         if has_login(word):
-            from lumiimg.wording import engine_word
+            from lumiimg.core.text import engine_word
 
             raise BadInputError(
                 f"{printable(what)} has an address that contains a password",

@@ -9,7 +9,7 @@ from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.module.folder import write_module
 from lumiimg.cluster.module.plan import plan_module
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.text import show, show_items
 from lumiimg.report.views.binds import doubts, refusals_document

@@ -9,8 +9,8 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.cluster.nodes.node import take_part
 from lumiimg.cluster.trial.gpu_targets import gpus_of
 from lumiimg.cluster.trial.look import look_here
-from lumiimg.decode import to_json
-from lumiimg.errors import ExitCode, printable
+from lumiimg.core.decode import to_json
+from lumiimg.core.errors import ExitCode, printable
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import ExitCode, LumiimgError, say
-from lumiimg.files import refuse_places, write_text
+from lumiimg.core.errors import ExitCode, LumiimgError, say
+from lumiimg.core.files import refuse_places, write_text
 from lumiimg.report.text import show
 
 if TYPE_CHECKING:

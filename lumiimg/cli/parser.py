@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from lumiimg.cli.error_output import write_error
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.core.errors import BadInputError, ExitCode
 
 _WORDS = 8
 """That are named of those that a command does not take."""

@@ -18,12 +18,12 @@ from lumiimg.cli.build import check_result
 from lumiimg.cli.image_build import progress_of, report_built, start_of
 from lumiimg.cli.locked import note_what_is_from_elsewhere
 from lumiimg.cli.request import open_sources
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.files import file_sha256
 from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import without_passwords
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import ExitCode
 from lumiimg.fetch.store import Sources
-from lumiimg.files import file_sha256
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import ImageDiff, compare

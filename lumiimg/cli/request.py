@@ -14,13 +14,13 @@ from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import site_to_make_for
 from lumiimg.cli.choices import choose_site, mirrors_of
-from lumiimg.errors import say
+from lumiimg.core.errors import say
+from lumiimg.core.redact import known_secrets
 from lumiimg.fetch.http import Http
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.plan import Plan
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request, RequestOptions, request_of
-from lumiimg.secret import known_secrets
 
 if TYPE_CHECKING:
     from lumiimg.fetch.store import Sources

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection
 
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.report.json_output import KINDS, Schemas, strict_json
 from lumiimg.report.schema import schema_of
 from lumiimg.report.views.catalogue import schemas_document

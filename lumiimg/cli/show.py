@@ -12,7 +12,7 @@ from lumiimg.catalog.settings import user_cache
 from lumiimg.catalog.shown import listing_of, shown_layer
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.gpu.rule import node_gpu
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory

@@ -14,8 +14,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from lumiimg.errors import printable
-from lumiimg.toml import own_table
+from lumiimg.core.errors import printable
+from lumiimg.core.toml import own_table
 
 _MOST_HINTS = 3
 _MOST_NAMES = 2000

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 
-from lumiimg.toml import own_table
+from lumiimg.core.toml import own_table
 
 _OF_ALL_TOOLS = ("--verbose", "--quiet")
 _OTHERS = 3

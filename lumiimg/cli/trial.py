@@ -19,9 +19,9 @@ from lumiimg.cluster.trial.plan import plan_trial
 from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.turn import take_turn
 from lumiimg.cluster.trial.values import TrialPlan
-from lumiimg.errors import BadInputError, MissingHereError, printable, say
-from lumiimg.files import write_text
-from lumiimg.findings import Advice
+from lumiimg.core.errors import BadInputError, MissingHereError, printable, say
+from lumiimg.core.files import write_text
+from lumiimg.core.findings import Advice
 from lumiimg.report.json_output import json_text
 from lumiimg.report.views.trial import trial_document, trial_plan_document
 

@@ -6,8 +6,8 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import FailedError, printable
 from lumiimg.engine.binds import BindSpec
-from lumiimg.errors import FailedError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -6,7 +6,7 @@ import re
 import shlex
 import textwrap
 
-from lumiimg.errors import BadInputError, one_line
+from lumiimg.core.errors import BadInputError, one_line
 
 _COLUMNS = 100
 _REFERENCE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})", re.ASCII)

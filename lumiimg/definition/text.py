@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
 
 LINE_LIMIT_BYTES = 60_000
 _LOST_FOLDERS = ("/tmp", "/var/tmp", "/proc", "/sys", "/dev")  # noqa: S108 - folders of the image

@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import BadInputError
 from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.system import facts_at, glibc_build
-from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
     from lumiimg.elf.facts import ElfFacts

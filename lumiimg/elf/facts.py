@@ -11,13 +11,17 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from lumiimg.elf.notes import read_notes
-from lumiimg.elf.reader import ElfError, RangeReader
+from lumiimg.elf.reader import ElfError
 from lumiimg.elf.relocations import symbols_looked_up
 from lumiimg.elf.segments import PF_X, PT_DYNAMIC, PT_GNU_STACK, PT_INTERP, PT_TLS, Segments, StringTable
 from lumiimg.elf.symbols import DT_STRSZ, DT_STRTAB, WantedSymbol, defined_among, defined_names, wanted_symbols
 from lumiimg.elf.versions import VersionNeed, read_version_definitions, read_version_needs
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import RandomAccess
 
 _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_FLAGS = 1, 14, 15, 29, 30
 _DT_RELR = 36
@@ -98,7 +102,7 @@ class ElfFacts:
     """NT_GNU_ABI_TAG: glibc before 2.36 passes the file over on an older kernel."""
 
 
-def read_elf(reader: RangeReader, first: bytes | None = None) -> ElfFacts:
+def read_elf(reader: RandomAccess, first: bytes | None = None) -> ElfFacts:
     """Return the facts of one file, whose first bytes may be at hand (see Segments).
 
     Raises ElfError, whatever the bytes.
@@ -154,14 +158,14 @@ def read_elf(reader: RangeReader, first: bytes | None = None) -> ElfFacts:
     )
 
 
-def exported_symbols(reader: RangeReader, prefix: str = "") -> frozenset[str]:
+def exported_symbols(reader: RandomAccess, prefix: str = "") -> frozenset[str]:
     """Return the names of defined global and weak dynamic symbols. Raises ElfError."""
     segments = Segments(reader)
     dynamic, _ = _read_dynamic(segments)
     return defined_names(segments, dynamic, prefix.encode("utf-8", "surrogateescape"))
 
 
-def undefined_symbols(reader: RangeReader, *, lazily: bool = False) -> frozenset[WantedSymbol]:
+def undefined_symbols(reader: RandomAccess, *, lazily: bool = False) -> frozenset[WantedSymbol]:
     """Return the symbols that the loader looks up elsewhere, and must find.
 
     `lazily`: those that it looks up at the load, where calls are bound at their first use. Raises ElfError.
@@ -176,7 +180,7 @@ def undefined_symbols(reader: RangeReader, *, lazily: bool = False) -> frozenset
     return wanted_symbols(segments, dynamic, symbols_looked_up(segments, dynamic, lazily=lazily), asked)
 
 
-def defined_symbols(reader: RangeReader, wanted: Iterable[WantedSymbol]) -> set[WantedSymbol]:
+def defined_symbols(reader: RandomAccess, wanted: Iterable[WantedSymbol]) -> set[WantedSymbol]:
     """Return those of some symbols that a file defines, in the versions that are asked for. Raises ElfError."""
     segments = Segments(reader)
     dynamic, _ = _read_dynamic(segments)

@@ -12,13 +12,16 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from lumiimg.core.errors import BadInputError
 from lumiimg.elf.facts import ET_DYN, ET_EXEC, ElfFacts, read_elf
-from lumiimg.elf.reader import ElfError, FileSystem, Native, RegularFile
+from lumiimg.elf.reader import ElfError, FileSystem, Native
 from lumiimg.elf.segments import FIRST_READ_BYTES
 from lumiimg.elf.system import System, read_system
-from lumiimg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import OpenFile
 
 _ELFOSABI_SYSV, _ELFOSABI_GNU = 0, 3
 _LIBC_ABI_MAX = 4
@@ -139,7 +142,7 @@ def _cannot_open(number: int) -> Opened:
     return Opened(FileVerdict.STOPS_LIST, errno=number)
 
 
-def _judge(file: RegularFile, native: Native) -> Opened:
+def _judge(file: OpenFile, native: Native) -> Opened:
     if isinstance(file, RecordedElf):
         return _judge_recorded(file, native)
     head = file.read_at(0, FIRST_READ_BYTES)

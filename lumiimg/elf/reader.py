@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import OpenFile
 
 
 class ElfError(BadInputError):
     """Bytes that are not an ELF file (or not a loader cache), or that lie about their own sizes."""
-
-
-class RangeReader(Protocol):
-    """A file of known size that is read in ranges."""
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
-
-
-class BytesReader:
-    """A file that is in memory already."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.size = len(data)
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`."""
-        return self._data[offset : offset + size]
-
-
-class RegularFile(RangeReader, Protocol):
-    """A regular file of the root file system, open."""
-
-    @property
-    def identity(self) -> Hashable:
-        """Equal for two names of one file, as (st_dev, st_ino) is."""
-
-    def close(self) -> None:
-        """Give back what the open file holds."""
 
 
 class FileSystem(Protocol):
@@ -54,7 +22,7 @@ class FileSystem(Protocol):
     Bytes of the image that make no sense are a BadInputError.
     """
 
-    def open(self, path: str) -> RegularFile:
+    def open(self, path: str) -> OpenFile:
         """Open a regular file."""
 
     def is_dir(self, path: str) -> bool:

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.elf.reader import ElfError, RangeReader
+from lumiimg.elf.reader import ElfError
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import RandomAccess
 
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_TLS = 1, 2, 3, 4, 7
 PT_GNU_STACK, PT_GNU_PROPERTY = 0x6474E551, 0x6474E553
@@ -74,7 +77,7 @@ class Segment(NamedTuple):
 class Segments:
     """An ELF file seen through its program headers."""
 
-    def __init__(self, reader: RangeReader, first: bytes | None = None) -> None:
+    def __init__(self, reader: RandomAccess, first: bytes | None = None) -> None:
         """`first` are the first FIRST_READ_BYTES of the file (all of a shorter one) where they are at hand."""
         self._reader = reader
         self._size_bytes = reader.size

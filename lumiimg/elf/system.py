@@ -11,11 +11,11 @@ import contextlib
 import re
 from dataclasses import dataclass
 
+from lumiimg.core.errors import BadInputError
 from lumiimg.elf.cache import CACHE_PATH, MAX_CACHE_BYTES, LoaderCache, OldCacheError, parse_cache
 from lumiimg.elf.facts import ElfFacts, exported_symbols, read_elf, undefined_symbols
 from lumiimg.elf.hwcaps import LAST_MINOR_WITH_LEGACY_ENTRIES, platform
 from lumiimg.elf.reader import ElfError, FileSystem, Native
-from lumiimg.errors import BadInputError
 
 _LOADER_OF_MACHINE = {
     (62, 64): "/lib64/ld-linux-x86-64.so.2",

@@ -7,17 +7,18 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.elf.facts import defined_symbols, exported_symbols, undefined_symbols
 from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.scopes import root_of
-from lumiimg.errors import BadInputError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from lumiimg.core.access import RandomAccess
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject
-    from lumiimg.elf.reader import FileSystem, RangeReader
+    from lumiimg.elf.reader import FileSystem
     from lumiimg.elf.symbols import WantedSymbol
 
 _MAX_WANTED_CHARS = 64 << 20
@@ -103,7 +104,7 @@ def interposed(
     return None
 
 
-def _names_of(file: RangeReader, wanted: set[WantedSymbol]) -> set[str]:
+def _names_of(file: RandomAccess, wanted: set[WantedSymbol]) -> set[str]:
     return {symbol.name for symbol in defined_symbols(file, wanted)}
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
 
 _FLAGS, _VALUES = frozenset({"ro", "rw"}), ("id=", "image-src=")
 _UNESCAPED = {",": re.compile(r"(?<!\\),"), ":": re.compile(r"(?<!\\):")}

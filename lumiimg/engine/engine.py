@@ -16,11 +16,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import MissingHereError, one_line
+from lumiimg.core.files import read_beginning
 from lumiimg.engine import namespaces
 from lumiimg.engine.binds import BindSpec
 from lumiimg.engine.process import NO_NETRC, run, which
-from lumiimg.errors import MissingHereError, one_line
-from lumiimg.files import read_beginning
 from lumiimg.image.squashfs.superblock import MAGIC as _SQUASHFS
 
 if TYPE_CHECKING:

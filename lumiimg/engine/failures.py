@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import MissingHereError, printable
+from lumiimg.core.toml import own_table
 from lumiimg.engine.process import ESCAPES
-from lumiimg.errors import MissingHereError, printable
-from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine

@@ -14,7 +14,7 @@ import socket
 import time
 from pathlib import Path
 
-from lumiimg.files import read_beginning
+from lumiimg.core.files import read_beginning
 
 _BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 _ALONE = secrets.token_hex(8)

@@ -23,8 +23,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from lumiimg.errors import MissingHereError
-from lumiimg.secret import without_secrets
+from lumiimg.core.errors import MissingHereError
+from lumiimg.core.redact import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

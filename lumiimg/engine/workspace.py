@@ -20,11 +20,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import BadInputError, FailedError, MissingHereError
+from lumiimg.core.files import SET_TMPDIR
 from lumiimg.engine import namespaces
 from lumiimg.engine.owner import is_left, owner_mark
 from lumiimg.engine.process import run
-from lumiimg.errors import BadInputError, FailedError, MissingHereError
-from lumiimg.files import SET_TMPDIR
 
 if TYPE_CHECKING:
     import re

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Level, Severity
 from lumiimg.fabric.path import NOT_REACHED, Part, Side, Step
-from lumiimg.findings import Level, Severity
-from lumiimg.nccl.report import FAST, LogReport, Verdict, VerdictGroup, answer_of
+from lumiimg.joblog.report import FAST, LogReport, Verdict, VerdictGroup, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Level, Remedy, Severity
+from lumiimg.core.findings import Level, Remedy, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import BadInputError
 from lumiimg.elf.facts import exported_symbols
 from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.undefined import undefined_in
-from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.toml import own_table
 from lumiimg.fabric.names import NET_SYMBOL, PLUGIN_FILES, Naming, names_by_variable
-from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
-    from lumiimg.elf.reader import RangeReader
+    from lumiimg.core.access import RandomAccess
     from lumiimg.image import RootFileSystem
 
 PLUGIN_VARIABLE = "NCCL_NET_PLUGIN"
@@ -151,7 +151,7 @@ def version_of_code(code: int) -> str:
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
-def read_rccl(reader: RangeReader) -> Rccl:
+def read_rccl(reader: RandomAccess) -> Rccl:
     """Scan the library's bytes for the strings that matter; stops soon after all kinds have been seen."""
     versions: list[str] = []
     files: set[str] = set()

@@ -13,7 +13,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from lumiimg import __version__
-from lumiimg.errors import FailedError, one_line
+from lumiimg.core.errors import FailedError, one_line
 from lumiimg.fetch.logins import login_for
 
 if TYPE_CHECKING:

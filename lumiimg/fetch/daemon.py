@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from lumiimg.core.errors import FailedError, MissingHereError, one_line
 from lumiimg.engine.workspace import written_by_rename
-from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.fetch.reference import DAEMON_SCHEME
 from lumiimg.fetch.registry import LAYER_LIMIT_BYTES
 

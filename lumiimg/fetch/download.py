@@ -18,10 +18,10 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import FailedError
+from lumiimg.core.files import regular_file
 from lumiimg.engine.owner import MARK, is_left, owner_mark
-from lumiimg.errors import FailedError
 from lumiimg.fetch.http import Bounds, BrokeOffError, Http, ReplacedError, display_url
-from lumiimg.files import regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
-from lumiimg.errors import BadInputError, FailedError, MissingHereError, one_line
-from lumiimg.secret import hidden
+from lumiimg.core.errors import BadInputError, FailedError, MissingHereError, one_line
+from lumiimg.core.redact import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Collection

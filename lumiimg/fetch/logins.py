@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from lumiimg.files import open_regular
+from lumiimg.core.files import open_regular
 
 _NETRC_LIMIT_BYTES = 1 << 20
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from lumiimg.core.errors import BadInputError, MissingHereError
+from lumiimg.core.files import read_beginning
+from lumiimg.core.redact import has_key, has_login, hidden
+from lumiimg.core.text import engine_word
 from lumiimg.engine.process import run, which
-from lumiimg.errors import BadInputError, MissingHereError
-from lumiimg.files import read_beginning
-from lumiimg.secret import has_key, has_login, hidden
-from lumiimg.wording import engine_word
 
 APT_FOLDER = Path("/etc/apt")
 _APT_FILE_LIMIT_BYTES = 256 * 1024

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import InvalidVersion, Version
 
-from lumiimg.errors import FailedError, one_line
+from lumiimg.core.errors import FailedError, one_line
 from lumiimg.fetch.http import Http, display_url
 
 PAGE_LIMIT_BYTES = 32 << 20

@@ -7,14 +7,14 @@ import shutil
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import FailedError
+from lumiimg.core.text import size
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import FailedError
 from lumiimg.fetch.daemon import save_from_daemon
 from lumiimg.fetch.download import claim_partial, download, require_digest, storage_errors
 from lumiimg.fetch.http import Bounds
 from lumiimg.fetch.reference import DAEMON_SCHEME, parse_reference
 from lumiimg.fetch.registry import LAYER_LIMIT_BYTES, ImageManifest, Repository, resolve_image
-from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

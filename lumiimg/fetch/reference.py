@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.text import engine_word
 from lumiimg.fetch.http import require_tls_or_digest
-from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:
     from lumiimg.fetch.mirrors import Mirrors

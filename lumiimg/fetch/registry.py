@@ -15,10 +15,10 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from lumiimg.errors import FailedError, shortened
+from lumiimg.core.errors import FailedError, shortened
+from lumiimg.core.text import engine_word
 from lumiimg.fetch.http import Bounds, Http, ReplacedError, Response
 from lumiimg.fetch.reference import DEFAULT_TAG, DIGEST, DOCKER_HUB, ImageReference
-from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

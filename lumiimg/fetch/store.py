@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial as bound
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from lumiimg.errors import FailedError
+from lumiimg.core.errors import FailedError
+from lumiimg.core.files import file_sha256, open_regular
 from lumiimg.fetch.download import SIZE_LIMIT_BYTES, claim_partial, download, require_digest, storage_errors
 from lumiimg.fetch.http import Http, display_url
 from lumiimg.fetch.mirrors import Mirrors, is_address
 from lumiimg.fetch.pull import save_image
 from lumiimg.fetch.reference import parse_reference
 from lumiimg.fetch.registry import resolve_image
-from lumiimg.files import file_sha256, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

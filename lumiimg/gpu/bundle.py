@@ -18,11 +18,14 @@ import struct
 import sys
 import zlib
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.gpu.code_object import read_code_object
-from lumiimg.gpu.source import ByteRanges, GpuCodeError, read_exactly
+from lumiimg.gpu.source import GpuCodeError, read_exactly
 from lumiimg.gpu.target import GpuTarget, parse_target
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import RandomAccess
 
 PLAIN, COMPRESSED = b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB"
 _COMMON = struct.Struct("<4sHH")
@@ -66,7 +69,7 @@ class _Head(NamedTuple):
     """From its first byte to the end of its last entry; None where nothing says it."""
 
 
-def read_bundles(source: ByteRanges, start: int, size: int) -> list[Bundle]:
+def read_bundles(source: RandomAccess, start: int, size: int) -> list[Bundle]:
     """Return the bundles of a range of a file, one after another.
 
     Raises GpuCodeError for a range with a bundle that cannot be read, or without code for any GPU.
@@ -89,7 +92,7 @@ def read_bundles(source: ByteRanges, start: int, size: int) -> list[Bundle]:
     return [bundle for bundle in found if bundle]  # one for the host alone has no code
 
 
-def find_bundle(source: ByteRanges, start: int, size: int, align: int = 1) -> int | None:
+def find_bundle(source: RandomAccess, start: int, size: int, align: int = 1) -> int | None:
     """Return where the first bundle of a range is, at a multiple of `align` bytes of the file; None without one.
 
     Raises GpuCodeError where the range is too long to be searched.
@@ -97,7 +100,7 @@ def find_bundle(source: ByteRanges, start: int, size: int, align: int = 1) -> in
     return _next(source, start, start + size, _MAX_SEARCHED_BYTES, align)[0]
 
 
-def _next(source: ByteRanges, at: int, end: int, limit_bytes: int, align: int = 1) -> tuple[int | None, int]:
+def _next(source: RandomAccess, at: int, end: int, limit_bytes: int, align: int = 1) -> tuple[int | None, int]:
     """Return (where the next bundle begins, how many bytes were searched for it).
 
     Between two bundles there is less than two pages as a rule, so what is read at first is little.
@@ -117,7 +120,7 @@ def _next(source: ByteRanges, at: int, end: int, limit_bytes: int, align: int = 
     return None, min(at, end) - start
 
 
-def _read_head(source: ByteRanges, at: int, end: int) -> _Head:
+def _read_head(source: RandomAccess, at: int, end: int) -> _Head:
     data = source.read_at(at, min(_HEAD_BYTES, end - at))
     if data.startswith(PLAIN):
         return _read_plain(source, at, end, data)
@@ -126,7 +129,7 @@ def _read_head(source: ByteRanges, at: int, end: int) -> _Head:
     raise GpuCodeError(f"neither a bundle nor a code object: begins with {data[:8]!r}")
 
 
-def _read_plain(source: ByteRanges, at: int, end: int, data: bytes) -> _Head:
+def _read_plain(source: RandomAccess, at: int, end: int, data: bytes) -> _Head:
     entries = _entries(data)
     if entries is None:
         entries = _entries(source.read_at(at, min(_MAX_HEAD_BYTES, end - at)))
@@ -139,7 +142,7 @@ def _read_plain(source: ByteRanges, at: int, end: int, data: bytes) -> _Head:
     return _Head(tuple(sorted(targets, key=str)), max(size, _FIRST_ENTRY))
 
 
-def _read_compressed(source: ByteRanges, at: int, end: int, data: bytes) -> _Head:
+def _read_compressed(source: RandomAccess, at: int, end: int, data: bytes) -> _Head:
     if len(data) < _COMMON.size:
         raise GpuCodeError("a compressed bundle whose head is cut off")
     _, version, method = _COMMON.unpack_from(data)

@@ -6,8 +6,13 @@
 
 from __future__ import annotations
 
-from lumiimg.gpu.source import ByteRanges, GpuCodeError, read_exactly
+from typing import TYPE_CHECKING
+
+from lumiimg.gpu.source import GpuCodeError, read_exactly
 from lumiimg.gpu.target import GpuTarget, target_of_flags
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import RandomAccess
 
 HEADER_BYTES = 64
 _CLASS_AND_ORDER = b"\x7fELF\2\1\1"
@@ -20,7 +25,7 @@ def is_code_object(head: bytes) -> bool:
     return head.startswith(_CLASS_AND_ORDER) and int.from_bytes(head[18:20], "little") == _EM_AMDGPU
 
 
-def read_code_object(source: ByteRanges, at: int = 0) -> GpuTarget:
+def read_code_object(source: RandomAccess, at: int = 0) -> GpuTarget:
     """Return what a code object is for. Raises GpuCodeError for anything else."""
     head = read_exactly(source, at, HEADER_BYTES, "a code object")
     if not is_code_object(head) or head[7] != _HSA:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from lumiimg.core.toml import own_table
 from lumiimg.gpu.fat_file import read_file
-from lumiimg.gpu.source import ByteRanges, GpuCodeError
+from lumiimg.gpu.source import GpuCodeError
 from lumiimg.gpu.target import GpuTarget, table, target_in_name
-from lumiimg.toml import own_table
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import RandomAccess
 
 _DATABASE = ".kdb"
 _CONTAINERS = {_DATABASE: b"SQLite format 3\0", ".aks2": b"AKS2", ".zip": b"PK\3\4"}
@@ -62,7 +65,7 @@ def kernel_file(path: str) -> KernelFile | None:
     return None
 
 
-def read_kernel_file(source: ByteRanges, path: str) -> tuple[GpuTarget, ...]:
+def read_kernel_file(source: RandomAccess, path: str) -> tuple[GpuTarget, ...]:
     """Return what a kernel file is for, by its head. Raises GpuCodeError for one that is empty, or something else."""
     named = kernel_file(path)
     target = named.target if named else None

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
-from lumiimg.toml import own_table
+from lumiimg.core.toml import own_table
 
 
 @cache

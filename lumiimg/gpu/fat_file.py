@@ -8,11 +8,14 @@ are not read: it leaves section `.rocm_kpack_ref` (ROCm/TheRock docs/rfcs/RFC000
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.gpu.bundle import COMPRESSED, PAGE_BYTES, PLAIN, Bundle, find_bundle, read_bundles
 from lumiimg.gpu.code_object import HEADER_BYTES, is_code_object, read_code_object
-from lumiimg.gpu.source import ByteRanges, GpuCodeError
+from lumiimg.gpu.source import GpuCodeError
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import RandomAccess
 
 _FATBIN, _KPACK = b".hip_fatbin", b".rocm_kpack_ref"
 _SHT_NOBITS = 8
@@ -33,7 +36,7 @@ class _Section(NamedTuple):
     size: int
 
 
-def read_file(source: ByteRanges) -> tuple[Bundle, ...]:
+def read_file(source: RandomAccess) -> tuple[Bundle, ...]:
     """Return the bundles of a program, a library, a bundle or a code object; none where a file has no GPU code.
 
     Code that one bundle needs may be in any other.
@@ -52,7 +55,7 @@ def read_file(source: ByteRanges) -> tuple[Bundle, ...]:
     return _by_segment(source, head) if sections is None else _by_section(source, sections)
 
 
-def _by_section(source: ByteRanges, sections: list[_Section]) -> tuple[Bundle, ...]:
+def _by_section(source: RandomAccess, sections: list[_Section]) -> tuple[Bundle, ...]:
     if sum(section.name == _FATBIN for section in sections) > _MAX_FATBINS:
         raise GpuCodeError(f"more than the {_MAX_FATBINS} sections .hip_fatbin that are read")
     bundles: list[Bundle] = []
@@ -69,14 +72,14 @@ def _by_section(source: ByteRanges, sections: list[_Section]) -> tuple[Bundle, .
     return tuple(bundles)
 
 
-def _bundles_of(source: ByteRanges, section: _Section) -> list[Bundle]:
+def _bundles_of(source: RandomAccess, section: _Section) -> list[Bundle]:
     at = find_bundle(source, section.offset, min(section.size, max(source.size - section.offset, 0)))
     if at is None:
         raise GpuCodeError(f"no bundle in the {section.size} bytes of its section .hip_fatbin")
     return read_bundles(source, at, section.offset + section.size - at)
 
 
-def _by_segment(source: ByteRanges, head: bytes) -> tuple[Bundle, ...]:
+def _by_segment(source: RandomAccess, head: bytes) -> tuple[Bundle, ...]:
     """Look where the loader would map: a file without section headers."""
     offset = int.from_bytes(head[32:40], "little")
     count = int.from_bytes(head[56:58], "little")
@@ -96,7 +99,7 @@ def _by_segment(source: ByteRanges, head: bytes) -> tuple[Bundle, ...]:
     return ()
 
 
-def _sections(source: ByteRanges, head: bytes) -> list[_Section] | None:
+def _sections(source: RandomAccess, head: bytes) -> list[_Section] | None:
     """Return the sections; None for a file that has no table of them, or one that lies."""
     offset = int.from_bytes(head[40:48], "little")
     entry_bytes, count, names_at = struct.unpack_from("<HHH", head, 58)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from lumiimg.toml import own_table
+from lumiimg.core.toml import own_table
 
 
 class ComponentRole(NamedTuple):

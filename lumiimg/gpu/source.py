@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from lumiimg.errors import BadInputError
+from lumiimg.core import access
+from lumiimg.core.errors import BadInputError
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import RandomAccess
 
 
 class GpuCodeError(BadInputError):
     """GPU code that cannot be read, or whose sizes contradict each other or the file."""
 
 
-class ByteRanges(Protocol):
-    """A file of known size that is read in ranges."""
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
-
-
-def read_exactly(source: ByteRanges, offset: int, size: int, what: str) -> bytes:
-    """Return `size` bytes. Raises GpuCodeError where the file ends before."""
-    if offset + size > source.size:
-        raise GpuCodeError(f"{what}: {size} bytes at {offset}, behind the end of the file of {source.size} bytes")
-    data = source.read_at(offset, size)
-    if len(data) != size:
-        raise GpuCodeError(f"{what}: the file became shorter while it was read")
-    return data
+def read_exactly(source: RandomAccess, offset: int, size: int, what: str) -> bytes:
+    """Return `size` bytes. Raises GpuCodeError, with `what` they are, where the file ends before."""
+    try:
+        return access.read_exactly(source, offset, size)
+    except EOFError as error:
+        raise GpuCodeError(f"{what}: {error}") from error

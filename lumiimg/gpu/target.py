@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from lumiimg.core.toml import own_table
 from lumiimg.gpu.source import GpuCodeError
-from lumiimg.toml import own_table
 
 SPIRV = "amdgcnspirv"
 """Code that the runtime compiles for the GPU at hand."""

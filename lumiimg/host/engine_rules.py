@@ -15,8 +15,8 @@ import platform
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import BadInputError
 from lumiimg.engine.binds import parse_binds
-from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import Bind, Refusal

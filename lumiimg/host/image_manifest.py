@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.decode import DecodeError, decode, encode, parse_json
-from lumiimg.errors import BadInputError
+from lumiimg.core.decode import DecodeError, decode, encode, parse_json
+from lumiimg.core.errors import BadInputError
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH

@@ -21,13 +21,13 @@ from enum import StrEnum
 from itertools import repeat
 from pathlib import Path
 
-from lumiimg.decode import DecodeError, decode_json
+from lumiimg.core.decode import DecodeError, decode_json
+from lumiimg.core.errors import BadInputError, ExitCode, MissingHereError, one_line
+from lumiimg.core.files import open_regular, temporary_folder
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.failures import not_started
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import BadInputError, ExitCode, MissingHereError, one_line
-from lumiimg.files import open_regular, temporary_folder
 
 MAX_TRACE_BYTES = 512 << 20
 _MAX_LINE_BYTES = 64 << 10

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import BadInputError
 from lumiimg.elf.loader import Process
 from lumiimg.elf.system import facts_at
-from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBRCCL, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of

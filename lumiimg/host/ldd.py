@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import user_cache
+from lumiimg.core.errors import BadInputError, ExitCode
+from lumiimg.core.text import count
 from lumiimg.elf.c_library import MixedBuilds, mixed_builds, of_c_library
 from lumiimg.elf.facts import ET_DYN, ET_EXEC
 from lumiimg.elf.files import Files, RecordedElf
@@ -18,7 +20,6 @@ from lumiimg.elf.load_checks import FIRST_MINOR_WITH_RELR, since
 from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.engine.binds import BindSpec, parse_binds
-from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.host.container_view import (
     ContainerView,
     linux_version,
@@ -32,7 +33,6 @@ from lumiimg.host.node_facts import cpu
 from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.image.permissions import barred, set_id
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
 from lumiimg.fabric.provider import read_provider_path
 from lumiimg.host.root_queries import by_version, matches, names_in
 from lumiimg.host.scan_facts import Role, scan_facts

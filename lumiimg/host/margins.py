@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg.core.findings import Severity
+from lumiimg.core.text import count
 from lumiimg.elf.versions import numbers_of
-from lumiimg.findings import Severity
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import MissingHereError
 from lumiimg.elf.hwcaps import levels_of_cpu
 from lumiimg.engine.engine import EngineKind, container_engines
-from lumiimg.errors import MissingHereError
 from lumiimg.host.root_queries import by_version, matches, names_in, read_text, read_word
 from lumiimg.host.scan_facts import scan_facts
 from lumiimg.host.snapshot import ContainerEngine, Nic, OperatingSystem

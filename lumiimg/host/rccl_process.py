@@ -10,14 +10,14 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import BadInputError, one_line
+from lumiimg.core.findings import Remedy
 from lumiimg.elf.loader import Process
 from lumiimg.elf.system import libc_kind, loader_of
-from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LIBRCCL, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, read_conf
-from lumiimg.findings import Remedy
 from lumiimg.host.bind_trial import Demand
 from lumiimg.host.container_view import TO_ENGINE, variable_of
 from lumiimg.host.job_process import JobProcess, begin, jobs_of

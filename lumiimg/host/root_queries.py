@@ -7,7 +7,7 @@ import fnmatch
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

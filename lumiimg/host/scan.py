@@ -17,13 +17,13 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
+from lumiimg.core.errors import BadInputError, MissingHereError, one_line
 from lumiimg.elf.facts import exported_symbols, read_elf
 from lumiimg.elf.files import Files
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import Native
 from lumiimg.elf.rules import LoaderSettings, cache_lookup
 from lumiimg.elf.system import System, glibc_version, libc_kind
-from lumiimg.errors import BadInputError, MissingHereError, one_line
 from lumiimg.fabric.names import LIBCXI, NET_SYMBOL, net_api, net_symbol
 from lumiimg.host import node_facts
 from lumiimg.host.library_search import Candidate, LibrarySearch
@@ -37,7 +37,7 @@ from lumiimg.image.folder import FolderTree
 from lumiimg.image.tree import FileKind
 
 if TYPE_CHECKING:
-    from lumiimg.image.tree import OpenFile
+    from lumiimg.core.access import OpenFile
 
 MAX_LIBRARY_BYTES = 2 << 30
 MAX_SECONDS = 300.0

@@ -7,8 +7,8 @@ from functools import cache
 
 from msgspec import Struct
 
-from lumiimg.decode import decode
-from lumiimg.toml import own_table
+from lumiimg.core.decode import decode
+from lumiimg.core.toml import own_table
 
 
 class Role(Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from lumiimg.decode import Sha256, matching
+from lumiimg.core.decode import Sha256, matching
 from lumiimg.elf.facts import ElfFacts  # noqa: TC001 - `decode` reads the types of the fields
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")

@@ -12,9 +12,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from lumiimg.decode import DecodeError, decode, encode, parse_json, read_whole
-from lumiimg.errors import BadInputError
-from lumiimg.files import write_text
+from lumiimg.core.decode import DecodeError, decode, encode, parse_json, read_whole
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.files import write_text
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.image.tree import ImageError

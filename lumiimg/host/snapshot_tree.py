@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import shortened
 from lumiimg.elf.files import RecordedElf
-from lumiimg.errors import shortened
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.image import RootFileSystem

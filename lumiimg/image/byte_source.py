@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Self
 
-from lumiimg.files import regular_file
+from lumiimg.core.files import regular_file
 from lumiimg.image.tree import ImageError
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from lumiimg.files import regular_file
+from lumiimg.core.files import regular_file
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 _KIND_OF_FORMAT = {

@@ -11,7 +11,8 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.text import engine_word
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.description import SingularityDescription
 from lumiimg.image.environment import DEFAULT_PATH
@@ -29,7 +30,6 @@ from lumiimg.image.squashfs.superblock import MAGIC as SQUASHFS_MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
 from lumiimg.image.tree import ImageError
-from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, OpenFile, Tree, TreeNode
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, Tree, TreeNode
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import OpenFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import os
 import re
 from pathlib import Path
 
-from lumiimg.wording import engine_word, operand, word
+from lumiimg.core.text import engine_word, operand, word
 
 _IN_REGISTRY = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9._-]+)+(:[\w.-]+|@sha256:[0-9a-f]{64})?", re.ASCII)
 _IMAGES = (".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")

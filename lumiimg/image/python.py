@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import printable
+from lumiimg.core.errors import printable
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:

@@ -13,10 +13,13 @@ import errno
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumiimg.image.mounts import Mounted, MountedTree
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, OpenFile, Tree, TreeNode
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, Tree, TreeNode
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import OpenFile
 
 _MAX_LINKS = 40
 _MAX_PATH_BYTES = 4095

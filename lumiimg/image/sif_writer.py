@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lumiimg.errors import FailedError
-from lumiimg.files import EPOCH
+from lumiimg.core.errors import FailedError
+from lumiimg.core.files import EPOCH
 from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC, PARTITION, PRIMARY_SYSTEM, DataType, PartitionFormat
 
 LAUNCH = b"#!/usr/bin/env run-singularity\n"

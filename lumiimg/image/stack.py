@@ -10,11 +10,12 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, OpenFile
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
+    from lumiimg.core.access import OpenFile
     from lumiimg.image.squashfs.inodes import FileLayout, Inode
 
 OF_OVERLAYS = re.compile(rb"(trusted|user)\.(overlay|fuseoverlayfs)\.")

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import OpenFile
 
 
 class ImageError(BadInputError):
@@ -50,24 +53,6 @@ class DirectoryEntry(NamedTuple):
 
     name: str
     kind: FileKind
-
-
-class OpenFile(Protocol):
-    """A regular file, read in ranges."""
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-
-    @property
-    def identity(self) -> Hashable:
-        """Equal for two names of one inode."""
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`; fewer only at the end of the file. Raises ImageError."""
-
-    def close(self) -> None:
-        """Give back what the open file holds."""
 
 
 class TreeNode(Protocol):

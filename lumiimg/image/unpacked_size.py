@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import MissingHereError
+from lumiimg.core.errors import MissingHereError
+from lumiimg.core.text import size
 from lumiimg.image.image import open_image
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.stack import StackedTree
 from lumiimg.image.tree import FileKind, ImageError
-from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

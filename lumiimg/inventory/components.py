@@ -10,8 +10,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
+from lumiimg.core.errors import BadInputError
 from lumiimg.elf.system import exported_at, glibc_version
-from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import (
     LIBCXI,
     LIBFABRIC,

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
 from lumiimg.gpu.components import KernelFile, component_of, is_library, kernel_file, read_kernel_file
 from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import ExitCode
-from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import NO_ADVICE, Advice, Remedy, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

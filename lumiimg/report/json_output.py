@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-from lumiimg.secret import HIDDEN, hidden, is_secret_name, secrets_here
-from lumiimg.toml import own_table
+from lumiimg.core.redact import HIDDEN, hidden, is_secret_name, secrets_here
+from lumiimg.core.toml import own_table
 
 AS_TEXT = frozenset({"GpuTarget"})
 """Types of rooms that are printed as their text."""

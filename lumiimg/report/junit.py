@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from lumiimg.errors import printable
-from lumiimg.findings import Severity
+from lumiimg.core.errors import printable
+from lumiimg.core.findings import Severity
 from lumiimg.report.document import Item
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from lumiimg.errors import printable
+from lumiimg.core.errors import printable
 
 Node = ET.Element | str
 """An element, or text."""

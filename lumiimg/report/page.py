@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from lumiimg import __version__
-from lumiimg.findings import Severity
+from lumiimg.core.findings import Severity
+from lumiimg.core.text import count
 from lumiimg.report.curve import curve_figure
 from lumiimg.report.document import MARKS, Curve, Facts, Item, Lines, Meter, Paragraph, PathSteps, Table, Tree
 from lumiimg.report.markup import LIMIT, Node, element, shown
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from lumiimg.core.findings import Remedy
     from lumiimg.fabric.path import Step
-    from lumiimg.findings import Remedy
     from lumiimg.report.document import Block, Document
 
 WORDS = {Severity.OK: "ok", Severity.INFO: "note", Severity.UNKNOWN: "not known", Severity.PROBLEM: "problem"}

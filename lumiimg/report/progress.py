@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from lumiimg.build.progress import BuildStage, Progress
-from lumiimg.errors import printable, say
+from lumiimg.core.errors import printable, say
+from lumiimg.core.text import duration
 from lumiimg.report.read_progress import write_over
-from lumiimg.wording import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,9 @@ import shutil
 import sys
 import time
 
-from lumiimg.errors import printable
+from lumiimg.core.errors import printable
+from lumiimg.core.text import size
 from lumiimg.report.terminal import takes_codes
-from lumiimg.wording import size
 
 _FIRST_S, _AGAIN_S = 3.0, 0.5
 

@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from lumiimg.decode import fields_of as all_fields
+from lumiimg.core.decode import fields_of as all_fields
 from lumiimg.report.json_output import KINDS, Keys, fields_of, is_object
 
 _PLAIN = {

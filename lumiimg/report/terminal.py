@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING, TextIO
 
-from lumiimg.errors import printable
+from lumiimg.core.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

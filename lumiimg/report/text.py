@@ -21,16 +21,16 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import printable
-from lumiimg.findings import Severity
+from lumiimg.core.errors import printable
+from lumiimg.core.findings import Severity
+from lumiimg.core.text import count
 from lumiimg.report.document import MARKS, Document, Facts, Item, Lines, Meter, Paragraph, Shown, Table, Tree
 from lumiimg.report.terminal import Terminal
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lumiimg.findings import Advice, Remedy
+    from lumiimg.core.findings import Advice, Remedy
     from lumiimg.report.document import Block, Section
 
 _STYLES = {Severity.OK: "green", Severity.INFO: "dim", Severity.UNKNOWN: "yellow", Severity.PROBLEM: "bold red"}

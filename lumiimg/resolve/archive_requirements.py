@@ -13,9 +13,9 @@ from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
-from lumiimg.decode import decode_toml
-from lumiimg.errors import BadInputError, FailedError
-from lumiimg.files import open_regular
+from lumiimg.core.decode import decode_toml
+from lumiimg.core.errors import BadInputError, FailedError
+from lumiimg.core.files import open_regular
 from lumiimg.resolve.requirements import RequirementReader
 from lumiimg.resolve.source_archive import read_texts
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import SHA256
-from lumiimg.errors import BadInputError, LumiimgError, RefusedError
-from lumiimg.files import file_sha256, read_beginning, write_text
+from lumiimg.core.errors import BadInputError, LumiimgError, RefusedError
+from lumiimg.core.files import file_sha256, read_beginning, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

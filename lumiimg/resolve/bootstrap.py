@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import MissingHereError
 from lumiimg.engine.process import which
-from lumiimg.errors import MissingHereError
 from lumiimg.fetch.mirrors import Mirrors, apt_mirror
 from lumiimg.fetch.reference import ImageReference, parse_reference
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lumiimg.catalog.releases import expand
-from lumiimg.errors import FailedError, MissingHereError
+from lumiimg.core.errors import FailedError, MissingHereError
+from lumiimg.core.text import count
 from lumiimg.fetch.http import ReplacedError
 from lumiimg.fetch.mirrors import is_address
 from lumiimg.fetch.registry import resolve_image
@@ -18,7 +19,6 @@ from lumiimg.resolve.base_digest import digest_of_file, known_digest, note_diges
 from lumiimg.resolve.context import NO_PREFERENCES, Preferences
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels, with_digests
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     import datetime as dt

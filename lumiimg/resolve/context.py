@@ -10,8 +10,8 @@ from msgspec import structs
 
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import find_site
-from lumiimg.decode import DecodeError
-from lumiimg.errors import BadInputError
+from lumiimg.core.decode import DecodeError
+from lumiimg.core.errors import BadInputError
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.resolve.stack import PLUGIN, for_gpu
 

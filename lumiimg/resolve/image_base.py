@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import Bootstrap, Layer
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.text import engine_word
 from lumiimg.fetch.mirrors import refuse_password
 from lumiimg.fetch.reference import DAEMON_SCHEME
-from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

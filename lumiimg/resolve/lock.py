@@ -14,11 +14,11 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from lumiimg import __version__
 from lumiimg.catalog.needs import version_of
 from lumiimg.catalog.releases import expand
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.files import open_regular
+from lumiimg.core.findings import Severity
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import is_address
-from lumiimg.files import open_regular
-from lumiimg.findings import Severity
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.rules import NO_MACHINE, RuleResult
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer

@@ -21,8 +21,9 @@ from packaging.utils import canonicalize_name
 from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.catalog.releases import expand
-from lumiimg.decode import LONG_FAULT
-from lumiimg.errors import BadInputError, LumiimgError, RefusedError, shortened
+from lumiimg.core.decode import LONG_FAULT
+from lumiimg.core.errors import BadInputError, LumiimgError, RefusedError, shortened
+from lumiimg.core.toml import own_table
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import Mirrors, general_index, public_index
 from lumiimg.gpu.cuda import is_of_cuda
@@ -34,7 +35,6 @@ from lumiimg.resolve.make_lock import check_used, lock_layer
 from lumiimg.resolve.request import name_of, wanted
 from lumiimg.resolve.requirements import OF_TORCH
 from lumiimg.resolve.stack import OWN_PACKAGES, for_gpu, is_gpu, values_of
-from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.files import write_text
+from lumiimg.core.files import write_text
+from lumiimg.core.text import count, typed
 from lumiimg.resolve.lock_check import outside_catalogue
 from lumiimg.resolve.lock_file import LockFile, document_of, read_document, to_text
 from lumiimg.resolve.request import words_of
-from lumiimg.wording import count, typed
 
 if TYPE_CHECKING:
     from lumiimg.fetch.mirrors import Mirrors

@@ -27,18 +27,18 @@ from msgspec import Struct, structs
 from lumiimg import __version__
 from lumiimg.catalog.layers import AGENTS, NAME
 from lumiimg.catalog.releases import Release
-from lumiimg.decode import DecodeError, Sha256, Text, decode_toml, encode, matching, read_text, refuse
-from lumiimg.errors import BadInputError, shortened
+from lumiimg.core.decode import DecodeError, Sha256, Text, decode_toml, encode, matching, read_text, refuse
+from lumiimg.core.errors import BadInputError, shortened
+from lumiimg.core.files import read_beginning
+from lumiimg.core.redact import hidden
+from lumiimg.core.toml import TomlError, parse_toml
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import validated_url
-from lumiimg.files import read_beginning
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource, layer_digest, locked_wheel
 from lumiimg.resolve.request import LockedRequest, Request
 from lumiimg.resolve.requirements import requirement_of
 from lumiimg.resolve.rules import RuleResult
-from lumiimg.secret import hidden
-from lumiimg.toml import TomlError, parse_toml
 
 FORMAT: Literal[3] = 3
 """Of the file; raised when an older lumiimg could not read a newer file rightly."""

@@ -11,14 +11,14 @@ from msgspec import structs
 
 from lumiimg.catalog.layers import SHA256, Layer, LayerSource
 from lumiimg.catalog.releases import Release, expand
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.files import file_sha256
+from lumiimg.core.redact import hidden, is_secret_name
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import is_address, validated_url
-from lumiimg.files import file_sha256
 from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource
 from lumiimg.resolve.stack import HEADERS, LONGEST, Stack, values_of
-from lumiimg.secret import hidden, is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lumiimg.catalog.needs import version_of
-from lumiimg.decode import DecodeError
+from lumiimg.core.decode import DecodeError
 from lumiimg.resolve.request import AUTO, Request
 from lumiimg.resolve.stack import PLUGIN, PLUGIN_COMPONENT, components_of
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lumiimg.catalog.sites import Site, SiteFabric
+from lumiimg.core.errors import BadInputError
 from lumiimg.elf.versions import numbers_of
-from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI
 from lumiimg.host.margins import newest_needs
 from lumiimg.host.snapshot_tree import HostFiles

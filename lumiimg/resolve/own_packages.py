@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
-from lumiimg.errors import RefusedError
+from lumiimg.core.errors import RefusedError
 from lumiimg.gpu.cuda import instead_of, is_of_cuda
 from lumiimg.resolve.lock import LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.python_project import (

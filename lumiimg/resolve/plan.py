@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import structs
 
 from lumiimg.catalog.layers import own_values
-from lumiimg.errors import ExitCode, MissingHereError, RefusedError
-from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
+from lumiimg.core.errors import ExitCode, MissingHereError, RefusedError
+from lumiimg.core.findings import NO_ADVICE, Advice, Remedy, Severity
+from lumiimg.core.text import count
 from lumiimg.resolve.request import in_short, options_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, Chosen, ReleasedLayer, Stack
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from lumiimg.catalog.launch import SiteVariable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from lumiimg.catalog.needs import NO_VERSION, Need, version_of
-from lumiimg.errors import BadInputError, MissingHereError
+from lumiimg.core.errors import BadInputError, MissingHereError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
 from lumiimg.resolve.driver_rule import driver_window

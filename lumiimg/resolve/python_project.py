@@ -24,8 +24,8 @@ from packaging.version import Version
 
 from lumiimg.catalog.layers import SHA256
 from lumiimg.catalog.needs import is_version, version_of
+from lumiimg.core.errors import FailedError
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import FailedError
 from lumiimg.fetch.http import Http, display_url, require_tls_or_digest
 from lumiimg.fetch.mirrors import general_index, validated_url
 from lumiimg.gpu.cuda import is_of_cuda

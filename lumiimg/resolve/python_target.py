@@ -10,7 +10,7 @@ from functools import lru_cache
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
 
 _TAGS_LIMIT = 256
 

@@ -17,7 +17,7 @@ from packaging.version import Version
 from lumiimg.catalog.drivers import today
 from lumiimg.catalog.needs import NO_VERSION, Need, version_of
 from lumiimg.catalog.releases import FILE, METADATA, PIN, PROJECT, ReadFact, Release, Unlisted, expand, placeholders
-from lumiimg.errors import FailedError
+from lumiimg.core.errors import FailedError
 from lumiimg.fetch.http import Bounds
 from lumiimg.fetch.package_index import IndexFile, metadata_of, project_page
 from lumiimg.resolve.source_archive import read_texts

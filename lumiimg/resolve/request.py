@@ -17,13 +17,13 @@ from msgspec import Struct, structs
 
 from lumiimg.catalog.catalogue import FabricOption
 from lumiimg.catalog.needs import Need
-from lumiimg.decode import AnyText, Text
-from lumiimg.errors import BadInputError
+from lumiimg.core.decode import AnyText, Text
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.redact import hidden, is_secret_name
+from lumiimg.core.text import count
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.requirements import OF_OPTION, OwnRequirement, read_own
 from lumiimg.resolve.stack import PACKAGE
-from lumiimg.secret import hidden, is_secret_name
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

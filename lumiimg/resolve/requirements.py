@@ -15,10 +15,10 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from lumiimg.decode import read_text
-from lumiimg.errors import BadInputError, one_line
+from lumiimg.core.decode import read_text
+from lumiimg.core.errors import BadInputError, one_line
+from lumiimg.core.redact import hidden
 from lumiimg.resolve.stack import PACKAGE
-from lumiimg.secret import hidden
 
 OF_OPTION = "the option --add"
 """Where a requirement is from that no file has."""

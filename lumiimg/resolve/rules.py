@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.drivers import age_of
 from lumiimg.catalog.needs import version_of
+from lumiimg.core.findings import Severity
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
-from lumiimg.findings import Severity
 from lumiimg.resolve.stack import ARCH, Chosen, Stack, as_offered, given_in, is_gpu, troubles_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.catalog.needs import Need
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import (
     Chosen,

@@ -8,7 +8,7 @@ import zlib
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import FailedError, one_line
+from lumiimg.core.errors import FailedError, one_line
 from lumiimg.image.oci.tar import read_members
 from lumiimg.image.tree import FileKind, ImageError
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from lumiimg.catalog.needs import NO_VERSION, exact_version, version_of
 from lumiimg.catalog.releases import Release, placeholders
-from lumiimg.errors import FailedError, MissingHereError
+from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.fetch.mirrors import general_index
 from lumiimg.resolve.context import FoundReleases
 from lumiimg.resolve.release_reader import read_pages, read_releases, row_of

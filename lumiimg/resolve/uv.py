@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
-from lumiimg.decode import decode_toml, read_text
+from lumiimg.core.decode import decode_toml, read_text
+from lumiimg.core.errors import FailedError, MissingHereError, one_line, shortened
+from lumiimg.core.redact import hidden
 from lumiimg.engine.process import NO_NETRC, Completed, run, which
-from lumiimg.errors import FailedError, MissingHereError, one_line, shortened
-from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
     from lumiimg.resolve.python_target import PythonTarget

@@ -16,9 +16,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from lumiimg.decode import decode_json
-from lumiimg.errors import BadInputError, RefusedError, one_line
-from lumiimg.findings import Remedy
+from lumiimg.core.decode import decode_json
+from lumiimg.core.errors import BadInputError, RefusedError, one_line
+from lumiimg.core.findings import Remedy
+from lumiimg.core.text import typed
 from lumiimg.host.manifest import Bind
 from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image import Image, ImageError, ImageKind, RootFileSystem, open_image
@@ -26,7 +27,6 @@ from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import squashfs_ranges
 from lumiimg.inventory.python import distributions_in
 from lumiimg.resolve.requirements import OF_TORCH
-from lumiimg.wording import typed
 
 MOUNT = "/user-software"
 """Where it is in the container."""

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
+from lumiimg.core.access import BytesInMemory
+from lumiimg.core.errors import MissingHereError
 from lumiimg.elf.facts import read_elf
-from lumiimg.elf.reader import BytesReader
 from lumiimg.engine.engine import PACKED, Engine, clean_environment, find_engine
-from lumiimg.errors import MissingHereError
 from lumiimg.fetch.mirrors import apt_mirror
 from tests.engine.groups import SLURM, Groups, group, place
 from tests.shared.programs import needs, patient
@@ -358,6 +358,6 @@ def prolog(folder: Path, *lines: str) -> dict[str, str]:
 def other_libfabric(engine: Engine, image: Path, folder: Path) -> str:
     """Return the bind of a libfabric that is that of the image but for the name of its build."""
     data = subprocess.run([engine.path, "exec", image, "cat", LIBFABRIC], capture_output=True, check=True).stdout
-    built = bytes.fromhex(read_elf(BytesReader(data)).build_id or "")
+    built = bytes.fromhex(read_elf(BytesInMemory(data)).build_id or "")
     (folder / "other.so").write_bytes(data.replace(built, bytes(len(built))))
     return f"{folder}/other.so:{LIBFABRIC}"

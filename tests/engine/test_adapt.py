@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import lumiimg, standin_archive
 from tests.shared import oci_builder

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.image import open_image
 from lumiimg.image.sif import read_sif_file
 from tests.engine.conftest import built, inside, lumiimg

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.core.errors import ExitCode
 from lumiimg.engine.workspace import remove_tree
-from lumiimg.errors import ExitCode
 from tests.engine.conftest import Result, check, findings
 from tests.shared.elf_builder import library
 from tests.shared.programs import EVERYTHING, unwrapped

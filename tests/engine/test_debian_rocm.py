@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import built, lumiimg
 from tests.shared.image_loader import assert_all_as_the_loader

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.findings import Answer
+from lumiimg.core.findings import Answer
 from tests.engine.conftest import check, findings
 from tests.shared.job.bases import BASES, make
 from tests.shared.job.generator import Case, Machine, cases

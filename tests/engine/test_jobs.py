@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from lumiimg.catalog import sites
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from tests.engine.conftest import FOUR_NODES, built, debian_12, lumiimg
 from tests.shared.programs import EVERYTHING, patient, unwrapped, wait_until
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.files import EPOCH
+from lumiimg.core.files import EPOCH
 from lumiimg.image import FileKind, open_image
 from lumiimg.image.compare import FileDifference, compare
 from lumiimg.image.squashfs.inodes import Inode

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.resolve.lock_file import read_document
 from tests.engine.conftest import Result, inside, lumiimg
 from tests.shared.layer_builder import LAYER

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg import __version__
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.check.probe.container import read_events
+from lumiimg.core.errors import ExitCode
 from lumiimg.engine.workspace import remove_tree
-from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import Result, lumiimg
 from tests.shared.elf_builder import library

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.resolve.lock_file import read_document
 from tests.shared.world import World, archive_of, serve, wheels_of_layers
 

@@ -20,7 +20,7 @@ import pytest
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.resolve.lock_file import read_document
 from tests.engine.conftest import lumiimg
 from tests.shared.layer_builder import RECIPES

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.run.collective import CollectiveProgram
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from tests.engine.conftest import check, findings
 from tests.shared.programs import unwrapped
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.catalog.settings import read_settings
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.image import FileKind, open_image
 from tests.engine.conftest import lumiimg
 from tests.shared.layer_builder import LAYER

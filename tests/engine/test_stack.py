@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.catalog.folders import shipped_layers
+from lumiimg.core.errors import ExitCode
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import ExitCode
 from lumiimg.resolve.lock_file import LockFile, read_document
 from tests.engine.conftest import inside, lumiimg
 from tests.shared.registries import layer_of, push

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from tests.engine.conftest import FOUR_NODES, Result, check, findings, lumiimg
 from tests.shared.programs import needs, patient
 

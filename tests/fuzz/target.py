@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
 
 LIMIT_S = 2.0
 """Of the processor, for one input."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from lumiimg.core.findings import Advice, Level, Remedy, Severity
 from lumiimg.fabric.path import Part, Side, Step
-from lumiimg.findings import Advice, Level, Remedy, Severity
 from lumiimg.report.document import (
     Curve,
     Document,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.check.context import ImageInContext, open_for_check
 from lumiimg.check.pipeline import check_image
-from lumiimg.findings import Level
+from lumiimg.core.findings import Level
 from lumiimg.image import Image, ImageKind, RootFileSystem
 from lumiimg.image.description import SingularityDescription
 from lumiimg.image.folder import FolderTree

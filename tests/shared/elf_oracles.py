@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 
+from lumiimg.core.access import BytesInMemory
 from lumiimg.elf.facts import exported_symbols, read_elf
 from lumiimg.elf.loader import Process
-from lumiimg.elf.reader import BytesReader
 from lumiimg.image import open_image
 from tests.shared.elf_builder import (
     assert_same,
@@ -36,7 +36,7 @@ def compare(ask: Ask) -> None:
 
 
 def assert_facts_of_pyelftools(content: bytes) -> None:
-    facts = read_elf(BytesReader(content))
+    facts = read_elf(BytesInMemory(content))
     with io.BytesIO(content) as file:
         elf: Any = ELFFile(file)
         segments = list(elf.iter_segments())
@@ -77,4 +77,4 @@ def assert_facts_of_pyelftools(content: bytes) -> None:
             and symbol["st_info"]["bind"] in ("STB_GLOBAL", "STB_WEAK", "STB_LOOS")
             and symbol["st_other"]["visibility"] in ("STV_DEFAULT", "STV_PROTECTED")
         }
-        assert exported_symbols(BytesReader(content)) == names
+        assert exported_symbols(BytesInMemory(content)) == names

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import BadInputError
 from lumiimg.elf.files import Files
 from lumiimg.elf.loader import Process
-from lumiimg.errors import BadInputError
 from lumiimg.image import open_image
 from lumiimg.image.tree import FileKind
 from tests.shared.elf_builder import LOADER, Trace, assert_same, read_trace, settings_here

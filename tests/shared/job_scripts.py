@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 
 Capture = pytest.CaptureFixture[str]
 TRAIN = ("python3", "train.py")

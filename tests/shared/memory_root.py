@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 
-from lumiimg.elf.reader import BytesReader
+from lumiimg.core.access import BytesInMemory
 
 
-class _File(BytesReader):
+class _File(BytesInMemory):
     def __init__(self, path: str, data: bytes) -> None:
         super().__init__(data)
         self.identity = path

@@ -9,8 +9,8 @@ from lumiimg.check.static.files import HostFit
 from lumiimg.check.static.process import StaticResult
 from lumiimg.cluster.nodes.node import Fingerprint, Library, NodeAnswer, gather, write_answer
 from lumiimg.cluster.nodes.report import NodesReport, build_report
+from lumiimg.core.findings import Code, Finding, Level, Severity
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.image_manifest import CarriedManifest
 from lumiimg.host.snapshot import Nic
 from tests.shared.checks import unread

@@ -18,9 +18,9 @@ from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.cluster.nodes.node import UnresponsiveNodes
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
+from lumiimg.core.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
-from lumiimg.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.gpu.roles import role_of
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.inventory.gpu_fit import ComponentFit, GpuAccount

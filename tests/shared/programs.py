@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import pytest
 
-from lumiimg.files import EPOCH
+from lumiimg.core.files import EPOCH
 from lumiimg.image.squashfs.pack import pack_folder
 
 T = TypeVar("T")

@@ -17,8 +17,8 @@ import pytest
 
 from lumiimg.check.registry import Findings, finding_types
 from lumiimg.cli.commands import parser_for
-from lumiimg.errors import LumiimgError
-from lumiimg.findings import STAND_INS, Advice, Code, Severity
+from lumiimg.core.errors import LumiimgError
+from lumiimg.core.findings import STAND_INS, Advice, Code, Severity
 
 _WORDS = re.compile(
     r"(?<![\w$/.-])(?:IMAGE|SITE|NAME|PATH|FILE|DIR|PROGRAM|OPTIONS|PROJECT|MODEL|PID|COMMAND)(?![\w/.=-])"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lumiimg.check.answer import advice_from_findings, decide, levels_taken, merge_levels, next_step, sentence
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import NO_ADVICE, Advice, Answer, Code, Finding, Level, Remedy, Severity
 
 if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext

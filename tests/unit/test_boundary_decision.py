@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from lumiimg.core.findings import Severity
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.versions import VersionNeed
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Severity
 from lumiimg.host.bind import SolvedManifest
 from lumiimg.host.container_view import without_ours
 from lumiimg.host.manifest import Loaded, Refusal

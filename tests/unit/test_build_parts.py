@@ -29,9 +29,9 @@ from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.build.sbom import bill
 from lumiimg.build.strategy import Sandbox, Strategy
+from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.image import Image, open_image, open_stack
 from lumiimg.inventory.components import Inventory
 from lumiimg.report.progress import LineProgress, TerminalProgress

@@ -20,9 +20,9 @@ from lumiimg.build.keys import BuildStep, content_with
 from lumiimg.build.places import require_room, room_at
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
+from lumiimg.core.errors import ExitCode, FailedError
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.text import show
 from lumiimg.report.views.cache import why_document
 from tests.shared.build_machine import build_machine, stored

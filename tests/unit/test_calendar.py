@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from tests.shared import fabric_builder
 from tests.shared.programs import EVERYTHING, needs
 

@@ -20,8 +20,8 @@ from lumiimg.catalog.folders import recipe_folders, shipped_layers, site_folders
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import default_cache, read_settings
 from lumiimg.catalog.sites import read_site
-from lumiimg.decode import FILE_LIMIT_BYTES, DecodeError
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.core.decode import FILE_LIMIT_BYTES, DecodeError
+from lumiimg.core.errors import BadInputError, ExitCode
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import sampled
 

@@ -12,8 +12,8 @@ import pytest
 
 from lumiimg.cli.commands import parser_for
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
-from lumiimg.findings import Answer, Severity
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Answer, Severity
 from lumiimg.host.container_view import told_to_engine
 from tests.shared import checks, fabric_builder
 from tests.shared.elf_builder import library

@@ -15,10 +15,10 @@ from lumiimg.check.probe.container import Container, ProbePrograms, ProbeRun, re
 from lumiimg.check.probe.judgement import ProbeResult, probe
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.check.static.process import StaticResult
+from lumiimg.core.errors import MissingHereError
+from lumiimg.core.findings import Answer, Finding, Level, Severity
 from lumiimg.engine.process import Completed
-from lumiimg.errors import MissingHereError
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Answer, Finding, Level, Severity
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 PROBES = Path(__file__).parents[1] / "fixtures" / "probes"

@@ -29,10 +29,10 @@ from lumiimg.check.run.collective import (
 )
 from lumiimg.check.run.execution import RunResult, judge, run_collective
 from lumiimg.check.static.process import StaticResult
+from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.host.job_process import JobProcess
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory

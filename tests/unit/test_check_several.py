@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from tests.shared import fabric_builder
 from tests.shared.programs import unwrapped
 from tests.shared.validation import validated

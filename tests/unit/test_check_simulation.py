@@ -9,10 +9,10 @@ from lumiimg.check.answer import decide, sentence
 from lumiimg.check.probe.container import ProbeRun, read_run
 from lumiimg.check.probe.simulation import judge
 from lumiimg.cli.main import main
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Answer, Finding, Level, Severity
 from lumiimg.engine.process import Completed
-from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Answer, Finding, Level, Severity
 
 if TYPE_CHECKING:
     import pytest

@@ -14,10 +14,10 @@ from lumiimg.check.pipeline import final_findings
 from lumiimg.check.probe.task import inconclusive_because
 from lumiimg.check.static.files import check_libraries
 from lumiimg.cli.main import main
-from lumiimg.elf.reader import BytesReader
-from lumiimg.errors import ExitCode
+from lumiimg.core.access import BytesInMemory
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.fabric.rccl import read_rccl
-from lumiimg.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.image import open_image
 from tests.shared.checks import checked, unread
 from tests.shared.elf_builder import library, shared_object
@@ -79,12 +79,12 @@ def test_strings_of_other_names_are_not_taken_for_the_names() -> None:
     data = (
         b"\0NCCL version 2.20.5+cuda\0xncclNetPlugin_v4\0ncclNetPlugin_v8\0ncclCollNetPlugin_v7\0ncclNetPlugin_v123\0"
     )
-    strings = read_rccl(BytesReader(data + bytes(3_000_000)))
+    strings = read_rccl(BytesInMemory(data + bytes(3_000_000)))
     assert (strings.version, strings.plugin_files, strings.accepts) == ("2.20.5", (), (8,))
     # across the border of two reads
     border = bytes(1024 * 1024 - 10) + b"\0ncclNetPlugin_v6\0RCCL version 2.13.4+hip\0librccl-net.so\0"
-    assert read_rccl(BytesReader(border)).accepts == (6,)
-    assert read_rccl(BytesReader(b"")).version is None
+    assert read_rccl(BytesInMemory(border)).accepts == (6,)
+    assert read_rccl(BytesInMemory(b"")).version is None
 
 
 def test_a_plugin_whose_symbols_cannot_be_read_leaves_open_whether_they_are_all_there(root: Path) -> None:

@@ -17,9 +17,9 @@ import pytest
 
 from lumiimg.cli.commands import COMMANDS, GROUPS, make_parser
 from lumiimg.cli.main import FAULT, main, parse
-from lumiimg.errors import ExitCode, LumiimgError, one_line
-from lumiimg.toml import own_table
-from lumiimg.wording import engine_word
+from lumiimg.core.errors import ExitCode, LumiimgError, one_line
+from lumiimg.core.text import engine_word
+from lumiimg.core.toml import own_table
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import HEAVY, loaded_after_each, unwrapped
 
@@ -46,7 +46,7 @@ def test_help_imports_no_room_and_a_log_neither_engines_nor_images() -> None:
     for argv, loaded in loaded_after_each([("--help",), ("--version",), ("log", log), ("log", log, "--json")]).items():
         rooms = {name.split(".")[1] for name in loaded if name.startswith("lumiimg.")}
         assert not rooms & {"build", "cluster", "definition", "elf", "engine", "host", "image", "resolve"}, argv
-        assert argv[0] == "log" or rooms <= {"cli", "errors", "secret", "toml"}, argv
+        assert argv[0] == "log" or rooms <= {"cli", "core"}, argv
         assert argv[0] == "log" or not loaded & {f"lumiimg.cli.{name}" for name in COMMANDS}, argv
 
 

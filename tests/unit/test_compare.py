@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
-from lumiimg.wording import count
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.text import count
 from tests.shared.oci_builder import image, member, tar
 from tests.shared.programs import needs, squashed, unwrapped
 

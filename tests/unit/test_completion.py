@@ -17,7 +17,7 @@ from lumiimg.catalog.sites import site_names
 from lumiimg.cli.commands import make_parser
 from lumiimg.cli.completion import _any_file, _folders, _images, _nothing, completer_of
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 
 HEAVY = {"rich", "requests", "packaging", "urllib3", "lumiimg.catalog.catalogue"}

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
-from lumiimg.decode import (
+from lumiimg.core.decode import (
     AnyText,
     DecodeError,
     Natural,
@@ -33,7 +33,7 @@ from lumiimg.decode import (
     refuse,
     to_json,
 )
-from lumiimg.findings import Remedy
+from lumiimg.core.findings import Remedy
 from tests.shared.programs import examples
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import lumiimg
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from tests.shared import fabric_builder
 from tests.shared.programs import unwrapped
 

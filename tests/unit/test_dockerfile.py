@@ -18,9 +18,9 @@ from spython.main.parse.parsers import DockerParser
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
+from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.definition.docker.draft import Draft, make_draft, write_draft
 from lumiimg.definition.docker.read import FILE_LIMIT_BYTES
-from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.report.views.draft import draft_document
 from tests.shared.programs import examples, needs, patient, unwrapped
 

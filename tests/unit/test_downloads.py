@@ -21,15 +21,15 @@ import pytest
 from lumiimg.build.definition_files import unreachable, write_definitions, write_fetch
 from lumiimg.build.strategy import Strategy
 from lumiimg.cli.main import main
+from lumiimg.core.errors import ExitCode, FailedError
+from lumiimg.core.files import file_sha256
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.errors import ExitCode, FailedError
 from lumiimg.fetch import http
 from lumiimg.fetch.download import OLD_S, claim_partial
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.store import Store
-from lumiimg.files import file_sha256
 from lumiimg.resolve.lock import LockedSource
 from tests.shared.build_machine import build_machine, layers_by
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.resolve.driver_rule import driver_of_node, driver_window
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import OfferedComponent, Stack

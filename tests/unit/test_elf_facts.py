@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.core.access import BytesInMemory
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.files import Files
 from lumiimg.elf.loader import Process
-from lumiimg.elf.reader import BytesReader, ElfError
+from lumiimg.elf.reader import ElfError
 from lumiimg.elf.system import glibc_version, libc_kind
 from lumiimg.image import open_image
 from tests.shared.elf_builder import (
@@ -63,10 +64,10 @@ def test_names_order_paths_and_words_are_those_of_ld_so(tmp_path: Path) -> None:
 def test_facts_of_a_file_without_section_headers(tmp_path: Path) -> None:
     liba = library(tmp_path / "liba.so.1", *runpath("$ORIGIN/x"), "-Wl,-z,nodefaultlib")
     data = bytearray(liba.read_bytes())
-    whole = read_elf(BytesReader(bytes(data)))
+    whole = read_elf(BytesInMemory(bytes(data)))
     data[40:48] = bytes(8)
     data[60:64] = bytes(4)
-    assert read_elf(BytesReader(bytes(data))) == whole
+    assert read_elf(BytesInMemory(bytes(data))) == whole
     assert (whole.soname, whole.runpath, whole.rpath) == ("liba.so.1", "$ORIGIN/x", None)
     assert whole.flags_1 & 0x800
 
@@ -80,7 +81,7 @@ def test_hostile_headers_and_entries_are_elf_errors(tmp_path: Path) -> None:
     needed, script = with_versions(tmp_path / "libv.so", "V1"), ("--version-script", tmp_path / "own.map")
     path = so(tmp_path / "liba.so", needed, *script, source="int g_V1(void); int use(void) { return g_V1(); }")
     good = path.read_bytes()
-    assert read_elf(BytesReader(good)).version_needs
+    assert read_elf(BytesInMemory(good)).version_needs
     spoiled = {f"cut at {size}": good[:size] for size in (0, 4, 63, 64)} | {"text": b"INPUT(libc.so.6)\n" * 20}
     changes = [(4, b"\3"), (5, b"\0"), (56, b"\xff\xff"), (54, b"\0\0"), (54, b"\x39\0"), (32, b"\xff" * 8)]
     # DT_STRSZ: too small for the names in use
@@ -89,5 +90,5 @@ def test_hostile_headers_and_entries_are_elf_errors(tmp_path: Path) -> None:
     taken = []
     for name, data in spoiled.items():
         with contextlib.suppress(ElfError):
-            taken.append((name, read_elf(BytesReader(data))))
+            taken.append((name, read_elf(BytesInMemory(data))))
     assert taken == []

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from lumiimg.core.access import BytesInMemory
 from lumiimg.elf.cache import parse_cache
 from lumiimg.elf.facts import ElfFacts, exported_symbols, read_elf
 from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.loader import Process
-from lumiimg.elf.reader import BytesReader, ElfError
+from lumiimg.elf.reader import ElfError
 from lumiimg.elf.segments import StringTable
 from tests.shared.elf_builder import shared_object
 
@@ -52,11 +53,11 @@ def test_counts_in_a_cache_take_no_memory() -> None:
 
 @pytest.mark.threat
 def test_a_small_file_of_long_names_does_not_fill_the_memory() -> None:
-    assert len(exported_symbols(BytesReader(shared_object(3, 10)))) == 3
+    assert len(exported_symbols(BytesInMemory(shared_object(3, 10)))) == 3
     small = shared_object(4000, 200_000)
     assert len(small) < 400_000
     with peak_below(80 << 20), pytest.raises(ElfError, match="bytes of symbol names"):
-        exported_symbols(BytesReader(small))
+        exported_symbols(BytesInMemory(small))
     # the ends of one string in a table of strings, too
 
     class Ends:
@@ -89,7 +90,7 @@ def test_names_that_end_one_long_string_do_not_fill_the_memory() -> None:
     segments += struct.pack("<IIQQQQQQ", 2, 4, dynamic_at, dynamic_at, dynamic_at, 64, 64, 8)
     data = header + segments + dynamic + b"a" * (strings_bytes - 1) + b"\0" + needs
     with peak_below(64 << 20), pytest.raises(ElfError):
-        read_elf(BytesReader(data))
+        read_elf(BytesInMemory(data))
 
 
 @pytest.mark.threat

@@ -11,7 +11,7 @@ from lumiimg.catalog import sites
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.planner import decide, possible_bases
 from lumiimg.resolve.request import AUTO, Request

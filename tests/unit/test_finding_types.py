@@ -13,7 +13,7 @@ import pytest
 
 from lumiimg.check.registry import Findings, finding_types
 from lumiimg.check.static.commands import concluded
-from lumiimg.findings import STAND_INS, Code, Level, Severity
+from lumiimg.core.findings import STAND_INS, Code, Level, Severity
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "lumiimg"

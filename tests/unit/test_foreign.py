@@ -16,7 +16,7 @@ import pytest
 from lumiimg.check.context import ImageInContext
 from lumiimg.check.static.files import check_libraries
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory
 from tests.shared import fabric_builder, oci_builder

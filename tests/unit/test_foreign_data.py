@@ -27,10 +27,10 @@ from lumiimg.build.provenance import carried_files, write_folder
 from lumiimg.build.rebuild import read_carried
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.cli.main import main
+from lumiimg.core.errors import ExitCode, LumiimgError
 from lumiimg.definition.definition import BUILD_FOLDER
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain, write_flat
-from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock_check import lock_of

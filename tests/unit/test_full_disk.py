@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from lumiimg.cli.main import main
+from lumiimg.core.errors import ExitCode, FailedError, MissingHereError
+from lumiimg.core.files import temporary_folder
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import ExitCode, FailedError, MissingHereError
-from lumiimg.files import temporary_folder
 from tests.shared.programs import needs
 
 

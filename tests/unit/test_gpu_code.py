@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.elf.reader import BytesReader
-from lumiimg.errors import ExitCode
+from lumiimg.core.access import BytesInMemory
+from lumiimg.core.errors import ExitCode
 from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.rule import GpuFit, fit, node_gpu
 from lumiimg.gpu.source import GpuCodeError
@@ -26,7 +26,7 @@ REAL_TARGETS = "gfx10-3-generic gfx11-generic gfx12-generic gfx9-4-generic gfx90
 
 def read(data: bytes) -> list[str]:
     """Return what each bundle of a file is for."""
-    found = read_file(BytesReader(data))
+    found = read_file(BytesInMemory(data))
     return [" ".join(sorted(map(str, targets))) for targets in found]
 
 
@@ -149,7 +149,7 @@ PLAIN = gpu.bundle(*gpu.hip("gfx90a"))
 )
 def test_what_cannot_be_read_is_said_and_never_taken_for_code(data: bytes, why: str) -> None:
     with pytest.raises(GpuCodeError, match=why) as caught:
-        read_file(BytesReader(data))
+        read_file(BytesInMemory(data))
     assert str(caught.value).isprintable()
 
 

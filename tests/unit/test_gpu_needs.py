@@ -10,8 +10,8 @@ import pytest
 
 from lumiimg.build.gpu_check import require_gpu_code
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode, FailedError
-from lumiimg.toml import own_table
+from lumiimg.core.errors import ExitCode, FailedError
+from lumiimg.core.toml import own_table
 from tests.shared import fabric_builder
 from tests.shared import gpu_builder as gpu
 from tests.shared.gpu_image import PACKAGES, image, only

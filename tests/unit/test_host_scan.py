@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.errors import BadInputError, MissingHereError
+from lumiimg.core.errors import BadInputError, MissingHereError
 from lumiimg.host.node_facts import container_engine
 from lumiimg.host.scan import Recorder, scan_host
 from lumiimg.host.snapshot_file import to_text

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.decode import DecodeError
-from lumiimg.errors import BadInputError, FailedError
+from lumiimg.core.decode import DecodeError
+from lumiimg.core.errors import BadInputError, FailedError
 from lumiimg.host import snapshot_file
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, to_text, write_snapshot

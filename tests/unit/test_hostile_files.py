@@ -16,9 +16,9 @@ import pytest
 from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.catalog.layers import read_layer
 from lumiimg.cli.main import main
-from lumiimg.errors import BadInputError, ExitCode, LumiimgError
+from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError
 from lumiimg.fetch.logins import login_for
-from lumiimg.nccl import sources
+from lumiimg.joblog import sources
 from lumiimg.resolve.base_digest import stamp
 from lumiimg.resolve.lock import layer_digest
 from tests.shared.build_machine import stored

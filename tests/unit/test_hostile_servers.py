@@ -13,9 +13,9 @@ import pytest
 
 from lumiimg.build.base import make_base
 from lumiimg.build.layer_build import LayerBuild
+from lumiimg.core.errors import FailedError, LumiimgError
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.errors import FailedError, LumiimgError
 from lumiimg.fetch import connection, download, http, pull
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors

@@ -16,7 +16,7 @@ import pytest
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
-from lumiimg.decode import DecodeError
+from lumiimg.core.decode import DecodeError
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.image_manifest import MANIFEST_PATH, from_bytes, make_manifest, read_manifest, to_text
 from lumiimg.host.manifest import BindManifest

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode, MissingHereError
+from lumiimg.core.errors import ExitCode, MissingHereError
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.oci import decoding, layer
 from tests.shared.oci_builder import docker_save, image, member, tar

@@ -22,9 +22,9 @@ from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.metadata import date_labels, write_config, write_metadata
 from lumiimg.build.safe_fs import MOUNT_FILES, MOUNT_FOLDERS, mount_points
 from lumiimg.build.strategy import _open_to_owner, require_own_folder
+from lumiimg.core.errors import FailedError
 from lumiimg.definition.definition import BUILD_FOLDER, Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.errors import FailedError
 from lumiimg.image import open_image
 from tests.shared.build_machine import build_machine
 from tests.shared.programs import needs, squashed

@@ -12,8 +12,8 @@ import pytest
 from lumiimg.check.context import ImageInContext
 from lumiimg.check.static.files import check_libraries
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
-from lumiimg.findings import Severity
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Severity
 from lumiimg.host.job_process import jobs_of
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
@@ -27,7 +27,7 @@ from tests.shared.python_image import SITE, environment, python, torch, venv
 
 if TYPE_CHECKING:
     from lumiimg.check.static.process import StaticResult
-    from lumiimg.findings import Finding
+    from lumiimg.core.findings import Finding
 
 ROCM = "opt/rocm/lib/librccl.so.1"
 PLANTED = Path(__file__).parents[1] / "fixtures/planted.toml"

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from lumiimg.catalog import sites
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
-from lumiimg.wording import word
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.text import word
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import rocm_image, snapshot

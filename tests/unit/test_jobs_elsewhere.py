@@ -12,7 +12,7 @@ import pytest
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from tests.shared.job_scripts import Capture, job, refused, told
 
 # ALCF, frameworks/pytorch.md and running-jobs-aurora.md

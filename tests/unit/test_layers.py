@@ -17,7 +17,7 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import own_values, read_layer
 from lumiimg.catalog.releases import expand
 from lumiimg.catalog.sites import find_site
-from lumiimg.decode import DecodeError
+from lumiimg.core.decode import DecodeError
 from lumiimg.definition.text import checked_body
 from lumiimg.resolve.lock import layer_digest
 from lumiimg.resolve.stack import OWN_PACKAGES

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
-from lumiimg.findings import Severity
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Severity
 from lumiimg.report.document import Document, Section, Tree, trees_of
 from lumiimg.report.text import show
 from tests.shared import fabric_builder

@@ -14,7 +14,7 @@ from lumiimg.catalog import ledger
 from lumiimg.catalog.layers import Layer, Reach, read_layer
 from lumiimg.catalog.ledger import LEDGER, Trial, content_of, read_ledger
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from tests.shared.layer_builder import LAYER, SITE, MakeLayer
 from tests.shared.programs import unwrapped
 from tools import ledger as tool

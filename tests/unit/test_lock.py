@@ -14,7 +14,7 @@ import pytest
 
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode, MissingHereError
+from lumiimg.core.errors import ExitCode, MissingHereError
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import parse_mirrors
 from lumiimg.fetch.store import Sources, Store

@@ -16,9 +16,9 @@ from msgspec import structs
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.sites import find_site
+from lumiimg.core.errors import BadInputError, RefusedError
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain
-from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock_check import lock_of

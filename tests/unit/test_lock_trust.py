@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tomli_w
 
-from lumiimg.decode import DecodeError
+from lumiimg.core.decode import DecodeError
+from lumiimg.core.errors import LumiimgError
 from lumiimg.definition.writer import write_chain
-from lumiimg.errors import LumiimgError
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve import lock_check
 from lumiimg.resolve.context import PlanContext

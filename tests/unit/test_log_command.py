@@ -15,9 +15,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
-from lumiimg.findings import Severity
-from lumiimg.nccl import sources
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Severity
+from lumiimg.joblog import sources
 from lumiimg.report.document import Document, Item, Section
 from lumiimg.report.junit import junit_text
 from lumiimg.report.read_progress import ReadProgress

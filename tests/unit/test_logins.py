@@ -19,9 +19,9 @@ from lumiimg.build.builder import ImageBuild
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.cli import image_build, rebuild
 from lumiimg.cli.main import main
+from lumiimg.core.errors import ExitCode, FailedError, LumiimgError
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.errors import ExitCode, FailedError, LumiimgError
 from lumiimg.fetch.daemon import save_from_daemon
 from lumiimg.fetch.http import Http
 from lumiimg.resolve import python_project

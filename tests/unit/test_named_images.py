@@ -12,7 +12,7 @@ import pytest
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.layers import NAME
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from tests.shared import fabric_builder
 from tests.shared.programs import unwrapped
 

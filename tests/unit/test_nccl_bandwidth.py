@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lumiimg.nccl.bandwidth import TABLE_LIMIT, BandwidthReader
-from lumiimg.nccl.prefilter import TABLE_HEADERS
+from lumiimg.joblog.bandwidth import TABLE_LIMIT, BandwidthReader
+from lumiimg.joblog.prefilter import TABLE_HEADERS
 from tests.shared.programs import examples
 
 if TYPE_CHECKING:
-    from lumiimg.nccl.report import Measurement
+    from lumiimg.joblog.report import Measurement
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "bandwidth"
 LOGS = sorted(FIXTURES.glob("*.out"))

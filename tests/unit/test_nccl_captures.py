@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lumiimg.nccl.reader import LogReader, read_lines
+from lumiimg.joblog.reader import LogReader, read_lines
 from tests.shared.nccl_wordings import FAMILIES, outcomes, written
 from tests.shared.programs import examples
 
 if TYPE_CHECKING:
-    from lumiimg.nccl.report import LogReport
+    from lumiimg.joblog.report import LogReport
 
 LOGS = [(version, kind) for version, family in FAMILIES.items() for kind in outcomes(family)]
 TAGS = {

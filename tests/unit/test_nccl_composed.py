@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from lumiimg.errors import ExitCode
-from lumiimg.nccl.reader import read_lines
+from lumiimg.core.errors import ExitCode
+from lumiimg.joblog.reader import read_lines
 from tests.shared.composed_jobs import LAUNCHERS, QUOTED, QUOTES, ComposedJob, recipes
 from tests.shared.job_deaths import DEATHS
 from tests.shared.nccl_wordings import FAMILIES, OUTCOMES, outcomes, written

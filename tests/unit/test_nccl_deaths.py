@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import product
 
-from lumiimg.errors import ExitCode
-from lumiimg.nccl.headline import headline
-from lumiimg.nccl.reader import LogReader, read_lines
-from lumiimg.nccl.report import Confidence, LogReport, Verdict
+from lumiimg.core.errors import ExitCode
+from lumiimg.joblog.headline import headline
+from lumiimg.joblog.reader import LogReader, read_lines
+from lumiimg.joblog.report import Confidence, LogReport, Verdict
 from tests.shared.job_deaths import DATA, DEATHS, EXITED, FRAMES, NETWORKS, died, job
 from tests.shared.programs import sampled
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.nccl.flight import FlightDump, parsed, stalled
-from lumiimg.nccl.pickled import unpickled
-from lumiimg.nccl.reader import LogReader
+from lumiimg.core.errors import BadInputError, ExitCode
+from lumiimg.joblog.flight import FlightDump, parsed, stalled
+from lumiimg.joblog.pickled import unpickled
+from lumiimg.joblog.reader import LogReader
 from tests.shared.job_deaths import job
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/flight"

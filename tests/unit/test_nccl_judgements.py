@@ -8,10 +8,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lumiimg.errors import ExitCode
-from lumiimg.nccl.headline import headline
-from lumiimg.nccl.reader import LogReader, read_lines
-from lumiimg.nccl.report import LogReport, Verdict
+from lumiimg.core.errors import ExitCode
+from lumiimg.joblog.headline import headline
+from lumiimg.joblog.reader import LogReader, read_lines
+from lumiimg.joblog.report import LogReport, Verdict
 
 EXCERPTS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/nccl-excerpts.toml").read_text())
 LOGS: list[dict[str, Any]] = EXCERPTS["log"]

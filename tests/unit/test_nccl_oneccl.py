@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lumiimg.errors import ExitCode
-from lumiimg.nccl.lines import messages
-from lumiimg.nccl.reader import LogReader, read_lines
-from lumiimg.nccl.report import Confidence, Verdict
+from lumiimg.core.errors import ExitCode
+from lumiimg.joblog.lines import messages
+from lumiimg.joblog.reader import LogReader, read_lines
+from lumiimg.joblog.report import Confidence, Verdict
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "nccl"
 CXI = (FIXTURES / "oneccl-2021.15.2-cxi.log").read_text().splitlines()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lumiimg.nccl import job, prefilter
-from lumiimg.nccl.events import COMMUNICATOR_LIMIT, VALUE_LIMIT
-from lumiimg.nccl.reader import LogReader, read_lines
+from lumiimg.joblog import job, prefilter
+from lumiimg.joblog.events import COMMUNICATOR_LIMIT, VALUE_LIMIT
+from lumiimg.joblog.reader import LogReader, read_lines
 from tests.shared.programs import examples
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"

@@ -8,16 +8,16 @@ from itertools import product
 
 import pytest
 
-from lumiimg.findings import STAND_INS
-from lumiimg.nccl.lines import evidence_text, excerpt, messages
-from lumiimg.nccl.prefilter import Prefilter
-from lumiimg.nccl.reader import LogReader, read_lines
-from lumiimg.nccl.vocabulary import Weight, compiled, vocabulary
-from lumiimg.toml import own_table
+from lumiimg.core.findings import STAND_INS
+from lumiimg.core.toml import own_table
+from lumiimg.joblog.lines import evidence_text, excerpt, messages
+from lumiimg.joblog.prefilter import Prefilter
+from lumiimg.joblog.reader import LogReader, read_lines
+from lumiimg.joblog.vocabulary import Weight, compiled, vocabulary
 from tests.shared.remedies import COMMAND
 
 VOCABULARY = vocabulary()
-NOISE = own_table("lumiimg.nccl", "signatures.toml")["noise"]["examples"]
+NOISE = own_table("lumiimg.joblog", "signatures.toml")["noise"]["examples"]
 ENTRIES = VOCABULARY.entries
 SIGNATURES = list(VOCABULARY.signatures.values())
 HOSTILE_SIZE = 100_000

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.nccl import sources
-from lumiimg.nccl.follow import follow
-from lumiimg.nccl.job_files import read_logs
-from lumiimg.nccl.node_names import folded
-from lumiimg.nccl.reader import LogReader
-from lumiimg.nccl.sources import blocks, log_files, whole_lines
+from lumiimg.core.errors import BadInputError, ExitCode
+from lumiimg.joblog import sources
+from lumiimg.joblog.follow import follow
+from lumiimg.joblog.job_files import read_logs
+from lumiimg.joblog.node_names import folded
+from lumiimg.joblog.reader import LogReader
+from lumiimg.joblog.sources import blocks, log_files, whole_lines
 from tests.shared.joblog import job_log
 
 if sys.version_info >= (3, 14):

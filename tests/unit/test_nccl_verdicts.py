@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lumiimg.nccl.reader import read_lines
-from lumiimg.nccl.report import LogReport, Verdict
+from lumiimg.joblog.reader import read_lines
+from lumiimg.joblog.report import LogReport, Verdict
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SHARED = Path(__file__).parents[2].parent / "shared"

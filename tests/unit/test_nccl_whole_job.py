@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-from lumiimg.nccl.reader import read_lines
+from lumiimg.joblog.reader import read_lines
 
 if TYPE_CHECKING:
-    from lumiimg.nccl.report import LogReport
+    from lumiimg.joblog.report import LogReport
 
 FAST = (
     "NCCL_NET_GDR_LEVEL set by environment to PHB",

@@ -21,10 +21,10 @@ import lumiimg
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_upkeep import prune
 from lumiimg.cli.main import main
+from lumiimg.core.errors import BadInputError, ExitCode, FailedError
+from lumiimg.core.files import make_folder
 from lumiimg.engine import workspace
 from lumiimg.engine.workspace import own_folder, remove_left, scratch_folder, written_by_rename
-from lumiimg.errors import BadInputError, ExitCode, FailedError
-from lumiimg.files import make_folder
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 

@@ -16,8 +16,8 @@ import pytest
 from lumiimg.check.probe.container import IN_IMAGE, Container, ProbePrograms
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.cli.main import main
+from lumiimg.core.errors import MissingHereError
 from lumiimg.engine.engine import Engine, find_engine
-from lumiimg.errors import MissingHereError
 from lumiimg.host import import_calls
 from tests.shared import fabric_builder
 from tests.shared.programs import needs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.host import scan
 from lumiimg.host.snapshot_file import to_text, write_snapshot
 from lumiimg.image import RootFileSystem

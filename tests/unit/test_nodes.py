@@ -32,11 +32,11 @@ from lumiimg.cluster.nodes.node import (
     write_task,
 )
 from lumiimg.cluster.nodes.report import build_report, differences
-from lumiimg.decode import decode_json
-from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
+from lumiimg.core.decode import decode_json
+from lumiimg.core.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
+from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Answer, Code, Finding, Level, Severity
-from lumiimg.nccl.node_names import folded
+from lumiimg.joblog.node_names import folded
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
 from tests.shared.node_answers import CONTEXT, FABRIC, FILES, OTHER_CXI, RUN, WELL, answer, summed

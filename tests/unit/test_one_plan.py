@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.gpu.cuda import is_of_cuda
 from lumiimg.resolve.lock_file import read_document
 from lumiimg.resolve.requirements import read_own

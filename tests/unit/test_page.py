@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import lumiimg.report
-from lumiimg.findings import Advice, Remedy, Severity
+from lumiimg.core.findings import Advice, Remedy, Severity
 from lumiimg.report import document as kinds
 from lumiimg.report.document import (
     Curve,

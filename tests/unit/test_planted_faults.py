@@ -19,7 +19,7 @@ import pytest
 from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import explain_image
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.findings import Advice, Remedy
-from lumiimg.wording import word
+from lumiimg.core.findings import Advice, Remedy
+from lumiimg.core.text import word
 from tests.shared import fabric_builder
 from tests.shared.programs import sampled
 from tests.shared.proposals import fault

@@ -25,14 +25,14 @@ from lumiimg.build.provenance import PLAN, asked_for, carried_files, read_plan, 
 from lumiimg.build.rebuild import read_carried, refuse_files, with_base
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
-from lumiimg.decode import decode, encode
+from lumiimg.core.decode import decode, encode
+from lumiimg.core.errors import BadInputError, ExitCode, FailedError, LumiimgError
+from lumiimg.core.files import file_sha256
 from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.errors import BadInputError, ExitCode, FailedError, LumiimgError
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.store import Store
-from lumiimg.files import file_sha256
 from lumiimg.host.image_manifest import MANIFEST_PATH, make_manifest, read_manifest
 from lumiimg.host.image_manifest import to_text as manifest_text
 from lumiimg.host.snapshot_file import read_snapshot

@@ -11,8 +11,8 @@ import pytest
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
+from lumiimg.core.errors import ExitCode
 from lumiimg.definition.writer import write_chain, write_flat
-from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve.lock_check import lock_of

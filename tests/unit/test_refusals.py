@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path

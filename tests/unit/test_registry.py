@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.errors import BadInputError, FailedError, LumiimgError
+from lumiimg.core.errors import BadInputError, FailedError, LumiimgError
 from lumiimg.fetch import connection, http, registry
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors

@@ -21,7 +21,7 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import Layer, read_layer
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.fetch.http import Http
 from lumiimg.resolve.release_reader import read_pages, read_releases
 from tests.fuzz.targets.resolve import signed

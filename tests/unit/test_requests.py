@@ -14,7 +14,7 @@ from msgspec import structs
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.resolve.request import Request, RequestOptions, options_of, request_of
 from lumiimg.resolve.requirements import read_own
 from tests.shared import fabric_builder

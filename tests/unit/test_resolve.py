@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.catalog.catalogue import Catalogue
-from lumiimg.errors import BadInputError, ExitCode, MissingHereError, RefusedError
+from lumiimg.core.errors import BadInputError, ExitCode, MissingHereError, RefusedError
 from lumiimg.fabric.rccl import Rccl, generation_of, version_of_code
 from lumiimg.fetch.mirrors import Mirrors, apt_mirror, parse_mirrors
 from lumiimg.resolve.context import PlanContext

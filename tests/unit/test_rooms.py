@@ -18,10 +18,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOM_FILES = [f for f in FILES if f.parent != PACKAGE]
 # From the ground up; rooms on one floor do not know each other (docs/architecture.md).
 FLOORS: list[set[str]] = [
-    {"errors", "findings", "secret", "toml", "wording"},
-    {"files"},
-    {"decode"},
-    {"elf", "image", "catalog", "nccl", "gpu"},
+    {"core"},
+    {"elf", "image", "catalog", "joblog", "gpu"},
     {"engine"},
     {"fabric", "fetch"},
     {"inventory"},
@@ -100,7 +98,7 @@ def test_only_the_gate_starts_child_processes() -> None:
 @pytest.mark.threat
 def test_only_one_module_parses_toml_and_it_bounds_what_is_parsed() -> None:
     parsing = [path for path in FILES if imported_modules(path) & {"tomllib", "tomli", "tomllib.loads", "tomllib.load"}]
-    assert parsing == [PACKAGE / "toml.py"]
+    assert parsing == [PACKAGE / "core" / "toml.py"]
 
 
 def test_only_cli_and_report_print() -> None:
@@ -127,9 +125,9 @@ def test_a_test_imports_what_tests_share_and_no_other_test() -> None:
 
 
 READ_DIRECTLY = {
-    "toml.py:own_table": "our own data, before anything is started",
-    "files.py:regular_file": "all others call it",
-    "files.py:open_regular": "of its descriptor",
+    "core/toml.py:own_table": "our own data, before anything is started",
+    "core/files.py:regular_file": "all others call it",
+    "core/files.py:open_regular": "of its descriptor",
     "build/compile_cache.py:unpack_kept": "of what `open_regular` opened",
     "build/metadata.py:date_labels": "what `open_file` opened",
     "build/metadata.py:write_metadata": "files of this package",
@@ -139,10 +137,10 @@ READ_DIRECTLY = {
     "cluster/trial/folder.py:alone": "a lock, of which nothing is read",
     "engine/namespaces": "devices and tables of the kernel, and /etc/subuid",
     "image/sif_writer.py:write_front": "the image that it has just written",
-    "nccl/sources.py:blocks": "a pipe that the user named, as a log",
+    "joblog/sources.py:blocks": "a pipe that the user named, as a log",
     "resolve/source_archive.py:read_texts": "an answer of a server",
 }
-"""Who opens files by other means than lumiimg/files.py, which takes nothing but regular files, and why."""
+"""Who opens files by other means than lumiimg/core/files.py, which takes nothing but regular files, and why."""
 
 
 def _reads_directly(call: ast.Call) -> bool:
@@ -172,6 +170,6 @@ def test_only_the_ground_opens_files_that_somebody_else_may_have_made() -> None:
             around = [one.name for one in functions if one.lineno <= call.lineno <= (one.end_lineno or 0)]
             place = path.relative_to(PACKAGE).as_posix()
             names = {place, path.relative_to(PACKAGE).parent.as_posix(), f"{place}:{around[-1] if around else ''}"}
-            assert names & READ_DIRECTLY.keys(), f"{path}:{call.lineno}: {ast.unparse(call)}: use lumiimg/files.py"
+            assert names & READ_DIRECTLY.keys(), f"{path}:{call.lineno}: {ast.unparse(call)}: use lumiimg/core/files.py"
             found |= names & READ_DIRECTLY.keys()
     assert found == READ_DIRECTLY.keys()

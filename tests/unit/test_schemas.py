@@ -34,8 +34,8 @@ from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.cli.image_build import report_built
 from lumiimg.cli.main import main
 from lumiimg.cluster.trial.turn import TrialJob
+from lumiimg.core.findings import Advice
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.findings import Advice
 from lumiimg.host.image_manifest import make_manifest
 from lumiimg.host.image_manifest import to_text as manifest_text
 from lumiimg.host.import_calls import Counts, ImportBench, ImportSource, Startup
@@ -43,7 +43,7 @@ from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import COMPARED, FileDifference, ImageDiff
-from lumiimg.nccl.reader import read_lines
+from lumiimg.joblog.reader import read_lines
 from lumiimg.report.json_output import KINDS, strict_json, write_json
 from lumiimg.report.schema import _object, _Shared, schema_of
 from lumiimg.resolve.context import PlanContext

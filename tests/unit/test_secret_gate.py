@@ -18,19 +18,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lumiimg
-from lumiimg import secret
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.commands import COMMANDS, INTERNAL, make_parser
 from lumiimg.cli.main import main
-from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
-from lumiimg.findings import Advice, Remedy, Severity
+from lumiimg.core import redact
+from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError, printable
+from lumiimg.core.findings import Advice, Remedy, Severity
+from lumiimg.core.redact import HIDDEN, hidden, known_secrets, secrets_here
 from lumiimg.report import json_output
 from lumiimg.report.document import Document, Facts, Item, Lines, Meter, Paragraph, PathSteps, Row, Section, Table, Tree
 from lumiimg.report.junit import junit_text
 from lumiimg.report.page import to_page
 from lumiimg.report.progress import LineProgress
 from lumiimg.report.text import show
-from lumiimg.secret import HIDDEN, hidden, known_secrets, secrets_here
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import EVERYTHING
@@ -111,7 +111,7 @@ def test_no_secret_passes_the_gate_in_any_place(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize(("before", "mark", "rest"), secret._SHAPES, ids=[mark for _, mark, _ in secret._SHAPES])
+@pytest.mark.parametrize(("before", "mark", "rest"), redact._SHAPES, ids=[mark for _, mark, _ in redact._SHAPES])
 @given(st.data())
 @settings(max_examples=3, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 def test_a_token_of_every_shape_is_found_through_the_quick_look(
@@ -125,10 +125,10 @@ def test_a_token_of_every_shape_is_found_through_the_quick_look(
 @pytest.mark.threat
 def test_a_value_of_every_name_of_a_secret_is_found_through_the_quick_look() -> None:
     """The names are the words of the patterns and all pairs of them."""
-    patterns = (secret._ANYWHERE, secret._SHORT, secret._OF_VARIABLES, secret._OF_ENGINES)
+    patterns = (redact._ANYWHERE, redact._SHORT, redact._OF_VARIABLES, redact._OF_ENGINES)
     words = {word for pattern in patterns for word in re.findall("[A-Z]{2,}", pattern)} | {"X", "X1"}
     names = {*words, *(f"{first}{mark}{last}" for first in words for last in words for mark in ("", "_"))}
-    called = [name for name in names if secret.is_secret_name(name)]
+    called = [name for name in names if redact.is_secret_name(name)]
     assert len(called) > 900
     for name in called:
         for text in (f"{name}=Canary", f"export {name}+='Canary'", f"{name}[1]=Canary", f"ENV {name} Canary"):

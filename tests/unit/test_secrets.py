@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import main
+from lumiimg.core.redact import secrets_here
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
-from lumiimg.secret import secrets_here
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.world import World, serve

@@ -23,19 +23,19 @@ from lumiimg.catalog.settings import open_to_others, read_settings
 from lumiimg.cli.main import main
 from lumiimg.cluster.module.modulefile import lua
 from lumiimg.cluster.template import filled
-from lumiimg.decode import DecodeError
+from lumiimg.core.decode import DecodeError
+from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError, MissingHereError
+from lumiimg.core.files import write_text
+from lumiimg.core.redact import HIDDEN, has_key, hidden, is_secret_name, known_secrets, without_secrets
 from lumiimg.engine.engine import container_engines
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
-from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors, general_index, refuse_password
-from lumiimg.files import write_text
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.byte_source import ByteSource
-from lumiimg.nccl import sources as log_sources
-from lumiimg.nccl.lines import EVIDENCE_LIMIT, evidence_text, excerpt
-from lumiimg.secret import HIDDEN, has_key, hidden, is_secret_name, known_secrets, without_secrets
+from lumiimg.joblog import sources as log_sources
+from lumiimg.joblog.lines import EVIDENCE_LIMIT, evidence_text, excerpt
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.loopback import Asked, listening

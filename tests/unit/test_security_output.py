@@ -20,15 +20,15 @@ import pytest
 import lumiimg.cli
 import lumiimg.report
 from lumiimg.cli.main import main
-from lumiimg.errors import LumiimgError
-from lumiimg.findings import Remedy
+from lumiimg.core.errors import LumiimgError
+from lumiimg.core.findings import Remedy
+from lumiimg.core.redact import HIDDEN
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from lumiimg.report import json_output
 from lumiimg.report import text as shown_text
 from lumiimg.report.document import Document
-from lumiimg.secret import HIDDEN
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import EVERYTHING

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.errors import FailedError, LumiimgError
+from lumiimg.core.errors import FailedError, LumiimgError
 from lumiimg.fetch import connection, download, http
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.logins import login_for

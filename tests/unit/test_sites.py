@@ -9,8 +9,8 @@ import pytest
 
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
-from lumiimg.wording import ranges
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.text import ranges
 from tests.shared.lumi_node import LUMI_MASKS
 
 HOME = {"HOME": "/nonexistent"}

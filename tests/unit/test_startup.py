@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
 from lumiimg.host import import_calls
 from lumiimg.host.import_calls import (
     Call,

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.steps import fabric_steps
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.fabric.job_path import job_paths
 from lumiimg.fabric.path import FabricPath, Part, Side, Step, path_sentence
-from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.host.origins import origins
 from lumiimg.image import open_image
-from lumiimg.nccl.job_files import read_logs
-from lumiimg.nccl.report import FAST, LogReport, Verdict
-from lumiimg.nccl.sources import log_files
+from lumiimg.joblog.job_files import read_logs
+from lumiimg.joblog.report import FAST, LogReport, Verdict
+from lumiimg.joblog.sources import log_files
 from tests.shared import fabric_builder
 from tests.shared.pages import FABRIC, KNOWN, PROBED
 

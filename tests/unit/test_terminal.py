@@ -17,7 +17,7 @@ import pytest
 from lumiimg.cli import start
 from lumiimg.cli.commands import make_parser
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from tests.shared import fabric_builder
 
 Capture = pytest.CaptureFixture[str]

@@ -22,8 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.check.images import ImageAnswer, ImageAnswers
-from lumiimg.errors import ExitCode, say
-from lumiimg.findings import Advice, Remedy, Severity
+from lumiimg.core.errors import ExitCode, say
+from lumiimg.core.findings import Advice, Remedy, Severity
+from lumiimg.core.text import count
 from lumiimg.report.document import (
     Block,
     Document,
@@ -41,7 +42,6 @@ from lumiimg.report.document import (
 from lumiimg.report.progress import LineProgress
 from lumiimg.report.text import show
 from lumiimg.report.views.images import images_document
-from lumiimg.wording import count
 from tests.shared import answers
 from tests.shared.html_page import HOSTILE
 from tests.shared.programs import examples

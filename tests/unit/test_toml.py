@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lumiimg.toml import TomlError, parse_toml
+from lumiimg.core.toml import TomlError, parse_toml
 from tests.shared.programs import examples
 
 _ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ _LIMIT_SIGNS = 150_000
 _SIGNS = ".[{=,"
 _CHILD = """
 import resource, sys
-from lumiimg.toml import TomlError, parse_toml
+from lumiimg.core.toml import TomlError, parse_toml
 resource.setrlimit(resource.RLIMIT_AS, (384 << 20,) * 2)
 resource.setrlimit(resource.RLIMIT_CPU, (10,) * 2)
 for text in sys.stdin.read().split("\\0"):

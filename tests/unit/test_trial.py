@@ -45,14 +45,14 @@ from lumiimg.cluster.trial.values import (
     TrialStep,
     TriedRow,
 )
-from lumiimg.decode import encode
-from lumiimg.errors import BadInputError, ExitCode, FailedError
+from lumiimg.core.decode import encode
+from lumiimg.core.errors import BadInputError, ExitCode, FailedError
+from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.host.scan import scan_host
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
-from lumiimg.nccl.report import Confidence, Measurement, Verdict
+from lumiimg.joblog.report import Confidence, Measurement, Verdict
 from lumiimg.report.json_output import json_text
 from lumiimg.resolve.lock_file import LockedBase, LockFile
 from lumiimg.resolve.request import LockedRequest

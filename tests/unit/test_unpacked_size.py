@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+from lumiimg.core.errors import ExitCode, LumiimgError, MissingHereError
 from lumiimg.engine.namespaces.layers import unpacked
-from lumiimg.errors import ExitCode, LumiimgError, MissingHereError
 from lumiimg.image.tree import ImageError
 from lumiimg.image.unpacked_size import require_room
 from tests.shared.programs import needs, squashed

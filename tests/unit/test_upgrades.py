@@ -20,7 +20,7 @@ from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.build.provenance import SBOM
 from lumiimg.build.rebuild import read_carried
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
 from lumiimg.host.snapshot_file import read_snapshot
 from tests.shared import fabric_builder
 from tests.shared.sif_builder import made_sif

@@ -13,8 +13,8 @@ import pytest
 
 from lumiimg.build.venv import _Listing, _refuse_wrong
 from lumiimg.cli.main import main
-from lumiimg.decode import to_json
-from lumiimg.errors import BadInputError, ExitCode, FailedError
+from lumiimg.core.decode import to_json
+from lumiimg.core.errors import BadInputError, ExitCode, FailedError
 from lumiimg.image import open_image
 from lumiimg.image.python import read_python
 from lumiimg.resolve.venv import RECORD, VenvRecord, mark_of, open_venv, with_venv

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import packaging.tags
 import pytest
 
-from lumiimg.errors import BadInputError, FailedError, LumiimgError, MissingHereError
+from lumiimg.core.errors import BadInputError, FailedError, LumiimgError, MissingHereError
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, general_index
 from lumiimg.resolve import python_project, uv

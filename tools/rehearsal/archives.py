@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import MissingHereError
+from lumiimg.core.errors import MissingHereError
 
 if TYPE_CHECKING:
     from lumiimg.resolve.lock import LockedLayer, LockedSource

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import FailedError, MissingHereError
+from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.fetch.mirrors import apt_mirror
 from tools.rehearsal.archives import content_of
 from tools.rehearsal.index import requires

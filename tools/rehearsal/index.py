@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 
 import requests
 
-from lumiimg.errors import FailedError
+from lumiimg.core.errors import FailedError
 from lumiimg.fetch.mirrors import Mirrors, general_index
 
 _LIMIT_S = 300

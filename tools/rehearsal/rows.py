@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.needs import NOT_PYTHON
-from lumiimg.errors import LumiimgError
+from lumiimg.core.errors import LumiimgError
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock import Lock, LockedLayer, wants_python

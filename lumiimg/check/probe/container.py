@@ -16,17 +16,17 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import shipped_layers
+from lumiimg.core.access import BytesInMemory
+from lumiimg.core.errors import MissingHereError, one_line
+from lumiimg.core.files import read_beginning
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.loader import Process
-from lumiimg.elf.reader import BytesReader
 from lumiimg.engine.engine import Engine, exec_words
 from lumiimg.engine.failures import not_started
 from lumiimg.engine.process import Completed, run, which
-from lumiimg.errors import MissingHereError, one_line
 from lumiimg.fabric.names import part_of
-from lumiimg.files import read_beginning
-from lumiimg.nccl.lines import probe_event
-from lumiimg.nccl.reader import read_lines
+from lumiimg.joblog.lines import probe_event
+from lumiimg.joblog.reader import read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lumiimg.check.registry import FindingDetails
     from lumiimg.fabric.path import Part
     from lumiimg.image import Image
-    from lumiimg.nccl.report import Cause, LogReport
+    from lumiimg.joblog.report import Cause, LogReport
 
 PROGRAMS = ("handshake", "rcclprobe")
 ALL_REDUCE, GPU_PROBE = "allreduce", "gpuprobe"
@@ -279,7 +279,7 @@ def _missing_versions(image: Image, programs: list[Path]) -> list[str]:
     needed: set[str] = set()
     defined: set[str] = set()
     for program in programs:
-        facts = read_elf(BytesReader(read_beginning(program, _MOST_BYTES)))
+        facts = read_elf(BytesInMemory(read_beginning(program, _MOST_BYTES)))
         needed.update(need.name for need in facts.version_needs if need.file == _GLIBC_FROM)
         if facts.interpreter and not defined:
             process = Process(image.root)

@@ -11,9 +11,9 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.check.probe.container import EVIDENCE_LINES, ProbeRun
+from lumiimg.core.findings import Code, Severity
 from lumiimg.fabric.names import part_of
 from lumiimg.fabric.rccl import generation_of
-from lumiimg.findings import Code, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

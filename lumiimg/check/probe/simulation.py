@@ -12,9 +12,9 @@ import re
 
 from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ProbeRun, explained
 from lumiimg.check.registry import Findings
+from lumiimg.core.findings import Code, Level, Severity
 from lumiimg.fabric.path import Part
-from lumiimg.findings import Code, Level, Severity
-from lumiimg.nccl.vocabulary import vocabulary
+from lumiimg.joblog.vocabulary import vocabulary
 
 DONE = "done, and a simulation (a stand-in for HIP) beside it: findings called `simulated`"
 _NETWORK = re.compile(r"Using network (\S.*)")

@@ -11,10 +11,10 @@ from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import ALL_REDUCE, PROGRAMS, SIMULATION, Container, ProbePrograms, find_or_compile
 from lumiimg.check.probe.judgement import ProbeResult, probe
 from lumiimg.check.static.process import StaticResult  # noqa: TC001 - `decode` reads the types of the fields
+from lumiimg.core.errors import MissingHereError
+from lumiimg.core.findings import Code, Severity
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.errors import MissingHereError
 from lumiimg.fabric.path import Part
-from lumiimg.findings import Code, Severity
 from lumiimg.resolve.venv import BIN, MOUNT
 
 if TYPE_CHECKING:

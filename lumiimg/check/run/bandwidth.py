@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings
-from lumiimg.findings import Code, Finding, Level, Remedy, Severity
-from lumiimg.wording import count, size
+from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity
+from lumiimg.core.text import count, size
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site, SiteBandwidth
-    from lumiimg.nccl.report import LogReport, Measurement
+    from lumiimg.joblog.report import LogReport, Measurement
 
 _SAME_TEST = {"lumiimg-allreduce": "all_reduce_perf", "lumiimg-torch-allreduce": "all_reduce_perf"}
 """What the project brings for images that have no rccl-tests, by the test whose bandwidth it measures."""

@@ -35,15 +35,15 @@ from lumiimg.check.run.collective import (
     missing_here,
     prepare,
 )
+from lumiimg.core.errors import ExitCode, MissingHereError
+from lumiimg.core.findings import Code, Level, Severity
+from lumiimg.core.text import count
 from lumiimg.engine.process import Completed, run
-from lumiimg.errors import ExitCode, MissingHereError
-from lumiimg.findings import Code, Level, Severity
-from lumiimg.nccl.job_files import read_logs
-from lumiimg.nccl.report import FAST, Cause, LogReport, Verdict
-from lumiimg.nccl.sources import log_files
-from lumiimg.nccl.vocabulary import Effect, vocabulary
+from lumiimg.joblog.job_files import read_logs
+from lumiimg.joblog.report import FAST, Cause, LogReport, Verdict
+from lumiimg.joblog.sources import log_files
+from lumiimg.joblog.vocabulary import Effect, vocabulary
 from lumiimg.resolve.stack import stack_of
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_image
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.core.findings import Finding, Level, Severity
+from lumiimg.core.text import count
 from lumiimg.host.container_view import told_to_engine
-from lumiimg.nccl.report import FAST, Confidence, LogReport, Verdict
-from lumiimg.wording import count
+from lumiimg.joblog.report import FAST, Confidence, LogReport, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

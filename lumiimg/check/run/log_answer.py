@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.run.bandwidth import bandwidth_findings
-from lumiimg.errors import ExitCode
-from lumiimg.findings import Finding, Severity
-from lumiimg.nccl.headline import headline
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Finding, Severity
+from lumiimg.joblog.headline import headline
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.run.job_log import ImageOfJob
-    from lumiimg.nccl.report import LogReport
+    from lumiimg.joblog.report import LogReport
 
 
 @dataclass(frozen=True, slots=True)

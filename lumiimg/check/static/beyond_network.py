@@ -12,8 +12,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import FindingDetails, Findings
-from lumiimg.errors import BadInputError
-from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.findings import Code, Finding, Level, Severity
+from lumiimg.core.toml import own_table
 from lumiimg.gpu.cuda import is_in_the_way
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.host.container_view import variable_of
@@ -26,7 +27,6 @@ from lumiimg.resolve.driver_rule import window_on_node
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import VenvFault, faults_of, made_again
-from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.site_choice import DEFAULT, site_to_make_for
-from lumiimg.errors import LumiimgError
-from lumiimg.findings import Code, Finding, Remedy, Severity, first_command
+from lumiimg.core.errors import LumiimgError
+from lumiimg.core.findings import Code, Finding, Remedy, Severity, first_command
+from lumiimg.core.text import typed, word
 from lumiimg.resolve.request import RequestOptions, request_of
-from lumiimg.wording import typed, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -24,9 +24,9 @@ from lumiimg.check.static.process import (
 )
 from lumiimg.check.static.process_faults import check_unmodelled
 from lumiimg.check.static.variables import doubted
+from lumiimg.core.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.fabric.names import LIBFABRIC, RCCL_OR_PLUGIN
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.host.bind import SolvedManifest
 from lumiimg.host.bind_trial import Demand, attempt
 from lumiimg.host.container_view import why_not_modelled

@@ -10,17 +10,17 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import remedies_for
+from lumiimg.core.errors import BadInputError, one_line
+from lumiimg.core.findings import Code, Remedy, Severity
+from lumiimg.core.toml import own_table
 from lumiimg.elf.facts import exported_symbols
 from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.undefined import UndefinedSymbols, undefined_in
-from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PLUGIN_FILES, net_api, part_of
 from lumiimg.fabric.path import FabricPath, Part
 from lumiimg.fabric.provider import HSA, cxi_provider, lack_of_rocr
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
-from lumiimg.findings import Code, Remedy, Severity
 from lumiimg.host.container_view import ENGINE_LIBRARIES
-from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from lumiimg.check.registry import FindingDetails, Findings

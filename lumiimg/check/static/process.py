@@ -21,20 +21,20 @@ from lumiimg.check.registry import Findings, remedies_for
 from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin
 from lumiimg.check.static.process_faults import judge_process, judge_symbols
 from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
+from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity
+from lumiimg.core.text import count
+from lumiimg.core.toml import own_table
 from lumiimg.elf.objects import FoundBy  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, part_of
 from lumiimg.fabric.path import Fabric, FabricPath, Part
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
-from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.host.bind import SolvedManifest, solve
 from lumiimg.host.bind_trial import BindTrial, Demand
 from lumiimg.host.container_view import variable_of
 from lumiimg.host.engine_rules import complete, may_be_hidden
 from lumiimg.host.job_process import Begun, JobProcess, begin
 from lumiimg.host.rccl_process import demand_without_rccl, rccl_candidates
-from lumiimg.toml import own_table
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,15 +20,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import remedies_for
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.findings import Code, Severity
 from lumiimg.elf.c_library import mixed_builds
 from lumiimg.elf.objects import second_copies
 from lumiimg.elf.scopes import root_of
 from lumiimg.elf.undefined import interposed, undefined_in
-from lumiimg.errors import BadInputError
 from lumiimg.fabric.hip import is_hip, users_of_hip
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, part_of
 from lumiimg.fabric.path import Part
-from lumiimg.findings import Code, Severity
 from lumiimg.host.job_process import rccl_in
 from lumiimg.host.scan_facts import scan_facts
 from lumiimg.image.permissions import barred, set_id

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import remedies_for
+from lumiimg.core.findings import Code, Finding, Remedy, Severity
 from lumiimg.engine.binds import binds_of
 from lumiimg.fabric.names import LAYER_PLUGINS, PRIVATE
 from lumiimg.fabric.provider import allows_cxi
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
-from lumiimg.findings import Code, Finding, Remedy, Severity
 from lumiimg.gpu.rule import OVERRIDE, XNACK
-from lumiimg.nccl.vocabulary import vocabulary
+from lumiimg.joblog.vocabulary import vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

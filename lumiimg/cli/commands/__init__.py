@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from lumiimg import __version__
 from lumiimg.cli.parser import Parser, exit_codes
-from lumiimg.toml import own_table
+from lumiimg.core.toml import own_table
 
 LOCK = "lumiimg.lock"
 INTERNAL = "node"

@@ -13,8 +13,8 @@ from packaging.version import Version
 
 from lumiimg.catalog.launch import Jobs  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.catalog.needs import version_of
-from lumiimg.decode import decode
-from lumiimg.toml import own_table
+from lumiimg.core.decode import decode
+from lumiimg.core.toml import own_table
 
 if TYPE_CHECKING:
     from lumiimg.resolve.stack import Stack

@@ -13,7 +13,7 @@ from lumiimg.check.static.files import check_files
 from lumiimg.cluster.job.gpu_notes import notes_of_gpu
 from lumiimg.cluster.job.mounts import absent_paths
 from lumiimg.cluster.job.plan import JobPlan, JobRequest, by_carried, loading, plan_job
-from lumiimg.errors import RefusedError
+from lumiimg.core.errors import RefusedError
 from lumiimg.host.container_view import without_ours
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.job_process import loaded_in_jobs

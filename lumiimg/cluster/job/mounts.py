@@ -6,7 +6,7 @@ import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import BadInputError
+from lumiimg.core.errors import BadInputError
 from lumiimg.host.manifest import Bind
 
 if TYPE_CHECKING:

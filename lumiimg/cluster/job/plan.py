@@ -15,14 +15,14 @@ from lumiimg.cluster.job.mounts import MissingPath, unbound, with_own
 from lumiimg.cluster.job.shape import Shape, ShapeRequest, shape_of
 from lumiimg.cluster.job.topology import Topology, bind_ranks, cores_of_a_gpu
 from lumiimg.cluster.job.vllm import ServingPlace, lacks_ray, note_of, serving_of, told_of_vllm
-from lumiimg.errors import BadInputError, FailedError
+from lumiimg.core.errors import BadInputError, FailedError
+from lumiimg.core.text import count
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import Bind, BindManifest
 from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.job_variables import OPEN_MPI, mpi_type, read_by_srun, site_variables
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.venv import BIN, Venv
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -15,8 +15,8 @@ from lumiimg.cluster.job.plan import JobPlan, SettingScope
 from lumiimg.cluster.nodes.slurm import OTHER_SHAPE, duration
 from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
-from lumiimg.errors import BadInputError
-from lumiimg.wording import count, ranges, word
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.text import count, ranges, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.catalogue import UnknownNameError
 from lumiimg.catalog.launch import PARTITION, SitePartition
 from lumiimg.cluster.nodes.slurm import duration
-from lumiimg.errors import BadInputError, FailedError
-from lumiimg.wording import count
+from lumiimg.core.errors import BadInputError, FailedError
+from lumiimg.core.text import count
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site

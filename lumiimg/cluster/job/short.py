@@ -25,7 +25,7 @@ from lumiimg.cluster.job.script import (
 from lumiimg.cluster.job.topology import RankBinding
 from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
-from lumiimg.wording import count, word
+from lumiimg.core.text import count, word
 
 _COLUMNS = 100
 _PLAIN = re.compile(r'"([\w./:,%@=+$-]*)"')

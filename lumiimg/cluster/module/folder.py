@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.cluster.module.modulefile import lmod, tcl
 from lumiimg.cluster.module.settings import module_file
 from lumiimg.cluster.module.wrappers import wrapper_texts
+from lumiimg.core.errors import BadInputError, FailedError
+from lumiimg.core.files import make_folder, read_beginning, replaced
 from lumiimg.engine.workspace import own_folder
-from lumiimg.errors import BadInputError, FailedError
-from lumiimg.files import make_folder, read_beginning, replaced
 
 if TYPE_CHECKING:
     from lumiimg.cluster.module.plan import ImageModule

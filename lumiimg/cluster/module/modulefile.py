@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lumiimg.cluster.shell_quote import wrapped
-from lumiimg.errors import one_line
+from lumiimg.core.errors import one_line
 
 FAMILY = "containerbindings"
 """The family of LUMI's own bindings modules (LUMI-EasyBuild-contrib singularity-AI-bindings): one at a time."""

@@ -12,7 +12,8 @@ from lumiimg import __version__
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_libraries
 from lumiimg.cluster.binds import NOTHING_BOUND, UNSAFE, is_path, refuse_unsafe, variables_of_engine
-from lumiimg.errors import BadInputError, FailedError, one_line
+from lumiimg.core.errors import BadInputError, FailedError, one_line
+from lumiimg.core.toml import own_table
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Bind, BindManifest, Variable
@@ -22,7 +23,6 @@ from lumiimg.inventory.python import Python, version_of_program
 from lumiimg.resolve.job_variables import job_variables, read_by_srun
 from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import BIN, Venv, notes_of_venv
-from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from lumiimg.cluster.module.modulefile import comment
 from lumiimg.cluster.module.plan import SHELL, ImageModule, JobVariable, When, in_shell, missing_hint
 from lumiimg.cluster.module.settings import NO_USER_SITE
 from lumiimg.cluster.template import filled
-from lumiimg.errors import one_line
+from lumiimg.core.errors import one_line
 from lumiimg.resolve.job_variables import read_by_srun
 
 ENTER = "enter"

@@ -33,12 +33,12 @@ from lumiimg.cluster.nodes.node import (
 )
 from lumiimg.cluster.nodes.report import NodesReport, build_report, report_without_rccl
 from lumiimg.cluster.nodes.slurm import Allocation, is_job_number, own_command, run_job, run_step, shared_folder
-from lumiimg.decode import DecodeError, decode_json
-from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError, UndecidedError, one_line
-from lumiimg.files import read_beginning
-from lumiimg.findings import Level
-from lumiimg.nccl.node_names import folded
-from lumiimg.wording import count
+from lumiimg.core.decode import DecodeError, decode_json
+from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError, MissingHereError, UndecidedError, one_line
+from lumiimg.core.files import read_beginning
+from lumiimg.core.findings import Level
+from lumiimg.core.text import count
+from lumiimg.joblog.node_names import folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

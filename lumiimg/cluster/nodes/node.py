@@ -22,12 +22,12 @@ import msgspec
 from lumiimg.check.probe.container import ProbePrograms  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.check.probe.task import ProbeTask, carry_out
 from lumiimg.check.run.execution import count_gpus
-from lumiimg.decode import DecodeError, decode, decode_json, to_json
+from lumiimg.core.decode import DecodeError, decode, decode_json, to_json
+from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError
+from lumiimg.core.files import open_regular, read_beginning, write_text
+from lumiimg.core.findings import Finding  # noqa: TC001 - as above
 from lumiimg.engine.engine import Engine, find_engine
-from lumiimg.errors import BadInputError, LumiimgError, MissingHereError
 from lumiimg.fabric.path import FabricPath
-from lumiimg.files import open_regular, read_beginning, write_text
-from lumiimg.findings import Finding  # noqa: TC001 - as above
 from lumiimg.host import node_facts as host_node
 from lumiimg.host.root_queries import read_word
 from lumiimg.host.snapshot import Nic  # noqa: TC001 - as above

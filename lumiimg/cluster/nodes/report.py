@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from lumiimg.check.answer import advice_from_findings, levels_taken
 from lumiimg.check.pipeline import NO_RCCL, NOT_ASKED, CheckResult, conclude
 from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes  # noqa: TC001 - as above
+from lumiimg.core.findings import Advice, Answer, Finding, Level
+from lumiimg.core.text import count
 from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - as above
-from lumiimg.findings import Advice, Answer, Finding, Level
-from lumiimg.nccl.node_names import folded
-from lumiimg.wording import count
+from lumiimg.joblog.node_names import folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

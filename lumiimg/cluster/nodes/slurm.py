@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO
 
 import lumiimg
+from lumiimg.core.errors import BadInputError, MissingHereError, UndecidedError, one_line
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import own_folder
-from lumiimg.errors import BadInputError, MissingHereError, UndecidedError, one_line
 
 _ASK_TIMEOUT_S = 30.0
 _SUBMIT_TIMEOUT_S = 120.0

@@ -9,7 +9,7 @@ from lumiimg.cluster.nodes.report import NodesReport
 from lumiimg.cluster.trial.claims import HERE, NODES
 from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.look import looks_in
-from lumiimg.decode import DecodeError, decode
+from lumiimg.core.decode import DecodeError, decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

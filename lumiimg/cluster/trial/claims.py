@@ -9,12 +9,12 @@ from lumiimg.catalog.drivers import modules_of
 from lumiimg.catalog.launch import SiteBinding
 from lumiimg.cluster.trial.look import site_paths
 from lumiimg.cluster.trial.values import Claim
-from lumiimg.findings import Answer, Code, Severity
+from lumiimg.core.findings import Answer, Code, Severity
+from lumiimg.core.text import count
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.gpu.target import table
-from lumiimg.nccl.report import Verdict
+from lumiimg.joblog.report import Verdict
 from lumiimg.resolve.job_variables import same_in_all_ranks
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

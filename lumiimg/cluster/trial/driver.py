@@ -16,12 +16,12 @@ from lumiimg.cluster.trial.look import forget_looks, looks_in, snapshot_in
 from lumiimg.cluster.trial.measure import NO_ANSWER
 from lumiimg.cluster.trial.plan import FOLDER, HOST, content, job_name
 from lumiimg.cluster.trial.values import Ending, Record, TrialStep
+from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError, one_line
+from lumiimg.core.files import read_beginning, write_text
+from lumiimg.core.text import count
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.process import run, which
-from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
-from lumiimg.files import read_beginning, write_text
 from lumiimg.host.container_view import TO_ENGINE, told_to_engine
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

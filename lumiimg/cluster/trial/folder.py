@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumiimg.cluster.trial.values import SCHEMA, Record, TrialPlan
-from lumiimg.decode import DecodeError, decode_json, encode, to_json
-from lumiimg.errors import BadInputError, FailedError
-from lumiimg.files import read_beginning, write_text
+from lumiimg.core.decode import DecodeError, decode_json, encode, to_json
+from lumiimg.core.errors import BadInputError, FailedError
+from lumiimg.core.files import read_beginning, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,10 +16,10 @@ from lumiimg.check.static.files import check_files
 from lumiimg.cluster.nodes.slurm import find_allocation, run_step, shared_folder
 from lumiimg.cluster.trial.look import snapshot_in
 from lumiimg.cluster.trial.reading import ClaimReading
+from lumiimg.core.errors import MissingHereError
+from lumiimg.core.text import count
 from lumiimg.engine.engine import find_engine
-from lumiimg.errors import MissingHereError
 from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS
 from lumiimg.cluster.trial.gpu_targets import target
 from lumiimg.cluster.trial.reading import NOT_KNOWN, ClaimReading, joined
-from lumiimg.findings import Answer, Code, Family, Severity
-from lumiimg.nccl.report import FAST, TRANSPORTS, Confidence
-from lumiimg.wording import count
+from lumiimg.core.findings import Answer, Code, Family, Severity
+from lumiimg.core.text import count
+from lumiimg.joblog.report import FAST, TRANSPORTS, Confidence
 
 if TYPE_CHECKING:
     from lumiimg.check.run.collective import CollectiveOutcome

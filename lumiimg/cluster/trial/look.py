@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.node import file_stem, node_name
 from lumiimg.cluster.trial.values import Look
-from lumiimg.decode import DecodeError, decode_json, to_json
-from lumiimg.errors import LumiimgError
-from lumiimg.files import read_beginning, write_text
+from lumiimg.core.decode import DecodeError, decode_json, to_json
+from lumiimg.core.errors import LumiimgError
+from lumiimg.core.files import read_beginning, write_text
 from lumiimg.host.node_facts import gpu_nodes
 from lumiimg.host.root_queries import matches, names_in, read_text, read_word
 from lumiimg.host.scan import scan_host

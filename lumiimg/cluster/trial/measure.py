@@ -11,7 +11,7 @@ from lumiimg.cluster.trial.image_facts import of_image
 from lumiimg.cluster.trial.look import is_in
 from lumiimg.cluster.trial.reading import NOT_KNOWN, ClaimReading, joined
 from lumiimg.cluster.trial.values import LEFT, NOT_YET, ClaimOutcome, Ending
-from lumiimg.wording import count
+from lumiimg.core.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable

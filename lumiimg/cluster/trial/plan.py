@@ -16,8 +16,8 @@ from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_image
 from lumiimg.cluster.trial.claims import HERE, NODES, VNI, left_out, of_build, of_image, of_site, set_beside
 from lumiimg.cluster.trial.values import SCHEMA, TrialImage, TrialPlan, TrialStep, TriedRow
-from lumiimg.errors import BadInputError, LumiimgError
-from lumiimg.findings import Level
+from lumiimg.core.errors import BadInputError, LumiimgError
+from lumiimg.core.findings import Level
 from lumiimg.resolve.lock import layer_digest
 from lumiimg.resolve.stack import Stack, stack_of
 from lumiimg.resolve.venv import mark_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.wording import count
+from lumiimg.core.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,10 +15,10 @@ from lumiimg.cluster.trial.claims import HERE
 from lumiimg.cluster.trial.driver import steps_left
 from lumiimg.cluster.trial.folder import BEGAN
 from lumiimg.cluster.trial.plan import job_name, usual_minutes
-from lumiimg.decode import DecodeError, decode
+from lumiimg.core.decode import DecodeError, decode
+from lumiimg.core.errors import BadInputError, FailedError, UndecidedError
+from lumiimg.core.files import write_text
 from lumiimg.engine.process import run, which
-from lumiimg.errors import BadInputError, FailedError, UndecidedError
-from lumiimg.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lumiimg.cluster.trial.driver import is_over, run_here, run_in_job
 from lumiimg.cluster.trial.folder import alone
 from lumiimg.cluster.trial.submit import queued, submit, write_job
-from lumiimg.errors import ExitCode, UndecidedError
+from lumiimg.core.errors import ExitCode, UndecidedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from lumiimg.errors import ExitCode
-from lumiimg.wording import count
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.text import count
 
 SCHEMA = 1
 NOT_YET, LEFT = "not done yet", "left for the next job: "

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.catalog.layers import NAME, SCRIPT_LIMIT_BYTES, read_layer
+from lumiimg.core.errors import BadInputError, FailedError, one_line
+from lumiimg.core.findings import NO_ADVICE, Advice
+from lumiimg.core.redact import is_secret_name
 from lumiimg.definition.docker.read import Dockerfile, Stage, read_dockerfile, resolved, variables
 from lumiimg.definition.docker.recognise import Architectures, Base, KnownSoftware, known_values, recognise
 from lumiimg.definition.docker.script import DraftArgument, Script, comment
 from lumiimg.definition.text import DefinitionError, checked_body
 from lumiimg.engine.workspace import own_folder
-from lumiimg.errors import BadInputError, FailedError, one_line
-from lumiimg.findings import NO_ADVICE, Advice
 from lumiimg.resolve.request import words_of
-from lumiimg.secret import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lumiimg.decode import read_whole
-from lumiimg.errors import BadInputError
+from lumiimg.core.decode import read_whole
+from lumiimg.core.errors import BadInputError
 
 FILE_LIMIT_BYTES = 256 * 1024
 INSTRUCTION_LIMIT = 2000

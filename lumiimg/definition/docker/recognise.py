@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from lumiimg.decode import DecodeError
+from lumiimg.core.decode import DecodeError
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.findings import Severity
+from lumiimg.core.redact import hidden, is_secret_name
 from lumiimg.definition.docker.read import FILE_LIMIT_BYTES, resolved, variables, with_values
-from lumiimg.errors import BadInputError
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.reference import parse_reference
-from lumiimg.findings import Severity
-from lumiimg.secret import hidden, is_secret_name
 
 if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue

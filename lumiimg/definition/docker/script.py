@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import RESERVED, VARIABLE
+from lumiimg.core.errors import one_line
+from lumiimg.core.findings import Severity
+from lumiimg.core.redact import HIDDEN, hidden, is_secret_name
 from lumiimg.definition.docker.read import value_of, variables, with_values
 from lumiimg.definition.text import quote_bash, trap
-from lumiimg.errors import one_line
-from lumiimg.findings import Severity
-from lumiimg.secret import HIDDEN, hidden, is_secret_name
 
 if TYPE_CHECKING:
     from lumiimg.definition.docker.read import Instruction

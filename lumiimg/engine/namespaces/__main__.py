@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from lumiimg.core.errors import FailedError
 from lumiimg.engine.namespaces import processes, variables
 from lumiimg.engine.namespaces.ids import map_own, map_range
 from lumiimg.engine.namespaces.layers import LowerLayers, lower_layers
@@ -32,7 +33,6 @@ from lumiimg.engine.namespaces.syscalls import (
     open_in_root,
     unshare,
 )
-from lumiimg.errors import FailedError
 
 _HOME_OF_ROOT = "/root"
 _SHELLS = ("/bin/bash", "/bin/sh")

@@ -7,8 +7,8 @@ import pwd
 import re
 from pathlib import Path
 
+from lumiimg.core.errors import FailedError, one_line
 from lumiimg.engine.process import run
-from lumiimg.errors import FailedError, one_line
 
 _RANGE = re.compile(r"^([^:\s]+):(\d{1,10}):(\d{1,10})$")
 _FILE_LIMIT_BYTES = 1 << 20

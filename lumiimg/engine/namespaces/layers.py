@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lumiimg.catalog.settings import read_settings
+from lumiimg.core.errors import FailedError, MissingHereError, one_line
 from lumiimg.engine.failures import explain
 from lumiimg.engine.namespaces.syscalls import MountFlag, mount
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.image.sif import squashfs_ranges
 from lumiimg.image.unpacked_size import require_room
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lumiimg.core.errors import BadInputError
 from lumiimg.engine.binds import BindSpec, binds_of
-from lumiimg.errors import BadInputError
 from lumiimg.image.environment import DEFAULT_PATH
 
 _FLAGS = frozenset({"--fakeroot", "--writable", "--no-home", "--cleanenv", "--pid"})

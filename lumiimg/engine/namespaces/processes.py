@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from lumiimg.core.errors import LumiimgError, one_line
 from lumiimg.engine.namespaces.syscalls import Namespace, die_with_parent, forbid_tracing, unshare
-from lumiimg.errors import LumiimgError, one_line
 
 _FAILED = 255
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

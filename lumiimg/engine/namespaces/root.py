@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
 
+from lumiimg.core.errors import FailedError
 from lumiimg.engine.namespaces.shown import ShownPath, shown_path
 from lumiimg.engine.namespaces.syscalls import (
     MountFlag,
@@ -22,7 +23,6 @@ from lumiimg.engine.namespaces.syscalls import (
     pivot_root,
     put_mounts,
 )
-from lumiimg.errors import FailedError
 
 _STAGES = ("/tmp", "/var/tmp", "/mnt")  # noqa: S108 - covered by a mount that this process alone sees
 _STAGE_OPTIONS = "mode=0755,size=16m"

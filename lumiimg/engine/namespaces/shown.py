@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import FailedError
 from lumiimg.engine.namespaces.syscalls import copy_mounts
-from lumiimg.errors import FailedError
 
 if TYPE_CHECKING:
     from lumiimg.engine.namespaces.options import ContainerStart

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import FailedError
-from lumiimg.files import regular_file
+from lumiimg.core.errors import FailedError
+from lumiimg.core.files import regular_file
 from lumiimg.image.byte_source import ByteSource
 
 if TYPE_CHECKING:

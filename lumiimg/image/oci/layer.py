@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import MissingHereError
-from lumiimg.files import temporary_folder
+from lumiimg.core.errors import MissingHereError
+from lumiimg.core.files import temporary_folder
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.oci.decoding import is_compressed, unpack
 from lumiimg.image.oci.kept import find_layer, new_layer, unnamed_file

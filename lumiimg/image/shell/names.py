@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lumiimg.toml import own_table
+from lumiimg.core.toml import own_table
 
 _TABLES = own_table(__package__, "names.toml")
 

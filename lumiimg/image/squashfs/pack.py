@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NoReturn
 
-from lumiimg.files import open_regular
+from lumiimg.core.files import open_regular
 from lumiimg.image.squashfs.inodes import NO_FRAGMENT, FileLayout, Inode
 from lumiimg.image.squashfs.superblock import Compressor
 from lumiimg.image.squashfs.tree import STORED

@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from lumiimg.files import EPOCH
+from lumiimg.core.files import EPOCH
 from lumiimg.image import FileKind, ImageError, open_stack, stacked
 from lumiimg.image.squashfs import inodes
 from lumiimg.image.squashfs.inodes import NO_FRAGMENT, NO_XATTRS, Inode

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lumiimg.errors import ExitCode
-from lumiimg.findings import Severity
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Severity
 from lumiimg.host.import_calls import ImportBench, ImportSource, Startup
 from lumiimg.report.document import Document, Item, Row, Section, Table
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.static.files import doubts_of_binds
+from lumiimg.core.findings import Advice, Answer, Severity, first_command
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Advice, Answer, Severity, first_command
 from lumiimg.report.document import Document, Item, Section
 
 if TYPE_CHECKING:

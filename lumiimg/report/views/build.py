@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.builder import BuildResult, BuiltImage, RebuildResult
 from lumiimg.check.static.commands import concluded
-from lumiimg.errors import printable
-from lumiimg.findings import NO_ADVICE, Advice, Severity
+from lumiimg.core.errors import printable
+from lumiimg.core.findings import NO_ADVICE, Advice, Severity
+from lumiimg.core.text import count, duration, operand, size, typed
 from lumiimg.report.document import Block, Document, Item, Lines, Meter, Paragraph, Section, Shown
 from lumiimg.report.views.image import difference_lines, differences_document
 from lumiimg.report.views.request import doubts_section, stack_table
-from lumiimg.wording import count, duration, operand, size, typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.build.definition_files import WrittenDefinitions
     from lumiimg.catalog.layers import Layer
     from lumiimg.check.adaptation import NothingAdded
-    from lumiimg.findings import Finding
+    from lumiimg.core.findings import Finding
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Advice, Remedy, Severity
+from lumiimg.core.findings import Advice, Remedy, Severity
+from lumiimg.core.text import count, duration, size
 from lumiimg.report.document import Document, Item, Lines, Paragraph, Section, facts_section, severity_of
-from lumiimg.wording import count, duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

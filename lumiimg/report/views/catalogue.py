@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.ledger import LEGEND, status_of, trials_of
-from lumiimg.findings import Advice
+from lumiimg.core.findings import Advice
+from lumiimg.core.text import count, ranges
 from lumiimg.report.document import Document, facts_section
-from lumiimg.wording import count, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

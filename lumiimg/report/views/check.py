@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Answer, Severity
+from lumiimg.core.findings import Answer, Severity
+from lumiimg.core.text import count
 from lumiimg.gpu.rule import GpuFit
-from lumiimg.nccl.node_names import folded
+from lumiimg.joblog.node_names import folded
 from lumiimg.report.document import Document, Item, Row, Section, Shown, Table
 from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_steps
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

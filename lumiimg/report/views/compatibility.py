@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumiimg.core.findings import Answer
 from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Side
-from lumiimg.findings import Answer
 from lumiimg.report.document import Block, Document, Meter, Paragraph, Row, Section, Shown, Table, Tree, trees_of
 from lumiimg.report.views.binds import attempts
 from lumiimg.report.views.check import check_document

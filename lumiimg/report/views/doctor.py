@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.build.doctor import NO_WAY
-from lumiimg.findings import Remedy, Severity
+from lumiimg.core.findings import Remedy, Severity
+from lumiimg.core.text import size
 from lumiimg.report.document import Document, Item, Section, facts_section, severity_of
-from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from lumiimg.build.build_host import CapabilityTrial
     from lumiimg.build.doctor import DoctorResult
     from lumiimg.build.places import FreeSpace
-    from lumiimg.errors import MissingHereError
-    from lumiimg.findings import Advice
+    from lumiimg.core.errors import MissingHereError
+    from lumiimg.core.findings import Advice
 
 
 def doctor_document(result: DoctorResult) -> Document:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lumiimg.core.findings import Severity
+from lumiimg.core.text import count
 from lumiimg.definition.docker.recognise import GPU
-from lumiimg.findings import Severity
 from lumiimg.report.document import Document, Item, Paragraph, Section, facts_section
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.drift import Fate
 from lumiimg.check.images import ImageAnswers
-from lumiimg.findings import Answer, Remedy, Severity
+from lumiimg.core.findings import Answer, Remedy, Severity
+from lumiimg.core.text import count
 from lumiimg.report.document import Document, Item, Section
 from lumiimg.report.views.binds import attempts
 from lumiimg.report.views.images import for_first, image_items
 from lumiimg.resolve.rules import RuleOutcome
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.drift import DriftResult, ImageDrift
-    from lumiimg.findings import Finding
+    from lumiimg.core.findings import Finding
     from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import printable
-from lumiimg.findings import Severity
+from lumiimg.core.errors import printable
+from lumiimg.core.findings import Severity
+from lumiimg.core.text import count
 from lumiimg.gpu.rule import CodeForm, GpuFit
 from lumiimg.inventory.gpu_code import processors_of
 from lumiimg.report.document import Document, Item, Lines, Section
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Severity
+from lumiimg.core.findings import Severity
+from lumiimg.core.text import count, size
 from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.report.document import Document, Item, Section, facts_section
-from lumiimg.wording import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

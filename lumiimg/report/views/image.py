@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.provenance import SBOM
 from lumiimg.build.sbom import INCOMPLETE
-from lumiimg.errors import BadInputError
-from lumiimg.findings import Advice
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.findings import Advice
+from lumiimg.core.text import count, operand, typed
 from lumiimg.image.compare import DETAILS, FileDifference, ImageDiff
 from lumiimg.report.document import Document, Facts, Lines, Section
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.resolve.stack import OWN_PACKAGES
-from lumiimg.wording import count, operand, typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

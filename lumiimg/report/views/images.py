@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import ExitCode
-from lumiimg.findings import Remedy
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Remedy
+from lumiimg.core.text import count, operand, word
 from lumiimg.report.document import Document, Item, Row, Section, Shown, Table, severity_of
-from lumiimg.wording import count, operand, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,9 +6,9 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job.topology import RankCores, Topology, picture
-from lumiimg.findings import Advice, Severity
+from lumiimg.core.findings import Advice, Severity
+from lumiimg.core.text import count, ranges
 from lumiimg.report.document import Document, Item, Lines, Paragraph, Section
-from lumiimg.wording import count, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

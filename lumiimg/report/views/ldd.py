@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import NO_ADVICE, Advice, Severity
+from lumiimg.core.findings import NO_ADVICE, Advice, Severity
 from lumiimg.report.document import Document, Item, Paragraph, Section, Tree, severity_of, trees_of
 
 if TYPE_CHECKING:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import ExitCode
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Severity
+from lumiimg.core.text import count
 from lumiimg.fabric.job_path import JobPath, job_paths
-from lumiimg.findings import Severity
-from lumiimg.nccl.headline import different_line, headline, network, part_of, ranks_word, runs_line
-from lumiimg.nccl.report import FAST, answer_of
+from lumiimg.joblog.headline import different_line, headline, network, part_of, ranks_word, runs_line
+from lumiimg.joblog.report import FAST, answer_of
 from lumiimg.report.document import (
     Document,
     Item,
@@ -23,16 +24,15 @@ from lumiimg.report.document import (
     severity_of,
 )
 from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_steps
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.run.log_answer import LogAnswer
-    from lumiimg.findings import Finding
-    from lumiimg.nccl.report import LogReport, VerdictGroup
-    from lumiimg.nccl.vocabulary import Vocabulary
+    from lumiimg.core.findings import Finding
+    from lumiimg.joblog.report import LogReport, VerdictGroup
+    from lumiimg.joblog.vocabulary import Vocabulary
 
 _CAUSES = 3
 """That a terminal shows without --verbose."""

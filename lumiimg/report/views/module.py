@@ -6,10 +6,10 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.module.plan import NOT_RUN, ImageModule, When
+from lumiimg.core.findings import Advice, Severity
+from lumiimg.core.text import count, operand, typed
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Advice, Severity
 from lumiimg.report.document import Document, Item, Lines, Paragraph, Section, facts_section
-from lumiimg.wording import count, operand, typed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.run.bandwidth import reference_of
+from lumiimg.core.findings import Family, Finding, Level, Severity
+from lumiimg.core.text import size
 from lumiimg.fabric.path import path_sentence
-from lumiimg.findings import Family, Finding, Level, Severity
 from lumiimg.report.document import Curve, Item, PathSteps, Row, Section, Shown, Table
-from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from lumiimg.catalog.sites import Site
     from lumiimg.fabric.path import Step
-    from lumiimg.nccl.report import Measurement
+    from lumiimg.joblog.report import Measurement
 
 PATH = "The path to the fast network"
 _ALWAYS = frozenset({Family.IMAGE, Family.GPU})

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.ledger import LEGEND, MEANING, REACHES
-from lumiimg.findings import Severity
+from lumiimg.core.findings import Severity
+from lumiimg.core.text import count
 from lumiimg.report.document import (
     Document,
     Facts,
@@ -22,7 +23,6 @@ from lumiimg.report.document import (
 )
 from lumiimg.resolve.request import in_short
 from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

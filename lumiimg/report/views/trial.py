@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.trial.plan import usual_minutes
 from lumiimg.cluster.trial.values import ClaimOutcome
-from lumiimg.findings import NO_ADVICE, Advice, Severity
+from lumiimg.core.findings import NO_ADVICE, Advice, Severity
+from lumiimg.core.text import count
 from lumiimg.report.document import Document, Item, Section, severity_of
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from lumiimg.cluster.trial.values import Row, TrialPlan, TrialReport

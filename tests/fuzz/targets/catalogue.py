@@ -16,7 +16,7 @@ from lumiimg.catalog.folders import glances
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import read_site
-from lumiimg.decode import DecodeError, Positive, Text, decode_json, decode_toml, encode, to_json
+from lumiimg.core.decode import DecodeError, Positive, Text, decode_json, decode_toml, encode, to_json
 from lumiimg.definition.docker.draft import make_draft, write_draft
 from lumiimg.definition.docker.read import split_words, value_of, with_values
 from tests.fuzz.target import target

@@ -10,8 +10,8 @@ from lumiimg.cluster.trial import driver, plan, submit
 from lumiimg.cluster.trial.folder import PLAN, TrialFolder
 from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.values import Claim, TrialPlan, TrialStep
-from lumiimg.decode import parse_json
-from lumiimg.errors import UndecidedError
+from lumiimg.core.decode import parse_json
+from lumiimg.core.errors import UndecidedError
 from lumiimg.report.json_output import json_text
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import answering, parts, scratch, written

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
+from lumiimg.core.access import BytesInMemory
 from lumiimg.elf.cache import parse_cache
 from lumiimg.elf.facts import defined_symbols, exported_symbols, read_elf, undefined_symbols
 from lumiimg.elf.loader import Process
 from lumiimg.elf.notes import read_notes
-from lumiimg.elf.reader import BytesReader, ElfError
+from lumiimg.elf.reader import ElfError
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.segments import Segments
 from lumiimg.elf.system import glibc_version, libc_kind
@@ -38,12 +39,12 @@ _LOADER = "/lib64/ld-linux-x86-64.so.2"
 )
 def _facts(data: bytes) -> None:
     with contextlib.suppress(ElfError):
-        read_notes(Segments(BytesReader(data)))
+        read_notes(Segments(BytesInMemory(data)))
     with contextlib.suppress(ElfError):
-        read_elf(BytesReader(data))
-    exported_symbols(BytesReader(data), "ncclNet")
-    wanted = undefined_symbols(BytesReader(data)) | undefined_symbols(BytesReader(data), lazily=True)
-    defined_symbols(BytesReader(data), wanted)
+        read_elf(BytesInMemory(data))
+    exported_symbols(BytesInMemory(data), "ncclNet")
+    wanted = undefined_symbols(BytesInMemory(data)) | undefined_symbols(BytesInMemory(data), lazily=True)
+    defined_symbols(BytesInMemory(data), wanted)
 
 
 @target("ld-so-cache", "elf.cache.parse_cache", refuses=(ElfError,), form="bytes")

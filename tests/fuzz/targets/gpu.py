@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from lumiimg.elf.reader import BytesReader
+from lumiimg.core.access import BytesInMemory
 from lumiimg.gpu.components import kernel_file, read_kernel_file
 from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.rule import fit_of_all, node_gpu
@@ -24,7 +24,7 @@ _PATHS = ("/l/rocblas/library/T_gfx90a-xnack-.hsaco", "/m/miopen/db/gfx90a68.kdb
     form="bytes",
 )
 def _file(data: bytes) -> str:
-    found = read_file(BytesReader(data))
+    found = read_file(BytesInMemory(data))
     fit_of_all(found, node_gpu("gfx90a"))
     return " ".join(str(target) for targets in found for target in targets)
 
@@ -36,7 +36,7 @@ def _kernels(data: bytes) -> str:
     for path in (*_PATHS, f"/x/{name}.co", f"/miopen/{name}.kdb"):
         named = kernel_file(path)
         with contextlib.suppress(GpuCodeError):
-            shown += read_kernel_file(BytesReader(data), path)
+            shown += read_kernel_file(BytesInMemory(data), path)
         if named and named.target:
             shown.append(named.target)
     return " ".join(map(str, shown))

@@ -19,12 +19,12 @@ from lumiimg.build.sbom import bill
 from lumiimg.cluster.module.folder import RECORD, _record_in
 from lumiimg.cluster.nodes import check as nodes_check
 from lumiimg.cluster.nodes.node import TASK, AnswerError, read_answer, read_task
-from lumiimg.decode import DecodeError
+from lumiimg.core.decode import DecodeError
+from lumiimg.core.errors import BadInputError, FailedError, UndecidedError, printable
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.engine.process import Completed
-from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
 from lumiimg.fetch.mirrors import apt_mirror, parse_mirrors
 from lumiimg.host import node_facts as host_node
 from lumiimg.host.image_manifest import differences as other_binds

@@ -1,4 +1,4 @@
-"""Of `nccl/`, and what else is read out of what programs printed."""
+"""Of `joblog/`, and what else is read out of what programs printed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from lumiimg.check.run.log_answer import LogAnswer
 from lumiimg.check.static.process import StaticResult
 from lumiimg.cluster.nodes import slurm
 from lumiimg.cluster.nodes.slurm import seconds
+from lumiimg.core.errors import BadInputError, MissingHereError, UndecidedError
 from lumiimg.engine import engine, failures
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.errors import BadInputError, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fetch import mirrors
 from lumiimg.fetch.mirrors import Mirrors, general_index
 from lumiimg.host import import_calls
 from lumiimg.host.job_process import JobProcess
-from lumiimg.nccl.bandwidth import BandwidthReader
-from lumiimg.nccl.flight import parsed, progress, stalled
-from lumiimg.nccl.follow import Tail
-from lumiimg.nccl.lines import messages, probe_event
-from lumiimg.nccl.node_names import folded
-from lumiimg.nccl.reader import LogReader
-from lumiimg.nccl.sources import blocks, refuse_binary
+from lumiimg.joblog.bandwidth import BandwidthReader
+from lumiimg.joblog.flight import parsed, progress, stalled
+from lumiimg.joblog.follow import Tail
+from lumiimg.joblog.lines import messages, probe_event
+from lumiimg.joblog.node_names import folded
+from lumiimg.joblog.reader import LogReader
+from lumiimg.joblog.sources import blocks, refuse_binary
 from lumiimg.report.json_output import json_text
 from lumiimg.report.text import show
 from lumiimg.report.views.log import log_document

@@ -16,9 +16,9 @@ from unittest import mock
 from lumiimg.build.venv import _listed
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.releases import ReadFact
+from lumiimg.core.errors import BadInputError, FailedError, MissingHereError, RefusedError
 from lumiimg.engine.binds import parse_binds
 from lumiimg.engine.process import Completed
-from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError
 from lumiimg.fetch.download import download
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, validated_url

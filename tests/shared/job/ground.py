@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.core.access import BytesInMemory
 from lumiimg.elf.facts import read_elf
-from lumiimg.elf.reader import BytesReader
 from tests.shared.elf_builder import LOADER, library, program, rpath, runpath
 from tests.shared.fabric_builder import c_library, versioned
 from tests.shared.programs import needs
@@ -170,7 +170,7 @@ def ground_of_debian(root: Path, name: str, folder: Path) -> Ground:
     libraries = {name: there[name] for name in _C_LIBRARY}
     wanted = [python, *extensions, *libraries.values()]
     while wanted:
-        needed = read_elf(BytesReader(wanted.pop().read_bytes())).needed
+        needed = read_elf(BytesInMemory(wanted.pop().read_bytes())).needed
         new = {name: there[name] for name in needed if name in there and name not in libraries}
         libraries |= new
         wanted += new.values()

@@ -10,8 +10,8 @@ from lumiimg.check.answer import decide
 from lumiimg.check.context import ImageInContext
 from lumiimg.check.pipeline import final_findings
 from lumiimg.check.static.files import check_files
-from lumiimg.errors import BadInputError
-from lumiimg.findings import Answer, Code, Level, Severity
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.findings import Answer, Code, Level, Severity
 from lumiimg.host.container_view import told_to_engine
 from lumiimg.image import open_image
 from tests.shared.job.oracle import Happened, run_job

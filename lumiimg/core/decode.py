@@ -1,0 +1,407 @@
+"""TOML and JSON of ours as values of types, with all faults of a file at once; and values as what JSON can hold.
+
+A type is a `msgspec.Struct`, a dataclass, or what is made of them. Its fields say what is allowed; what they say
+together, it says in its `__post_init__` with `refuse`. A wrong file is one DecodeError of one line: `site.toml: key
+'name' is 'A'; a name of small letters is needed; key 'node' is not known; did you mean 'nodes'? allowed: name, nodes;
+key 'nodes' is missing (a whole number)`. A class of ours that a file holds as one text has a classmethod
+`decoded(value)`, which raises ValueError; another that msgspec does not know is made of the text.
+
+A file without a fault is converted by msgspec in one go. It stops at the first fault, so for a file with one each value
+is converted by its own type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import difflib
+import json
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import EnumType
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+from lumiimg.core.errors import LONG, BadInputError, one_line, shortened
+from lumiimg.core.files import read_beginning
+from lumiimg.core.toml import TomlError, parse_toml
+
+T = TypeVar("T")
+FILE_LIMIT_BYTES = 256 * 1024
+"""Of what people write by hand."""
+_MOST_VALUES = 1 << 18
+"""Of a text of JSON: of a byte of it Python can make a hundred."""
+_MAX_INTEGER = (1 << 64) - 1
+"""The largest that a field of an ELF file can hold."""
+_MAX_TEXT = 1 << 17
+"""Characters; what LD_LIBRARY_PATH can hold."""
+_MOST_FAULTS, _MOST_SHOWN = 64, 8
+"""Of one file: that are looked for, and that are printed."""
+LONG_FAULT = 800
+"""Characters of a whole fault."""
+_NOT_PRINTABLE = "holds a character that cannot be printed, or more than one line"
+ANY_TEXT = "any text"
+"""In `Annotated`: a text of TOML that may have several lines."""
+
+
+def matching(pattern: str, what: str) -> Meta:
+    """Return the note on a text that a pattern matches as a whole; `what` is how a person calls such a text."""
+    return Meta(pattern=rf"\A(?:{pattern})\Z", description=what)
+
+
+Text = Annotated[str, Meta(pattern=r"\S")]
+"""A text that says something."""
+AnyText = Annotated[str, ANY_TEXT]
+Positive = Annotated[int, Meta(gt=0, lt=10**9, description="a whole number above 0")]
+Natural = Annotated[int, Meta(ge=0, lt=10**6, description="a whole number from 0 on")]
+PositiveFloat = Annotated[float, Meta(gt=0, lt=10**9, description="a number above 0")]
+Sha256 = Annotated[str, matching(r"[0-9a-f]{64}", "a digest of 64 hexadecimal digits")]
+
+
+class DecodeError(BadInputError):
+    """A file, or a value of one, is not what it should be; says all that is wrong."""
+
+    def __init__(self, what: str | Iterable[str], *, where: str | None = None, hint: str | None = None) -> None:
+        faults = [what] if isinstance(what, str) else [*what]
+        more = [f"and {len(faults) - _MOST_SHOWN} more"] if len(faults) > _MOST_SHOWN else []
+        super().__init__("; ".join([*map(one_line, faults[:_MOST_SHOWN]), *more]), where=where, hint=hint)
+
+
+class _RefusedError(ValueError):
+    """What `refuse` found, by key."""
+
+    def __init__(self, faults: Mapping[str, str]) -> None:
+        self.faults = faults
+        super().__init__("; ".join(f"{key} {what}" for key, what in faults.items()))
+
+
+def refuse(faults: Mapping[str, str | Literal[False] | None]) -> None:
+    """Raise ValueError, in a `__post_init__`, unless each fault is None or False; they are by the key that is wrong."""
+    if found := {key: what for key, what in faults.items() if what}:
+        raise _RefusedError(found)
+
+
+# -- reading
+
+
+def read_toml(path: Path, kind: type[T], limit_bytes: int = FILE_LIMIT_BYTES) -> T:
+    """Return what a file of TOML holds. Raises DecodeError, whatever the file."""
+    return decode_toml(read_text(path, limit_bytes), kind, where=str(path))
+
+
+def read_text(path: Path, limit_bytes: int) -> str:
+    """Return a whole file. Raises DecodeError if it cannot be read, is larger, or is not UTF-8."""
+    try:
+        return read_whole(path, limit_bytes).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DecodeError("is not UTF-8", where=str(path)) from error
+
+
+def read_whole(path: Path, limit_bytes: int, *, hint: str | None = None) -> bytes:
+    """Return a whole regular file. Raises DecodeError if it cannot be read, or is larger."""
+    try:
+        data = read_beginning(path, limit_bytes + 1)
+    except (OSError, ValueError) as error:
+        what = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise DecodeError(what, where=str(path), hint=hint) from error
+    if len(data) > limit_bytes:
+        raise DecodeError(f"is larger than {limit_bytes} bytes", where=str(path))
+    return data
+
+
+def decode_toml(text: str, kind: type[T], *, where: str | None = None, hint: str | None = None) -> T:
+    """Return what TOML of others holds, each text of it printable unless it is AnyText. Raises DecodeError."""
+    try:
+        return decode(parse_toml(text), kind, where=where, hint=hint, toml=True)
+    except TomlError as error:
+        raise DecodeError(str(error), where=where, hint=hint) from error
+
+
+def decode_json(data: bytes, kind: type[T], *, where: str | None = None, hint: str | None = None) -> T:
+    """Return what JSON of others holds. Raises DecodeError, whatever the bytes."""
+    return decode(parse_json(data, where=where, hint=hint), kind, where=where, hint=hint)
+
+
+def parse_json(data: bytes, *, where: str | None = None, hint: str | None = None) -> Any:  # noqa: ANN401 - JSON data
+    """Return what JSON holds, without asking what it is. Raises DecodeError, whatever the bytes."""
+    if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise DecodeError(f"has more than {_MOST_VALUES} values", where=where, hint=hint)
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise DecodeError("is nested too deeply", where=where, hint=hint) from error
+    except ValueError as error:
+        raise DecodeError(f"is cut off, or not JSON: {str(error)[:LONG]}", where=where, hint=hint) from error
+
+
+def decode(data: object, kind: type[T], *, where: str | None = None, hint: str | None = None, toml: bool = False) -> T:
+    """Return what parsed JSON holds; `toml`: TOML, whose texts are printable and whose days are days.
+
+    Raises DecodeError.
+    """
+    if _is_plain(data, toml=toml):
+        with suppress(ValueError, OverflowError):  # what it is, and all others, are looked for
+            return _converted(data, kind, toml=toml)
+    if faults := [*islice(_Faults(toml).of(kind, data, ""), _MOST_FAULTS)]:
+        raise DecodeError([_named(key, what) for key, what in faults], where=where, hint=hint)
+    try:
+        return _converted(data, kind, toml=toml)
+    except (ValueError, OverflowError) as error:
+        raise DecodeError(shortened(str(error), LONG_FAULT), where=where, hint=hint) from error
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+def _named(key: str, what: str) -> str:
+    what = shortened(what, LONG_FAULT)
+    return f"key {shortened(key)!r} {what}" if key else what
+
+
+def _converted(data: object, kind: type[T], *, toml: bool) -> T:
+    """Raise ValueError, which UnicodeEncodeError is too, or OverflowError."""
+    return msgspec.convert(data, kind, builtin_types=(dt.date, dt.datetime) if toml else (), dec_hook=_of_class)
+
+
+def _of_class(kind: Any, value: object) -> object:  # noqa: ANN401 - a class that msgspec does not know
+    """Return a value of a class of ours, or of one that is made of a text. Raises ValueError."""
+    if kind is re.Pattern or get_origin(kind) is re.Pattern:
+        return _compiled(value)
+    decoded = getattr(kind, "decoded", None)
+    return decoded(value) if decoded else kind(text_of(value))
+
+
+def text_of(value: object) -> str:
+    """Return a value that should be a text. Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError(f"should be a string, is {_shown(value)}")  # noqa: TRY004 - of data
+    return value
+
+
+def _compiled(value: object) -> re.Pattern[str]:
+    """Return a regular expression. Raises ValueError, whatever it is."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of `[[`, which later Pythons may read as a set
+            return re.compile(text_of(value))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"is not a valid regular expression: {error}") from error
+
+
+def _is_plain(data: object, *, toml: bool) -> bool:
+    """Whether no text and no number is one that only some types allow, or none."""
+    texts: list[str] = []
+    left = [data]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            texts += map(str, value)
+            left += value.values()
+        elif isinstance(value, list | tuple):
+            left += value
+        elif isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, int) and not 0 <= value <= _MAX_INTEGER:
+            return False
+    return max(map(len, texts), default=0) <= _MAX_TEXT and (not toml or "".join(texts).isprintable())
+
+
+# -- what is wrong
+
+
+@dataclass(frozen=True, slots=True)
+class _Faults:
+    """Looks for all that is wrong with data; each fault is a key and a clause."""
+
+    toml: bool
+
+    def of(self, kind: Any, data: object, key: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any type
+        """Yield the faults of the parts of `data`; where there are none, those of all of it together."""
+        if data is None and NoneType in get_args(kind):
+            return
+        kind = _without_none(kind)
+        inner, parts = _plain_type(kind)
+        any_fault = False
+        for fault in self._of_parts(inner, parts, data, key):
+            any_fault = True
+            yield fault
+        if not any_fault:
+            yield from self._of_whole(kind, data, key)
+
+    def _of_parts(self, inner: Any, parts: tuple[Any, ...], data: object, key: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401
+        if isinstance(data, dict) and has_fields(inner):
+            yield from self._of_fields(inner, data, key)
+        elif isinstance(data, dict) and isinstance(inner, type) and issubclass(inner, Mapping) and parts:
+            for name, value in data.items():
+                yield from self.of(parts[0], name, _below(key, name))
+                yield from self.of(parts[1], value, _below(key, name))
+        elif isinstance(data, list) and inner in {tuple, list, frozenset} and {*parts[1:]} <= {...}:
+            for index, value in enumerate(data):
+                yield from self.of(parts[0], value, f"{key}[{index}]")
+
+    def _of_fields(self, kind: type, data: dict[str, Any], key: str) -> Iterator[tuple[str, str]]:
+        fields = {field.key: field for field in fields_of(kind)}
+        types = get_type_hints(kind, include_extras=True)
+        for name, field in fields.items():
+            if name in data:
+                yield from self.of(types[field.name], data[name], _below(key, name))
+            elif field.is_required:
+                yield _below(key, name), f"is missing ({self._expected(types[field.name])})"
+        if issubclass(kind, Struct) and kind.__struct_config__.forbid_unknown_fields:
+            for name in (name for name in data if name not in fields):
+                if self.toml and not name.isprintable():
+                    yield _below(key, name), _NOT_PRINTABLE
+                near = difflib.get_close_matches(name[:LONG], fields, n=1)
+                hint = f"did you mean {shortened(near[0])!r}? " if near else ""
+                yield _below(key, name), f"is not known; {hint}allowed: {', '.join(fields)}"
+
+    def _of_whole(self, kind: Any, data: object, key: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401
+        if isinstance(data, str) and len(data) > _MAX_TEXT:
+            yield key, f"has {len(data)} characters, more than any has"
+        elif isinstance(data, str) and self.toml and not data.isprintable() and ANY_TEXT not in get_args(kind):
+            yield key, _NOT_PRINTABLE
+        elif isinstance(data, int) and not 0 <= data <= _MAX_INTEGER:
+            yield key, "is a number that no file has"
+        else:
+            try:
+                _converted(data, kind, toml=self.toml)
+            except msgspec.ValidationError as error:
+                if isinstance(error.__cause__, _RefusedError):
+                    yield from ((_below(key, name), what) for name, what in error.__cause__.faults.items())
+                else:
+                    yield key, str(error.__cause__ or self._sentence(kind, data, str(error)))
+            except (ValueError, OverflowError):
+                yield key, "has a key, or a number, that none has"
+
+    def _sentence(self, kind: Any, data: object, error: str) -> str:  # noqa: ANN401
+        """Return what msgspec has against a value, with the value and what is allowed."""
+        if words := _words(_plain_type(kind)[0]):
+            return f"is {_shown(data)}; allowed: {', '.join(words)}"
+        if ", got " in error:
+            return f"should be {self._expected(kind)}, is {_shown(data)}"
+        for note in get_args(kind):
+            if isinstance(note, Meta) and note.description:
+                return f"is {'empty' if data == [] else _shown(data)}; {note.description} is needed"
+        return "is empty" if isinstance(data, str) and not data.strip() else f"is {_shown(data)}: {error}"
+
+    def _expected(self, kind: Any) -> str:  # noqa: ANN401
+        """Return what a type is, for a person."""
+        inner, parts = _plain_type(kind)
+        if words := _words(inner):
+            return f"one of {', '.join(words)}"
+        if inner in {tuple, list, frozenset}:
+            one = self._expected(parts[0])
+            return f"an array of {one.partition(' ')[2]}s" if one.startswith("a ") else "an array"
+        if inner is dt.date:
+            return f"a date like 2026-11-21, {'without' if self.toml else 'in'} quotes"
+        if has_fields(inner) or (isinstance(inner, type) and issubclass(inner, Mapping)):
+            return "a table" if self.toml else "an object"
+        return _TYPES.get(inner, "a string")
+
+
+_TYPES: Mapping[Any, str] = {
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    re.Pattern: "a regular expression",
+}
+
+
+def _without_none(kind: Any) -> Any:  # noqa: ANN401
+    others = [part for part in get_args(kind) if part is not NoneType]
+    return others[0] if get_origin(kind) in {Union, UnionType} and len(others) == 1 else kind
+
+
+def _plain_type(kind: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401
+    """Return a type without its notes and without None, and what it is made of: `tuple`, and `(str, ...)`."""
+    kind = _without_none(kind)
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    return (kind, ()) if get_origin(kind) in {None, Literal, Union, UnionType} else (get_origin(kind), get_args(kind))
+
+
+def _words(kind: Any) -> list[str]:  # noqa: ANN401
+    """Return the members of a closed set; none where it is not one."""
+    members = get_args(kind) if get_origin(kind) is Literal else kind if isinstance(kind, EnumType) else ()
+    return [*map(str, members)]
+
+
+def _shown(value: object) -> str:
+    return "a table" if isinstance(value, dict) else "an array" if isinstance(value, list) else repr(value)[:LONG]
+
+
+def _below(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
+
+
+# -- fields, and writing
+
+
+class Field(NamedTuple):
+    """A field of a Struct or of a dataclass."""
+
+    name: str
+    key: str
+    """How a file calls it."""
+    default: Any
+    is_required: bool
+    """Whether a file must have it."""
+
+
+def has_fields(kind: object) -> bool:
+    """Whether a type is a Struct or a dataclass."""
+    return isinstance(kind, type) and (issubclass(kind, Struct) or dataclasses.is_dataclass(kind))
+
+
+@cache
+def fields_of(kind: Any) -> tuple[Field, ...]:  # noqa: ANN401
+    """Return the fields of a Struct or of a dataclass."""
+    if issubclass(kind, Struct):
+        names, keys = kind.__struct_fields__, kind.__struct_encode_fields__
+        found = [one.factory() if hasattr(one, "factory") else one for one in kind.__struct_defaults__]
+        defaults = [msgspec.NODEFAULT] * (len(names) - len(found)) + found
+    else:
+        own = dataclasses.fields(kind)
+        names = keys = tuple(one.name for one in own)
+        defaults = [one.default if one.default_factory is dataclasses.MISSING else one.default_factory() for one in own]
+    nothing = (msgspec.NODEFAULT, dataclasses.MISSING)
+    return tuple(
+        Field(name, key, default, is_required=any(default is one for one in nothing))
+        for name, key, default in zip(names, keys, defaults, strict=True)
+    )
+
+
+def encode(value: object) -> Any:  # noqa: ANN401 - JSON data
+    """Return a value as JSON, or TOML, can hold it, and `decode` reads it back.
+
+    What has its default, where that is empty (None, 0, False, nothing in it), is not written.
+    """
+    kind: Any = type(value)
+    if has_fields(kind):
+        found = ((field, getattr(value, field.name)) for field in fields_of(kind))
+        return {field.key: encode(inner) for field, inner in found if inner or inner != field.default}
+    if (encoded := getattr(value, "encoded", None)) is not None:
+        return encoded()
+    if isinstance(value, re.Pattern):
+        return value.pattern
+    if isinstance(value, tuple | list | frozenset):
+        return [encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: encode(inner) for key, inner in value.items()}
+    return value
+
+
+def to_json(value: object) -> str:
+    """Return what `decode_json` reads."""
+    return json.dumps(encode(value))

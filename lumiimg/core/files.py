@@ -1,0 +1,171 @@
+"""Reading a file that may be anything, and writing a result: whole, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, BinaryIO
+
+from lumiimg.core.errors import BadInputError, FailedError, MissingHereError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from io import BufferedReader
+
+EPOCH = 315_532_800
+"""1980-01-01, the first day that a zip file knows. Later times become this, so that files of two builds are equal."""
+SET_TMPDIR = "set TMPDIR to a folder with space"
+_NAME_BYTES = 100
+_MAX_LINKS = 40
+"""As Linux follows (path_resolution(7)); one more is not a file either."""
+
+
+def regular_file(path: Path | str, flags: int = os.O_RDONLY, *, follow: bool = True) -> int:
+    """Open a regular file, and return its descriptor; `follow`: also one that a link leads to.
+
+    Raises OSError, also for what is something else: to open a pipe, or to read a device, can go on without end. Files
+    of /proc can do so too, and do not: where there is nothing to read yet, reading ends.
+    """
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags, 0o666)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is not a file", str(path))
+
+
+def open_regular(path: Path | str, *, follow: bool = True) -> BufferedReader:
+    """Open a regular file for reading. Raises OSError as `regular_file` does."""
+    return open(regular_file(path, follow=follow), "rb")
+
+
+def read_beginning(path: Path | str, limit_bytes: int, *, follow: bool = True) -> bytes:
+    """Return the first bytes of a regular file. Raises OSError as `regular_file` does."""
+    with open_regular(path, follow=follow) as stream:
+        return stream.read(limit_bytes) or b""  # None where there is nothing to read yet
+
+
+def file_sha256(path: Path) -> str:
+    """Return the digest of a file, in hexadecimal. Raises BadInputError if it is not a file that can be read."""
+    try:
+        if not path.is_file():
+            raise BadInputError("is not a file", where=str(path))
+        with open_regular(path) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"cannot be read: {error}", where=str(path)) from error
+
+
+def refuse_bad_name(path: Path) -> None:
+    """Raise OSError for a name that no file can have, or that may not be looked at.
+
+    The questions of pathlib (`exists`, `is_file`) raise it too, but answer no from Python 3.14 on.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        path.stat()
+
+
+def refuse_places(places: Mapping[str, Path | None], reads: Collection[Path | None]) -> None:
+    """Refuse, before any work, to write a result where there is no folder for it, or over what is read.
+
+    `places` are files to be written, by the option that names them; `reads` is what the command reads. Raises
+    BadInputError.
+    """
+    taken: dict[Path, str] = {}
+    for option, place in places.items():
+        if place is None:
+            continue
+        if str(place) == "-":
+            raise BadInputError("standard output is not a file", where=f"{option} -", hint="name a file")
+        refuse_bad_name(place)
+        if (other := taken.setdefault(place.resolve(), option)) != option:
+            raise BadInputError("is one file for two results", where=str(place), hint=f"{other} and {option} name two")
+        if not place.parent.is_dir():
+            raise BadInputError("no such folder", where=str(place.parent), hint=f"make it first ({option})")
+        if not os.access(place.parent, os.W_OK):
+            raise BadInputError("is a folder that is not writable", where=str(place.parent), hint=f"for {option}")
+        if place.is_dir():
+            raise BadInputError("is a folder", where=str(place), hint=f"{option} names a file")
+        for source in reads:
+            if source is not None and place.exists() and source.exists() and place.samefile(source):
+                raise BadInputError("is what is read", where=str(place), hint=f"{option} names another file")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, in the place of what a link of the user's own leads to.
+
+    Raises BadInputError if the name is that of something other than a file, FailedError if it cannot be written.
+    """
+    target = _led_to(path)
+    if target.exists() and not target.is_file():
+        raise BadInputError("is not a file", where=str(path))
+    with replaced(target) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file to write to that has the name once it is whole; a link of that name makes way, and leads nowhere.
+
+    Whoever reads meanwhile sees the old file or the new one, never a part. It is written under a name that nobody could
+    put something under before, as others may write to the folder.
+
+    Raises FailedError if it cannot be written.
+    """
+    name = os.fsdecode(os.fsencode(path.name)[:_NAME_BYTES])
+    partial = path.with_name(f".{name}.{os.urandom(8).hex()}")
+    try:
+        with partial.open("xb") as file:
+            yield file
+        partial.replace(path)
+    except OSError as error:
+        raise FailedError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def temporary_folder() -> Path:
+    """Return TMPDIR, or what Python takes in its place. Raises MissingHereError where none of them can be written."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        where = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+        what = "nothing can be written there or to another temporary folder"
+        raise MissingHereError(what, where=where, hint=SET_TMPDIR) from error
+
+
+def make_folder(folder: Path, below: str = "") -> Path:
+    """Make a folder where there is none, and those of the path `below` in it; return the last.
+
+    For `folder` a link of the user's own is followed, as in `write_text`; below it none is.
+
+    Raises BadInputError for a link, OSError for what else cannot be made.
+    """
+    made = _led_to(folder)
+    made.mkdir(parents=True, exist_ok=True)
+    for name in PurePath(below).parts:
+        made /= name
+        if made.is_symlink():
+            raise BadInputError("is a link, where a folder is written to", where=str(made), hint="name another folder")
+        made.mkdir(exist_ok=True)
+    return made
+
+
+def _led_to(path: Path) -> Path:
+    """Return what is written where a link has the name: what it leads to, as a link stays a link.
+
+    Raises BadInputError for a link that another user has made, who would choose which file of ours is written over.
+    """
+    for _ in range(_MAX_LINKS):
+        if not path.is_symlink():
+            return path.resolve()
+        if path.lstat().st_uid not in {os.getuid(), 0}:
+            raise BadInputError("is a link that another user has made", where=str(path), hint="name another file")
+        path = path.parent / path.readlink()
+    raise BadInputError("is a link in a loop", where=str(path))

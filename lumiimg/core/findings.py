@@ -1,0 +1,323 @@
+"""The currency of lumiimg: one result of a check, with its evidence, its cause and what to do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self
+
+from lumiimg.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class Severity(StrEnum):
+    """How a finding bears on the answer."""
+
+    OK = "ok"
+    """Evidence for the fast path, at the finding's level and not beyond."""
+    INFO = "info"
+    """True, and of no weight for the answer."""
+    UNKNOWN = "unknown"
+    """A question that could not be answered here; keeps the answer from being green."""
+    PROBLEM = "problem"
+    """An obstacle: with this, the fast network is not used."""
+
+
+class Answer(StrEnum):
+    """What is decided; never that it will work."""
+
+    NO = "no"
+    """With what was found, the fast network is not used."""
+    NO_OBSTACLE = "no-obstacle"
+    """Nothing at this level stands in the way; only a higher level can prove more."""
+    UNDECIDED = "undecided"
+    """The question cannot be answered from here."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the process says to its caller."""
+        return {Answer.NO: ExitCode.NO, Answer.NO_OBSTACLE: ExitCode.GOOD, Answer.UNDECIDED: ExitCode.UNDECIDED}[self]
+
+    @property
+    def severity(self) -> Severity:
+        """How it is marked where it is shown."""
+        return {
+            Answer.NO: Severity.PROBLEM,
+            Answer.NO_OBSTACLE: Severity.OK,
+            Answer.UNDECIDED: Severity.UNKNOWN,
+        }[self]
+
+
+class Level(StrEnum):
+    """How a finding was got; a lower level never claims what only a higher one can see."""
+
+    STATIC = "static"
+    """From the files of the image, nothing run."""
+    PROBE = "probe"
+    """A program run inside the container, without a GPU."""
+    RUN = "run"
+    """A real collective on GPUs, or the log of one."""
+
+
+class Family(StrEnum):
+    """The word in front of the dot of a code: where on the way to the network the finding was made."""
+
+    IMAGE = "image"
+    PROGRAM = "program"
+    RCCL = "rccl"
+    PLUGIN = "plugin"
+    LIBRARY = "library"
+    FABRIC = "fabric"
+    PROVIDER = "provider"
+    NETWORK = "network"
+    BIND = "bind"
+    GPU = "gpu"
+    LOADER = "loader"
+    SIMULATED = "simulated"
+    PROBE = "probe"
+    RUN = "run"
+
+
+class Code(StrEnum):
+    """What a finding is. Its text is stable: scripts read it in `--json`.
+
+    `lumiimg/check/registry.toml` has what each means and is said with it, which part of the fabric path it is about,
+    and what can answer it.
+    """
+
+    IMAGE_ARCHITECTURE = "image.architecture"
+    IMAGE_BINDS = "image.binds"
+    IMAGE_CACHES_IN_HOME = "image.caches-in-home"
+    IMAGE_COVERED = "image.covered"
+    IMAGE_CUDA_PACKAGES = "image.cuda-packages"
+    IMAGE_DRIVER = "image.driver"
+    IMAGE_ENTRYPOINT = "image.entrypoint"
+    IMAGE_HIP_DEVICES = "image.hip-devices"
+    IMAGE_MUSL = "image.musl"
+    IMAGE_NUMPY = "image.numpy"
+    IMAGE_OTHER_TORCH = "image.other-torch"
+    IMAGE_PARTLY_READ = "image.partly-read"
+    IMAGE_SHADOWED_TOOL = "image.shadowed-tool"
+    IMAGE_TWO_MPI = "image.two-mpi"
+    PROGRAM_CUDA = "program.cuda"
+    PROGRAM_LOAD = "program.load"
+    PROGRAM_OPENS = "program.opens"
+    PROGRAM_OTHER_FILES = "program.other-files"
+    PROGRAM_PROBE = "program.probe"
+    PROGRAM_UNKNOWN = "program.unknown"
+    PROGRAM_VENV_IMAGE = "program.venv-image"
+    PROGRAM_VENV_PYTHON = "program.venv-python"
+    PROGRAM_VENV_TORCH = "program.venv-torch"
+    RCCL_ABSENT = "rccl.absent"
+    RCCL_FOUND = "rccl.found"
+    RCCL_LOAD = "rccl.load"
+    RCCL_NO_PLUGIN = "rccl.no-plugin"
+    RCCL_OPENS_PLUGIN = "rccl.opens-plugin"
+    RCCL_PROBE = "rccl.probe"
+    RCCL_RUNS = "rccl.runs"
+    RCCL_SETTINGS = "rccl.settings"
+    RCCL_SEVERAL = "rccl.several"
+    RCCL_SILENT = "rccl.silent"
+    RCCL_UNKNOWN = "rccl.unknown"
+    PLUGIN_ABSENT = "plugin.absent"
+    PLUGIN_API = "plugin.api"
+    PLUGIN_CRASH = "plugin.crash"
+    PLUGIN_DANGLING = "plugin.dangling"
+    PLUGIN_DEVICES = "plugin.devices"
+    PLUGIN_HANDSHAKE = "plugin.handshake"
+    PLUGIN_HANG = "plugin.hang"
+    PLUGIN_INIT = "plugin.init"
+    PLUGIN_LISTEN = "plugin.listen"
+    PLUGIN_LOADS = "plugin.loads"
+    PLUGIN_NEEDS_HOST = "plugin.needs-host"
+    PLUGIN_NOT_ON_PATH = "plugin.not-on-path"
+    PLUGIN_OTHER_NAME = "plugin.other-name"
+    PLUGIN_PROPERTIES = "plugin.properties"
+    PLUGIN_SYMBOLS = "plugin.symbols"
+    LIBRARY_CUT_OFF = "library.cut-off"
+    LIBRARY_NOT_FOR_ALL = "library.not-for-all"
+    FABRIC_INTERPOSED = "fabric.interposed"
+    FABRIC_MIXED = "fabric.mixed"
+    FABRIC_SEARCH_PATH_LEAK = "fabric.search-path-leak"
+    FABRIC_TWO_HIP = "fabric.two-hip"
+    PROVIDER_CXI = "provider.cxi"
+    PROVIDER_CXI_BUILT_IN = "provider.cxi-built-in"
+    PROVIDER_EXCLUDED = "provider.excluded"
+    PROVIDER_NO_CXI = "provider.no-cxi"
+    PROVIDER_NO_GPU_MEMORY = "provider.no-gpu-memory"
+    PROVIDER_NO_LIBFABRIC = "provider.no-libfabric"
+    PROVIDER_OTHER = "provider.other"
+    PROVIDER_UNNAMED = "provider.unnamed"
+    NETWORK_FORCED = "network.forced"
+    BIND_LOADS = "bind.loads"
+    BIND_MANIFEST = "bind.manifest"
+    BIND_NOTE = "bind.note"
+    BIND_REFUSED = "bind.refused"
+    GPU_BESIDE = "gpu.beside"
+    GPU_CODE = "gpu.code"
+    GPU_XNACK = "gpu.xnack"
+    LOADER_LISTS = "loader.lists"
+    LOADER_NOT_MODELLED = "loader.not-modelled"
+    LOADER_OTHER_BUILD = "loader.other-build"
+    SIMULATED_NETWORK = "simulated.network"
+    PROBE_ENGINE = "probe.engine"
+    RUN_BANDWIDTH = "run.bandwidth"
+    RUN_DATA_ERRORS = "run.data-errors"
+    RUN_ENVIRONMENT = "run.environment"
+    RUN_FAILED = "run.failed"
+    RUN_HANG = "run.hang"
+    RUN_NETWORK = "run.network"
+    RUN_OTHER_RCCL = "run.other-rccl"
+    RUN_SELECTED = "run.selected"
+
+    @property
+    def family(self) -> Family:
+        """The family of the code: `plugin` of `plugin.absent`."""
+        return Family(self.partition(".")[0])
+
+
+STAND_INS = {
+    "image": "image.sif",
+    "base": "./image.sif",
+    "site": "lumi",
+    "log": "job.out",
+    "script": "job.sh",
+    "job_id": "$SLURM_JOB_ID",
+    "plugin": "/path/librccl-net.so",
+    "plugin_folder": "/path/of/plugin",
+    "libfabric": "/path/libfabric.so.1",
+    "libfabric_folder": "/path/of/libfabric",
+    "folder": "/path/of/folder",
+    "installed": "<version>",
+    "model": "MODEL",
+    "newer": "newer.sif",
+    "process": "PID",
+    "program": "PROGRAM",
+    "rest": "…",
+}
+"""What is shown for a name that a case does not have."""
+_NAME = re.compile(r"\{(\w+)\}")
+_OUTSIDE_QUOTES = re.compile(rf"""(?<!\w)(?:"(?:\\.|[^"\\])*"|\$'(?:\\.|[^'\\])*'|'[^']*')|{_NAME.pattern}""")
+"""A word in quotes, as `shlex.quote` and `wording.word` write them, else a name; an apostrophe opens no quotes."""
+
+
+def _joined(text: str, where: str | None) -> str | None:
+    return ", ".join(filter(None, (text, where))) or None
+
+
+def with_values(text: str, names: Mapping[str, str]) -> str:
+    """Return a text with values in the places that have the name of one: `{image}`."""
+    return _NAME.sub(lambda found: names.get(found[1], found[0]), text)
+
+
+def _with_names(text: str, names: Mapping[str, str]) -> str:
+    return _OUTSIDE_QUOTES.sub(lambda found: names.get(found[1] or "", found[0]), text)
+
+
+class Remedy(str):
+    """What to do: the line that is shown, and in JSON; its parts are attributes.
+
+    A line is a sentence, a command to be pasted, or both: `On a login node, list what it used: sacct -j 1`.
+    """
+
+    __slots__ = ("command", "text", "where")
+
+    text: str
+    """What to do, or what the command does; empty where the command says it."""
+    command: str | None
+    """One line for bash, with the names of this case; None where nothing is to be typed."""
+    where: str | None
+    """Where to type it, or what for: `on a node`; None: here, or the text says it."""
+
+    def __new__(cls, text: str = "", command: str | None = None, where: str | None = None) -> Self:
+        """Make a remedy of its parts; of the first alone, it is a sentence."""
+        made = super().__new__(cls, ": ".join(filter(None, (_joined(text, where), command))))
+        made.text, made.command, made.where = text, command, where
+        return made
+
+    @classmethod
+    def decoded(cls, value: object) -> Self:
+        """Return a remedy out of a file: of its parts, or as it is shown. Raises ValueError."""
+        parts = value if isinstance(value, dict) else {"text": value}
+        if not parts.keys() <= {"text", "command", "where"} or not all(
+            isinstance(p, str | None) for p in parts.values()
+        ):
+            raise ValueError("should be a remedy")
+        return cls(**parts)
+
+    def encoded(self) -> dict[str, str | None]:
+        """Return what `decoded` reads."""
+        return {"text": self.text, "command": self.command, "where": self.where}
+
+    @property
+    def reason(self) -> str | None:
+        """What the command does, and where it is typed; None where it says that."""
+        return _joined(self.text, self.where) if self.command else None
+
+    def filled(self, names: Mapping[str, str]) -> Remedy:
+        """Return it with the names of this case, words of a shell, in the places that have one: `{image}`."""
+        command = None if self.command is None else with_values(self.command, names)
+        return Remedy(with_values(self.text, names), command, self.where)
+
+    def concluded(self, names: Mapping[str, str]) -> Remedy:
+        """Return it as it is shown: what lacks a name of this case is a sentence, and no command is proposed.
+
+        A word in quotes may be of the image, and hold what looks like a place for a name: it stays as it is.
+        """
+        used = {found[1] for found in _OUTSIDE_QUOTES.finditer(self)}
+        if any(name in STAND_INS and name not in names for name in used):
+            return Remedy(_with_names(self, {**STAND_INS, **names}))
+        command = None if self.command is None else _with_names(self.command, names)
+        return Remedy(_with_names(self.text, names), command, self.where)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of a check."""
+
+    id: Code
+    """What was found; stable and dotted: `plugin.absent`."""
+    severity: Severity
+    """How it bears on the answer: `ok` evidence for the fast network, `info` of no weight, `unknown` a question left
+    open, `problem` an obstacle."""
+    level: Level
+    """How it was got: `static` from files, `probe` from programs in the container, `run` from a real collective or its
+    log."""
+    summary: str
+    """One sentence."""
+    where: str | None = None
+    """A path in the image, or file:line of a log."""
+    evidence: tuple[str, ...] = ()
+    """Lines as they were printed or read, verbatim."""
+    chain: tuple[str, ...] = ()
+    """Why-chain, from what was asked to what failed: librccl.so.1, librccl-net.so, libfabric.so.1."""
+    cause: str | None = None
+    """Why it is so; null where the summary says it."""
+    remedy: tuple[Remedy, ...] = ()
+    """What to do: sentences, or commands to copy."""
+    source: str | None = None
+    """Where the rule comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is read after an answer, and often alone."""
+
+    why: str | None = None
+    """Why the answer is as it is, in one sentence; null where it says all."""
+    next: str | None = None
+    """One command to go on with, with the names of this case; null where none helps."""
+    where: str | None = None
+    """Where to type it, or what for; null: here, and it shows."""
+
+
+NO_ADVICE = Advice()
+"""The answer says all, and nothing is left to do."""
+
+
+def first_command(remedies: Iterable[Remedy]) -> str | None:
+    """Return the first command of remedies."""
+    return next((remedy.command for remedy in remedies if remedy.command), None)

@@ -1,0 +1,238 @@
+"""Dumps of PyTorch's flight recorder: which collective each rank began last, which ranks are behind, and in what.
+
+A process writes one when a collective takes too long: `nccl_trace_rank_3`, as a pickle, or as JSON. The formats:
+torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp, versions 2.0 to 2.10 (PyTorch 2.15).
+Only the file's name says the rank.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from lumiimg.core.errors import BadInputError, one_line
+from lumiimg.core.files import read_beginning
+from lumiimg.joblog.pickled import PICKLE_LIMIT_BYTES, unpickled
+from lumiimg.joblog.report import RankProgress, Stall
+from lumiimg.joblog.whole_job import spans
+
+GROUP_LIMIT, DUMP_LIMIT = 256, 16_384
+"""Process groups that are read of a dump, and dumps of a job."""
+_RANKS = 65_536
+"""Ranks that are read of a process group."""
+_CALLS = 64
+"""Calls that are kept of a process group, the last ones."""
+_PICKLE = re.compile(rb"\x80[\x00-\x05]")
+_RECORDED = re.compile(rb"\x80\x02\}\(X.\0\0\0(?:version|entries|pg_config)", re.DOTALL)
+_JSON = re.compile(rb'\s{0,16}\{\s{0,16}"(?:comm_lib_version|entries|nccl_comm_state|nccl_version|pg_config)"\s{0,4}:')
+_RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pickle|pkl))?$")
+_WORD = 200
+
+
+def is_dump(head: bytes) -> bool:
+    """Whether a file that starts so may be a dump: what it is shows when it is read."""
+    return _PICKLE.match(head) is not None or is_json_dump(head)
+
+
+def is_recorded(head: bytes) -> bool:
+    """Whether a file that starts so is a pickle of a flight recorder."""
+    return _RECORDED.match(head) is not None
+
+
+def is_json_dump(head: bytes) -> bool:
+    """Whether a file that starts so may be one in JSON."""
+    return _JSON.match(head) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """What a rank did in one process group."""
+
+    enqueued: int
+    """Number of the collective that it asked for last."""
+    completed: int
+    """Number of the last one that ended; -1: not known."""
+    calls: dict[int, str]
+    """Of the last collectives, what each was: `nccl:all_reduce`, with the line of the program where it is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlightDump:
+    """The dump of one rank."""
+
+    rank: int | None
+    groups: dict[str, GroupSeen]
+    """By the name of the process group."""
+    members: dict[str, tuple[int, ...]]
+    """Ranks of the groups, as far as they are written down."""
+
+
+def read_dump(file: str) -> FlightDump:
+    """Return what a dump says.
+
+    Raises BadInputError for a file that is none, or that is larger than 32 MiB.
+    """
+    try:
+        data = read_beginning(file, PICKLE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise BadInputError(f"cannot be read: {error.strerror or error}", where=file) from error
+    return parsed(data, file)
+
+
+def parsed(data: bytes, file: str) -> FlightDump:
+    """Return what the bytes of a dump say; raises BadInputError for others."""
+    if _PICKLE.match(data):
+        value = unpickled(data, file)
+    elif len(data) > PICKLE_LIMIT_BYTES:
+        raise BadInputError(f"is a dump of more than {PICKLE_LIMIT_BYTES >> 20} MiB", where=file)
+    else:
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise BadInputError("is cut off, or not JSON", where=file) from error
+    if not isinstance(value, dict) or not value.keys() & {"pg_config", "pg_status", "entries"}:
+        raise BadInputError("is not a dump of PyTorch's flight recorder", where=file)
+    found = _RANK.search(Path(file).name)
+    return FlightDump(int(found[1]) if found else None, _groups(value), _members(value.get("pg_config")))
+
+
+def _groups(dump: dict[object, object]) -> dict[str, GroupSeen]:
+    calls: dict[str, dict[int, str]] = {}
+    ended: dict[str, int] = {}
+    names: dict[str, str] = {}
+    for entry in _dictionaries(dump.get("entries")):
+        number, group = entry.get("collective_seq_id"), _group(entry)
+        if type(number) is not int or entry.get("is_p2p") is True or (group not in calls and len(calls) >= GROUP_LIMIT):
+            continue
+        names[str(entry.get("pg_id"))] = group
+        of = calls.setdefault(group, {})
+        of[number] = _call(entry)
+        if len(of) > _CALLS:
+            del of[min(of)]
+        if entry.get("state") == "completed":
+            ended[group] = max(ended.get(group, -1), number)
+    status = {names.get(str(key), str(key)): of for key, of in _pairs(dump.get("pg_status"))}
+    seen = {}
+    for group in [*calls, *(name for name in status if name not in calls)][:GROUP_LIMIT]:
+        known = status.get(group, {})
+        last = max(calls.get(group, {}), default=-1)
+        enqueued = max(_number(known.get("last_enqueued_collective")), last)
+        completed = max(_number(known.get("last_completed_collective")), ended.get(group, -1))
+        seen[group] = GroupSeen(enqueued, completed, calls.get(group, {}))
+    return seen
+
+
+def _group(entry: dict[object, object]) -> str:
+    """Return the name of an entry's process group, with what it is for: `0 (default_pg)`."""
+    of = entry.get("process_group")
+    words = [_text(word) for word in of[:2]] if isinstance(of, list | tuple) else []
+    name, purpose = (*words, "", "")[:2]
+    return f"{name} ({purpose})" if purpose and purpose != "undefined" else name
+
+
+def _call(entry: dict[object, object]) -> str:
+    name = _text(entry.get("profiling_name"))
+    for frame in _dictionaries(entry.get("frames")):
+        file, line = _text(frame.get("filename")), frame.get("line")
+        if file.endswith(".py") and "/torch/" not in file and type(line) is int:
+            return f"{name} ({file}:{line})"
+    return name
+
+
+def _members(config: object) -> dict[str, tuple[int, ...]]:
+    groups = ((_text(key), group.get("ranks")) for key, group in [*_pairs(config)][:GROUP_LIMIT])
+    return {key: _listed(ranks) if isinstance(ranks, str) else () for key, ranks in groups}
+
+
+@lru_cache(512)
+def _listed(ranks: str) -> tuple[int, ...]:
+    """Return the numbers of a list, which the dumps of all ranks have alike."""
+    return tuple(int(rank) for rank in re.findall(r"\d{1,7}", ranks[: 8 * _RANKS])[:_RANKS])
+
+
+def _dictionaries(values: object) -> Iterator[dict[object, object]]:
+    yield from (one for one in values if isinstance(one, dict)) if isinstance(values, list) else ()
+
+
+def _pairs(values: object) -> Iterator[tuple[object, dict[object, object]]]:
+    yield from ((k, v) for k, v in values.items() if isinstance(v, dict)) if isinstance(values, dict) else ()
+
+
+def _number(value: object) -> int:
+    """Return a number; JSON has them as texts."""
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
+        return int(value)
+    return value if type(value) is int else -1
+
+
+def _text(value: object) -> str:
+    return one_line(value[:_WORD]) if isinstance(value, str) else ""
+
+
+def progress(dumps: Sequence[FlightDump]) -> tuple[RankProgress, ...]:
+    """Return how far each rank came in each group, the ranks in order."""
+    found = [
+        RankProgress(dump.rank, group, seen.enqueued, seen.completed, _waits_in(seen))
+        for dump in dumps
+        if dump.rank is not None
+        for group, seen in dump.groups.items()
+    ]
+    return tuple(sorted(found, key=lambda one: (one.rank, one.group)))
+
+
+def _waits_in(seen: GroupSeen) -> str | None:
+    """Return the call whose end is not seen, the first of several."""
+    waiting = sorted(number for number in seen.calls if number > seen.completed)
+    return seen.calls[waiting[0]] if waiting else None
+
+
+def stalled(dumps: Sequence[FlightDump]) -> Stall | None:
+    """Return which ranks are behind in a group, or call something else than the others; None where none does."""
+    ranked = {dump.rank: dump for dump in dumps if dump.rank is not None}
+    groups = dict.fromkeys(group for dump in ranked.values() for group in dump.groups)
+    for group in groups:
+        of = {rank: dump.groups[group] for rank, dump in ranked.items() if group in dump.groups}
+        members = {rank for dump in ranked.values() for rank in dump.members.get(group.partition(" (")[0], ())}
+        of |= {rank: GroupSeen(0, 0, {}) for rank in members & ranked.keys() - of.keys()}
+        if found := _behind(group, of) or _mismatch(group, of):
+            return found
+    return _silent(ranked)
+
+
+def _behind(group: str, of: dict[int, GroupSeen]) -> Stall | None:
+    """Return the ranks that began the fewest collectives, where others wait for them; dumps of a job that goes on
+    are of different moments.
+    """
+    least = min(seen.enqueued for seen in of.values())
+    if not any(seen.completed <= least < seen.enqueued for seen in of.values()):
+        return None
+    ranks = [rank for rank, seen in of.items() if seen.enqueued == least]
+    waiting = next((seen.calls[least + 1] for seen in of.values() if least + 1 in seen.calls), "")
+    what = f", {waiting}" if waiting else ""
+    reason = f"did not begin collective {least + 1} of process group {group}{what}, as the others did"
+    return Stall(spans(ranks), reason)
+
+
+def _mismatch(group: str, of: dict[int, GroupSeen]) -> Stall | None:
+    """Return the ranks that call another collective than most, under the same number."""
+    for number in sorted({number for seen in of.values() for number in seen.calls}):
+        calls = {rank: seen.calls[number].partition(" (")[0] for rank, seen in of.items() if number in seen.calls}
+        most = Counter(calls.values()).most_common(1)[0][0]
+        if other := [rank for rank, call in calls.items() if call != most]:
+            here = calls[other[0]]
+            return Stall(spans(other), f"called {here} as collective {number} of process group {group}, others {most}")
+    return None
+
+
+def _silent(ranked: dict[int, FlightDump]) -> Stall | None:
+    """Return the ranks of the job that wrote no dump, where they are the few."""
+    everyone = {rank for dump in ranked.values() for members in dump.members.values() for rank in members}
+    missing = everyone - ranked.keys()
+    if ranked and missing and 2 * len(missing) <= len(everyone):
+        return Stall(spans(missing), "wrote no dump of the flight recorder, as the others did")
+    return None

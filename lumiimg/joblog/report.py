@@ -1,0 +1,479 @@
+"""The answer about a log: which network carried the traffic, how sure that is, the lines that show it, the causes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import NO_ADVICE, Advice, Remedy
+from lumiimg.core.text import count, size
+from lumiimg.joblog.node_names import folded
+
+
+class Verdict(StrEnum):
+    """Which network, or why the plugin gave none."""
+
+    OFI_CXI = "ofi-cxi"
+    """libfabric on Slingshot."""
+    OFI_EFA = "ofi-efa"
+    """libfabric on AWS EFA."""
+    OFI_OTHER = "ofi-other"
+    """libfabric on another provider (tcp, sockets, verbs), or on one that the log does not name."""
+    SOCKET = "socket"
+    """The library's own TCP transport."""
+    IB = "ib"
+    """Verbs: built in, or an InfiniBand/RoCE plugin."""
+    PLUGIN_MISSING = "plugin-missing"
+    PLUGIN_LOAD_ERROR = "plugin-load-error"
+    PLUGIN_INIT_ERROR = "plugin-init-error"
+    INTRA_NODE_ONLY = "intra-node-only"
+    """Shared memory and peer-to-peer only: nothing crosses a network."""
+    NONE = "none"
+    """Nothing in the log decides it."""
+    MIXED = "mixed"
+    """Processes of the job differ."""
+
+
+FAST = frozenset({Verdict.OFI_CXI, Verdict.OFI_EFA})
+TRANSPORTS = FAST | {Verdict.OFI_OTHER, Verdict.SOCKET, Verdict.IB}
+"""Verdicts that name a network."""
+
+
+class Confidence(StrEnum):
+    """How well the log supports the verdict."""
+
+    PROVED = "proved"
+    LIKELY = "likely"
+    UNKNOWN = "unknown"
+
+
+def weakest(confidences: Iterable[Confidence]) -> Confidence:
+    """Return the least sure of several."""
+    return max(confidences, key=list(Confidence).index)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One line of a log, printable and cut."""
+
+    file: str
+    """As it was named on the command line."""
+    line: int
+    """Counted from 1."""
+    text: str
+    """The line."""
+
+    def __str__(self) -> str:
+        """Return the line with where it stands."""
+        return f"{self.file}:{self.line}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A known trouble that the log shows (an entry of signatures.toml, filled in)."""
+
+    id: str
+    """Of the signature (`lumiimg log --signatures`)."""
+    summary: str
+    """What the line means."""
+    because: tuple[str, ...]
+    """What leads to it, most likely first."""
+    remedy: tuple[Remedy, ...]
+    """What to do."""
+    source: str
+    """Where that is from."""
+    evidence: tuple[Evidence, ...]
+    """The lines that show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """What ended the job."""
+
+    id: str
+    """Of the signature, which leads the causes, but for nodes that were not on the fast network when time ran out."""
+    summary: str
+    """What it was."""
+    rank: str | None
+    """The rank, or ranks (`0-3,7`), that it hit first; null where the log does not say."""
+    node: str | None
+    """The node that it hit first; null where the log does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class DifferentValue:
+    """A value of a variable that has another value in other processes of the job."""
+
+    name: str
+    """`NCCL_NET_GDR_LEVEL`."""
+    value: str
+    """As it was printed."""
+    count: int
+    """Processes that printed it."""
+    ranks: str
+    """Theirs: `0-3,8`; empty where one of them does not say its own."""
+    nodes: str
+    """Theirs, folded as Slurm does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """A way by which ranks were connected."""
+
+    way: str
+    """`NET/AWS Libfabric/GDRDMA`, `P2P/IPC`, `rings connected`."""
+    ranks: int
+    """Processes that printed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Where a collective that never ended began to wait."""
+
+    ranks: str
+    """For which the others waited: `0-3,8`."""
+    reason: str
+    """What shows it: the end of a sentence about these ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankProgress:
+    """How far a rank came in a process group, as its dump of PyTorch's flight recorder says."""
+
+    rank: int
+    """As the file's name says."""
+    group: str
+    """The process group, with what it is for: `0 (default_pg)`."""
+    begun: int
+    """Number of the collective that it began last."""
+    completed: int
+    """Number of the last one that ended; -1 where none did, or the dump does not say."""
+    waits_in: str | None
+    """The first call whose end is not seen, with its line where that is kept; null where all ended."""
+
+    @property
+    def sentence(self) -> str:
+        """The same for a person."""
+        waits = f", waits in {self.waits_in}" if self.waits_in else ""
+        calls = f"began {max(self.begun, 0)}, ended {max(self.completed, 0)}"
+        return f"rank {self.rank}, process group {self.group}: {calls}{waits}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedLibrary:
+    """A library or plugin that names itself: `RCCL 2.22.3`, `aws-ofi-nccl 1.18.0`."""
+
+    name: str
+    """`RCCL`, `aws-ofi-nccl`."""
+    version: str
+    """As it says itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankUse:
+    """What one rank used."""
+
+    process: str
+    """`host:pid`, or `task N`, or the file's name where lines carry no host."""
+    verdict: Verdict
+    """Of this rank."""
+    confidence: Confidence
+    """Of this rank."""
+    network: str | None
+    """As the library names it: `AWS Libfabric`, `Socket`."""
+    provider: str | None
+    """Of libfabric: `cxi`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult(RankUse):
+    """What one rank of the job used; a process that names no rank has one result of its own."""
+
+    rank: int | None
+    """Number in the process's largest communicator; None where the log does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A communicator, put together from the lines of all its ranks."""
+
+    id: str
+    """`commId` where printed, else process and address."""
+    ranks: int
+    """That it has."""
+    nodes: int | None
+    """That it spans; null where the log does not tell."""
+    crosses_network: bool | None
+    """Whether it spans nodes; None where the log does not tell."""
+    verdict: Verdict
+    """Of its ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictGroup:
+    """Nodes whose ranks all came to the same."""
+
+    verdict: Verdict
+    """Of these nodes."""
+    network: str | None
+    """As the library names it: `AWS Libfabric`, `Socket`."""
+    provider: str | None
+    """Of libfabric: `cxi`."""
+    cause: str | None
+    """Id of the likeliest cause on these nodes; null where none was seen there."""
+    confidence: Confidence
+    """That of the least sure of their ranks."""
+    nodes: tuple[str, ...]
+    """Host names as printed, sorted."""
+
+    @property
+    def count(self) -> int:
+        """How many nodes."""
+        return len(self.nodes)
+
+    @property
+    def names(self) -> str:
+        """Their names, folded as Slurm does: `nid[005000-005002]`."""
+        return folded(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How much of the job the log speaks of: ranks and nodes that told their network, out of those that there are."""
+
+    ranks: int
+    """Ranks that told their network."""
+    of_ranks: int | None
+    """Ranks that there are; null where the log does not tell."""
+    nodes: int
+    """Nodes that told their network."""
+    of_nodes: int | None
+    """Nodes that there are; null where the log does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How the network was used; None, or nothing, where the log does not tell or ranks differ."""
+
+    gdr: bool | None
+    """Whether the NIC reads GPU memory (GPUDirect RDMA); null where the log does not say, or ranks differ."""
+    pxn: bool | None
+    """Whether ranks send through the NIC of a neighbour's GPU (NCCL's PXN). Null as above."""
+    protocol: str | None
+    """Of the OFI plugin: `SENDRECV`, `RDMA`."""
+    nics: int | None
+    """NICs that the plugin found."""
+    interfaces: tuple[str, ...]
+    """Network interfaces of NET/Socket, in its order: `hsn0`, `nmn0`."""
+    bootstrap: tuple[str, ...]
+    """Interfaces over which the ranks met; says nothing about the traffic."""
+
+    @property
+    def words(self) -> str:
+        """How the network was used, for a person; nothing where the log does not tell."""
+        parts = [f"{self.nics} NICs"] if self.nics else []
+        parts += [f"protocol {self.protocol}"] if self.protocol else []
+        parts += [] if self.gdr is None else ["GPUDirect RDMA" if self.gdr else "no GPUDirect RDMA"]
+        parts += ["PXN"] if self.pxn else []
+        parts += [f"sockets on {', '.join(self.interfaces)}"] if self.interfaces else []
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a benchmark of the network printed in a log."""
+
+    name: str
+    """The program with its test: `rccl-tests all_reduce_perf`."""
+    program: str
+    """`rccl-tests` or `nccl-tests` (also where the output does not tell them apart)."""
+    test: str | None
+    """`all_reduce_perf`; null where the log does not say."""
+    ranks: int | None
+    """That took part; null where the log does not say."""
+    nodes: int | None
+    """That took part; null where the log does not say."""
+    best_gb_s: float | None
+    """The largest bus bandwidth, 1e9 bytes a second; null where no row was seen."""
+    best_size: int | None
+    """Bytes of the message that gave the best."""
+    largest_size: int | None
+    """Bytes of the largest message whose bandwidth was measured."""
+    average_gb_s: float | None
+    """Average bus bandwidth as the program says it, 1e9 bytes a second."""
+    wrong: int | None
+    """Wrong results; null where they were not looked for."""
+    file: str
+    """The log that holds the table."""
+    line: int
+    """Of the table's head, counted from 1."""
+    wrong_line: int | None
+    """Line of the first wrong result."""
+    points: tuple[tuple[int, float], ...] = ()
+    """Bytes of a message and its best bus bandwidth (1e9 bytes a second), by size; of many sizes the largest 256."""
+
+    @property
+    def sentence(self) -> str:
+        """What it gave, for a person."""
+        nodes = "" if self.nodes is None else f" on {count(self.nodes, 'node')}"
+        if self.best_gb_s is None:
+            return f"{self.name}{nodes}: no result"
+        at = "" if self.best_size is None else f" at {size(self.best_size)}"
+        average = "" if self.average_gb_s is None else f", {self.average_gb_s:.4g} on average"
+        return f"{self.name}{nodes}: {self.best_gb_s:.4g} GB/s{at}{average}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunBefore:
+    """A run in the same log before the one that the answer is about."""
+
+    verdict: Verdict
+    """As that of the answer."""
+    confidence: Confidence
+    """Of the verdict."""
+    provider: str | None
+    """Of libfabric: `cxi`."""
+    ended: Death | None
+    """What ended it; null where the log does not show it."""
+    first_line: int
+    """Of the file, counted from 1: where its first line stands that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """The answer about one log (or a set of files of one job)."""
+
+    verdict: Verdict
+    """Which network, or why the plugin gave none; `lumiimg log --signatures` has what is behind it."""
+    confidence: Confidence
+    """How well the log supports the verdict."""
+    proof: tuple[Evidence, ...]
+    """The lines that decide the verdict, strongest first."""
+    ranks: tuple[RankResult, ...]
+    nodes: tuple[VerdictGroup, ...]
+    """The largest group first."""
+    told: Told
+    """How much of the job the log speaks of."""
+    runs_before: tuple[RunBefore, ...]
+    """Other runs in the log, of the same job or of others; the answer is about the last one."""
+    first_line: int
+    """Where the run begins that the answer is about; 1 where it is the only one."""
+    excerpt: bool
+    """Whether no line that decides the verdict names its process: such lines prove nothing alone."""
+    single_node: bool
+    """Whether the log proves that nothing crossed a network: then it does not matter which one was chosen."""
+    failed_running: bool
+    """Whether a transfer or a collective failed after the ranks were connected."""
+    connected: bool
+    """Whether a line shows that ranks were connected."""
+    ended: Death | None
+    """What ended the job, where it was not the network; null where the log does not show it."""
+    end_unclear: bool
+    """Whether an error stands so near the end of the log that it may have ended the job; then no answer is `good`."""
+    stall: Stall | None
+    """With which ranks a stall began; null where none is seen, or the log does not show it."""
+    progress: tuple[RankProgress, ...]
+    """How far each rank came, where there are dumps of PyTorch's flight recorder."""
+    differing: tuple[DifferentValue, ...]
+    """Values of variables of NCCL, libfabric and the loader that are not the same in all processes."""
+    channels: tuple[Channels, ...]
+    """How ranks were connected, the most frequent way first."""
+    communicators: tuple[Communicator, ...]
+    """In the order of the log."""
+    library: LoggedLibrary | None
+    """The collective library; null where it does not name itself."""
+    plugin: LoggedLibrary | None
+    """The net plugin; null where none names itself."""
+    provider: str | None
+    """Of libfabric: `cxi`; null where the log does not say, or ranks differ."""
+    transport: Transport
+    environment: tuple[tuple[str, str], ...]
+    """Variables of NCCL, Slurm and Slingshot that the log shows, each with its (first) value."""
+    measurements: tuple[Measurement, ...]
+    """Tables of benchmarks in the log."""
+    causes: tuple[Cause, ...]
+    """Most likely first."""
+
+    def with_names(self, names: Mapping[str, str]) -> LogReport:
+        """Return the report with names of this case in its commands."""
+        return self._changed(lambda remedy: remedy.filled(names))
+
+    def concluded(self, names: Mapping[str, str]) -> LogReport:
+        """Return the report as it is shown: all names that this case has are in its commands."""
+        return self._changed(lambda remedy: remedy.concluded(names))
+
+    def _changed(self, change: Callable[[Remedy], Remedy]) -> LogReport:
+        causes = (replace(cause, remedy=tuple(map(change, cause.remedy))) for cause in self.causes)
+        return replace(self, causes=tuple(causes))
+
+    @property
+    def ranks_by_name(self) -> dict[str, RankUse]:
+        """By number; by number and process where several say to be the same; by process where no number is known."""
+        taken = Counter(one.rank for one in self.ranks)
+
+        def name(one: RankResult) -> str:
+            number = "" if one.rank is None else str(one.rank)
+            return number if taken[one.rank] == 1 and number else f"{number} {one.process}".strip()
+
+        return {name(one): one for one in self.ranks}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables of NCCL, Slurm and Slingshot that the log shows, each with its first value."""
+        return dict(self.environment)
+
+    @property
+    def advice(self) -> Advice:
+        """Why, and the first command that needs nothing which this case does not have."""
+        if not self.causes or self.answer is ExitCode.GOOD:
+            return NO_ADVICE
+        cause = self.causes[0]
+        is_end = self.ended is not None and cause.id == self.ended.id and cause.because
+        why = cause.because[0] if is_end else cause.summary
+        steps = (remedy.concluded({}) for remedy in cause.remedy)
+        return next((Advice(why, step.command, step.reason) for step in steps if step.command), Advice(why))
+
+    @property
+    def nothing_crossed(self) -> bool:
+        """Whether no network was needed, so that it does not matter which one was chosen."""
+        return self.single_node and self.verdict in TRANSPORTS | {Verdict.INTRA_NODE_ONLY}
+
+    @property
+    def other_nodes_silent(self) -> bool:
+        """Whether Slurm has more nodes for the job, so that what their ranks did is not known."""
+        return self.told.of_nodes not in {None, self.told.nodes}
+
+    @property
+    def answer(self) -> ExitCode:
+        """Whether a fast network carried the traffic to its end, or none was needed, as an exit code."""
+        if self.failed_running or self.ended is not None:
+            return ExitCode.NO
+        answer = answer_of(self.verdict, self.provider, self.confidence)
+        if self.nothing_crossed:
+            answer = ExitCode.UNDECIDED if self.other_nodes_silent else ExitCode.GOOD
+        is_open = self.end_unclear or self.stall is not None or any(one.waits_in for one in self.progress)
+        return ExitCode.UNDECIDED if is_open and answer is ExitCode.GOOD else answer
+
+
+def spans_nodes(ranks: int, nodes: int | None) -> bool | None:
+    """Return whether a communicator spans nodes; None where it is not told (before 2.21 no line has `nNodes`)."""
+    if ranks == 1:
+        return False
+    return None if nodes is None else nodes > 1
+
+
+def answer_of(verdict: Verdict, provider: str | None, confidence: Confidence) -> ExitCode:
+    """Return good for a fast network that is proved, no for a slow path or a failure, else undecided."""
+    match verdict:
+        case Verdict.NONE:
+            return ExitCode.UNDECIDED
+        case Verdict.OFI_OTHER if provider is None:
+            return ExitCode.UNDECIDED  # cxi and tcp look the same where the provider is not named
+        case Verdict.OFI_CXI | Verdict.OFI_EFA | Verdict.IB | Verdict.INTRA_NODE_ONLY:
+            # A network that was selected is not yet one that carried traffic.
+            return ExitCode.GOOD if confidence is Confidence.PROVED else ExitCode.UNDECIDED
+        case _:
+            return ExitCode.NO

@@ -1,0 +1,327 @@
+"""The knowledge base (signatures.toml, deaths.toml), compiled: which message means which event, which is a trouble."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lumiimg.core.findings import Remedy
+from lumiimg.core.toml import own_table
+from lumiimg.joblog.prefixes import prefixes
+from lumiimg.joblog.report import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from _typeshed import DataclassInstance
+
+    from lumiimg.joblog.lines import Message
+
+_Entry = TypeVar("_Entry", bound="DataclassInstance")
+
+
+class Effect(StrEnum):
+    """What a trouble does to the plugin of the process that prints it."""
+
+    MISSING = "missing"
+    """No plugin of the expected name was found."""
+    LOAD_ERROR = "load-error"
+    """The file was found and could not be loaded, or is of no use to this library."""
+    INIT_ERROR = "init-error"
+    """init() failed: the library goes on to IB or Socket, unless NCCL_NET forbids it."""
+    ENDPOINT_ERROR = "endpoint-error"
+    """The provider was selected and cannot be used: the job dies, whatever was selected before."""
+    NETWORK_ABSENT = "network-absent"
+    """NCCL_NET asks for a network that no loaded plugin has: the job dies."""
+    NO_NETWORK = "no-network"
+    """No network could be started, and none is left to fall back to: the job dies."""
+    RUN_ERROR = "run-error"
+    """The network was chosen and connected, and a transfer or a collective over it failed."""
+    NONE = "none"
+    """The choice of the network is not touched: advice, or what the job goes on with."""
+
+
+class Weight(StrEnum):
+    """How a trouble ranks among the causes of one job."""
+
+    ROOT = "root"
+    SYMPTOM = "symptom"
+    """Follows from something that may be in the log too; after the roots."""
+    NOTE = "note"
+    """Worth knowing, no cause; last."""
+    ECHO = "echo"
+    """Repeats an error that is shown elsewhere; dropped where there is a root or a symptom."""
+
+
+class Ends(StrEnum):
+    """How a trouble ends the job."""
+
+    NO = "no"
+    """It does not, or its effect on the network says how."""
+    CAUSE = "cause"
+    """It killed a process, whatever else is printed."""
+    CRASH = "crash"
+    """It killed a process; where Slurm had begun to clear the step away, it follows on that."""
+    RAISED = "raised"
+    """An error of a program, which may have gone on: it ended the job if processes ended after it."""
+    OUTSIDE = "outside"
+    """Whoever runs the job ended it, and would have ended it in any state."""
+    CANCELLED = "cancelled"
+    """Somebody ended it; behind a death Slurm did, which clears away what is left of the step."""
+    CLEARED = "cleared"
+    """Slurm clears a step away; the line does not say why."""
+    WAITED = "waited"
+    """A rank gave up waiting for another one, which may have died before."""
+    FOLLOWS = "follows"
+    """Another rank had ended before."""
+    OTHER = "other"
+    """An error of a program that the knowledge base does not know better."""
+    EXIT = "exit"
+    """A process ended; the line does not say why."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePattern:
+    """One kind of message."""
+
+    id: str
+    pattern: str
+    """Regular expression, compiled when it is first needed: a log needs few of them."""
+    hints: tuple[str, ...]
+    """Literals of which one is in every match."""
+    example: str
+    within: str | None = None
+    """Must be found in the message as well."""
+    of_job: bool = False
+    """What is seen holds for the whole job, whoever printed it: variables, versions."""
+    after: str | None = None
+    """What may stand before it in a line that no library signed; before a trouble, prefixes of programs as well."""
+    is_trouble: bool = False
+    """It is a signature, so any program may print it."""
+
+    def match(self, message: Message) -> re.Match[str] | None:
+        """Return where the message says it.
+
+        What a library signed is its own from the first word to the last. In other lines a message begins where the
+        prefixes end: behind other words it is quoted.
+        """
+        text = message.text
+        for hint in self.hints:
+            if hint in text:
+                break
+        else:
+            return None
+        found = compiled(self.pattern).search(text, message.start)
+        if found is None or (self.within is not None and compiled(self.within).search(text) is None):
+            return None
+        if message.signed:
+            return found
+        return found if self._lead.fullmatch(text, message.start, found.start()) else None
+
+    @property
+    def _lead(self) -> re.Pattern[str]:
+        if self.is_trouble:
+            return compiled(f"{prefixes().program.pattern}(?:{self.after or ''})")
+        return prefixes().bare if self.after is None else compiled(self.after)
+
+
+_UNTOLD: dict[str, Any] = {"because": (), "versions": None, "given": (), "unless": (), "sure": True}
+_UNTOLD |= {"effect": Effect.NONE, "weight": Weight.ROOT, "ends": Ends.NO}
+"""What a signature has where its table does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A known trouble."""
+
+    id: str
+    """Stable name."""
+    summary: str
+    """What the line means; may hold `{name}` of the pattern's groups, as `because` and `remedy` may."""
+    because: tuple[str, ...]
+    """What leads to it, most likely first."""
+    remedy: tuple[Remedy, ...]
+    """What to do."""
+    source: str
+    """Where that is from."""
+    date: str
+    """Of the entry, ISO 8601."""
+    versions: str | None
+    """Of the library or plugin that prints it; null for all."""
+    effect: Effect
+    """What it does to the plugin of the process that prints it."""
+    weight: Weight
+    """How it ranks among the causes of one job."""
+    ends: Ends
+    """How it ends the job."""
+    given: tuple[str, ...]
+    """Events that the job must show as well."""
+    unless: tuple[str, ...]
+    """Events that, in the same process, make it harmless or say it better."""
+    order: int
+    """Place in the knowledge base, which is in order of likelihood."""
+    sure: bool
+    """Whether the line proves what its effect says."""
+    pattern: str
+    """Regular expression (Python's) that the message matches."""
+    example: str
+    """A line that it matches, as it was printed."""
+
+
+class Occasion(StrEnum):
+    """When an advice is given."""
+
+    SINGLE_NODE = "single-node"
+    APART = "apart"
+    """Each of several nodes worked by itself."""
+    UNPROVED = "unproved"
+    """A fast network was selected, and no line shows traffic over it."""
+    SEVERAL_RUNS = "several-runs"
+    """The log holds more than one run of the job."""
+    SOME_NODES = "some-nodes"
+    """Most nodes used the fast network, and some did not."""
+    TIME_LIMIT = "time-limit"
+    """The time limit ended the job, and nodes of it were not on the fast network."""
+    STALLED = "stalled"
+    """Dumps of the flight recorder show for which rank the others wait."""
+    NOT_ENDED = "not-ended"
+    """Dumps of the flight recorder show a collective that all ranks began, and that did not end."""
+    END_UNCLEAR = "end-unclear"
+    """An error stands near the end of the log."""
+    CALL_NOT_ENDED = "call-not-ended"
+    """A call of the library failed, or did not come to its end."""
+    UNEXPLAINED = "unexplained"
+    """No trouble was found that could be the cause of the verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralCause:
+    """What is said about a verdict that no single line explains."""
+
+    id: str
+    verdicts: frozenset[Verdict]
+    when: Occasion
+    summary: str
+    remedy: tuple[Remedy, ...]
+    source: str
+    because: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnCode:
+    """A return code of libfabric, as the plugins print it (RC: -38)."""
+
+    value: int
+    """The number, as it is printed without its sign."""
+    name: str
+    """`FI_ENOSYS`."""
+    text: str
+    """What strerror or fi_strerror says."""
+    meaning: str
+    """What it comes from on this network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The messages of logs that are known, with their source."""
+
+    entries: tuple[MessagePattern, ...]
+    signatures: Mapping[str, Signature]
+    """In order of likelihood."""
+    by_hint: tuple[tuple[str, tuple[MessagePattern, ...]], ...]
+    """Each hint, with the entries that it is one of."""
+    foreign: re.Pattern[str]
+    """Messages about other plugins (tuner, profiler), which fail in the same words."""
+    networks: Mapping[str, str]
+    """Name of a network in lower case -> `ofi`, `socket`, `ib`."""
+    providers: Mapping[str, Verdict]
+    advice: tuple[GeneralCause, ...]
+    slingshot_host: re.Pattern[str]
+    """Names of nodes that hint at Slingshot."""
+    slingshot_device: re.Pattern[str]
+    return_codes: Mapping[int, ReturnCode]
+    """By value, negative."""
+    own_values: frozenset[str]
+    """Variables that each process is meant to have its own value of."""
+    places: tuple[re.Pattern[str], ...]
+    """What names the rank or the node that a death hit."""
+
+    @property
+    def known_signatures(self) -> tuple[Signature, ...]:
+        """Most likely cause first."""
+        return tuple(self.signatures.values())
+
+    @property
+    def known_codes(self) -> tuple[ReturnCode, ...]:
+        """By their numbers."""
+        return tuple(self.return_codes.values())
+
+    def family(self, network: str) -> str | None:
+        """Return the family of a network as named in a log line, where more words may follow the name."""
+        words = network.lower().split()
+        names = (" ".join(words[:n]) for n in range(len(words), 0, -1))
+        return next((self.networks[name] for name in names if name in self.networks), None)
+
+
+@cache
+def vocabulary() -> Vocabulary:
+    """Return the knowledge base; a mistake in it is a KeyError, TypeError or ValueError, found by its tests."""
+    data, deaths = own_table(__package__, "signatures.toml"), own_table(__package__, "deaths.toml")
+    data["signature"] += deaths["signature"]
+    for table in (*data["event"], *data["signature"]):
+        for key in table.keys() & {"pattern", "within", "after"}:
+            table[key] = _filled(table[key], deaths["fragments"] | data["fragments"])
+    entries = tuple(
+        _read(MessagePattern, table, is_trouble=kind == "signature")
+        for kind in ("event", "signature")
+        for table in data[kind]
+    )
+    hints = sorted({hint for entry in entries for hint in entry.hints})
+    by_hint = tuple((hint, tuple(e for e in entries if hint in e.hints)) for hint in hints)
+    return Vocabulary(
+        entries=entries,
+        signatures={table["id"]: _signature(table, order) for order, table in enumerate(data["signature"])},
+        by_hint=by_hint,
+        foreign=re.compile("|".join(map(re.escape, data["foreign"]["plugins"]))),
+        networks={name.lower(): family for family, names in data["networks"].items() for name in names},
+        providers={name: Verdict(verdict) for name, verdict in data["providers"].items()},
+        advice=tuple(_advice(table) for table in data["advice"]),
+        slingshot_host=re.compile(data["slingshot"]["host"]),
+        slingshot_device=re.compile(data["slingshot"]["device"]),
+        return_codes={table["value"]: _read(ReturnCode, table) for table in data["rc"]},
+        own_values=frozenset(data["variables"]["own"]),
+        places=tuple(map(re.compile, deaths["places"]["patterns"])),
+    )
+
+
+def _read(kind: type[_Entry], table: Mapping[str, Any], **own: object) -> _Entry:
+    """Return an entry of the knowledge base: what its table says of the fields, but for its `own` values."""
+    said = {field.name: table[field.name] for field in fields(kind) if field.name in table}
+    if remedies := said.get("remedy"):
+        own["remedy"] = tuple(Remedy(**remedy) for remedy in remedies)
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in said.items()} | own)
+
+
+def _signature(table: dict[str, Any], order: int) -> Signature:
+    told = _UNTOLD | table
+    kinds = {"effect": Effect(told["effect"]), "weight": Weight(told["weight"]), "ends": Ends(told["ends"])}
+    return _read(Signature, told, date=str(told["date"]), order=order, **kinds)
+
+
+def _advice(table: Mapping[str, Any]) -> GeneralCause:
+    return _read(GeneralCause, table, verdicts=frozenset(map(Verdict, table["verdicts"])), when=Occasion(table["when"]))
+
+
+def _filled(pattern: str, fragments: Mapping[str, str]) -> str:
+    for name, fragment in fragments.items():
+        pattern = pattern.replace(f"(?&{name})", fragment)
+    return pattern
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of the knowledge base, compiled once."""
+    return re.compile(pattern)
