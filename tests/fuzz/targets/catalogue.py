@@ -31,7 +31,7 @@ class _Part(Struct, forbid_unknown_fields=True):
     more: Mapping[str, _Part] = {}
 
 
-@target("decoded", "decode.decode_json", "decode.decode_toml", refuses=(DecodeError,), form="json")
+@target("decoded", "core.decode.decode_json", "core.decode.decode_toml", refuses=(DecodeError,), form="json")
 def _decoded(data: bytes) -> None:
     """The same value as JSON, and where it can be as TOML."""
     value = decode_json(data, _Part, where="part.json")
@@ -42,8 +42,8 @@ def _decoded(data: bytes) -> None:
 @target(
     "layer-toml",
     "catalog.layers.read_layer",
-    "decode.read_toml",
-    "toml.parse_toml",
+    "core.decode.read_toml",
+    "core.toml.parse_toml",
     "catalog.folders.glances",
     refuses=(DecodeError,),
     form="toml",

@@ -41,17 +41,17 @@ _ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
 
 @target(
     "log",
-    "nccl.reader.LogReader",
-    "nccl.bandwidth.BandwidthReader",
-    "nccl.lines.messages",
-    "nccl.lines.probe_event",
-    "nccl.records.unpacked",
-    "nccl.prefilter.Prefilter",
-    "nccl.vocabulary.vocabulary",
-    "nccl.verdict",
-    "nccl.causes",
-    "nccl.summary",
-    "nccl.job",
+    "joblog.reader.LogReader",
+    "joblog.bandwidth.BandwidthReader",
+    "joblog.lines.messages",
+    "joblog.lines.probe_event",
+    "joblog.records.unpacked",
+    "joblog.prefilter.Prefilter",
+    "joblog.vocabulary.vocabulary",
+    "joblog.verdict",
+    "joblog.causes",
+    "joblog.summary",
+    "joblog.job",
     refuses=(),
     rounds=10,
 )
@@ -74,7 +74,7 @@ def _log(data: bytes) -> str:
     return printed(show, log_document(["log"], answer), verbose=True)
 
 
-@target("log-file", "nccl.sources.blocks", "nccl.sources.refuse_binary", "nccl.follow.Tail", form="bytes")
+@target("log-file", "joblog.sources.blocks", "joblog.sources.refuse_binary", "joblog.follow.Tail", form="bytes")
 def _source(data: bytes) -> None:
     path = str(written(data, "job.out"))
     for _ in Tail(path).read():
@@ -84,7 +84,7 @@ def _source(data: bytes) -> None:
         pass
 
 
-@target("flight-dump", "nccl.flight.parsed", "nccl.flight.stalled", "nccl.pickled.unpickled", form="bytes")
+@target("flight-dump", "joblog.flight.parsed", "joblog.flight.stalled", "joblog.pickled.unpickled", form="bytes")
 def _flight(data: bytes) -> None:
     """A dump of a flight recorder, beside one that is well."""
     dump = parsed(data, "nccl_trace_rank_1")
@@ -134,7 +134,7 @@ def _probe(data: bytes) -> None:
     "engine.failures.explain",
     "engine.failures.telling_line",
     "fetch.mirrors.general_index",
-    "nccl.node_names.folded",
+    "joblog.node_names.folded",
     "cluster.nodes.slurm.seconds",
     "resolve.uv.first_paragraph",
     "resolve.uv.requirers_in",
