@@ -15,16 +15,13 @@ import sys
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lumiimg.build.safe_fs import OWN, open_file
 from lumiimg.core.errors import FailedError, LumiimgError
 from lumiimg.core.files import EPOCH
-from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack, stacked
+from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack
 from lumiimg.image.squashfs.pack import pack_folder
-
-if TYPE_CHECKING:
-    from lumiimg.image.stack import StackedNode, StackedTree
 
 _OWN_XATTRS = ("user.overlay.", "user.fuseoverlayfs.")
 """What overlays note down about their own work. Source: kernel Documentation/filesystems/overlayfs.rst, `userxattr`."""
@@ -42,17 +39,16 @@ def place(upper: Path, noted: Path, layers: Sequence[Path]) -> None:
     finds no extended attributes in squashfuse that have no value, nor capabilities, and then refuses each change.
     """
     with open_stack(layers) as image:
-        tree = stacked(image)
-        for names in _delicate(image.root, tree):
-            paths = [upper / name for name, _ in names]
+        for names in _delicate(image.root):
+            paths = [upper / name[1:] for name in names]
             for path in paths:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            _copy(tree, names[0][1], paths[0])
+            _copy(image.root, names[0], paths[0])
             for path in paths[1:]:
                 os.link(paths[0], path, follow_symlinks=False)
         for folder, _, _ in os.walk(upper):
             if folder != str(upper):
-                _set_attributes(Path(folder), tree, _node(tree, Path(folder), upper))
+                _set_attributes(Path(folder), image.root, f"/{Path(folder).relative_to(upper)}")
     noted.write_text(json.dumps(listing(upper)), encoding="utf-8")
 
 
@@ -87,21 +83,22 @@ def tidy(upper: Path, layers: Sequence[Path]) -> None:
     if opaque and layers:  # over nothing, the mark is a script's or an image's, and hides nothing
         with open_stack(layers) as image:
             for here in opaque:
-                _hide(here, stacked(image), upper)
+                _hide(here, image.root, upper)
 
 
 def hide(upper: Path, name: str, layers: Sequence[Path]) -> None:
     """Have a folder in `upper`, and each in that, hide what is below it."""
     with open_stack(layers) as image:
         for folder, _, _ in os.walk(upper / name):
-            _hide(Path(folder), stacked(image), upper)
+            _hide(Path(folder), image.root, upper)
 
 
-def _hide(here: Path, below: StackedTree, upper: Path) -> None:
+def _hide(here: Path, below: RootFileSystem, upper: Path) -> None:
+    path, names = f"/{here.relative_to(upper)}", set[str]()
+    # no link on the way is followed, as none is by an overlay
+    if below.is_dir(path) and below.resolve(path) == os.path.normpath(path):
+        names = {entry.name for entry in below.list_dir(path)}
     with _same_time(here):
-        node = _node(below, here, upper)
-        is_folder = node is not None and node.kind is FileKind.DIRECTORY
-        names = {entry.name for entry in below.entries(node)} if node is not None and is_folder else set()
         for name in names - {path.name for path in here.iterdir()}:
             os.mknod(here / name, stat.S_IFCHR, os.makedev(0, 0))
 
@@ -114,30 +111,28 @@ def unpack(root: Path, image: Path, *, as_user: bool = False, keeps_own: bool = 
     an engine's own folder, which then is not the image's.
     """
     with open_image(image) as opened:
-        tree: Any = opened.root.tree
         made: dict[Hashable, Path] = {}
-        folders = [(root, tree.root)]
+        folders = [(root, "/")]
         root.mkdir(exist_ok=True)
         for path, kind in opened.root.walk():
             if keeps_own and f"{path}/".startswith(f"{OWN}/"):
                 continue
-            node: Any = opened.root.node(path)
-            target, identity = root / path[1:], tree.stat(node).identity
+            target, identity = root / path[1:], opened.root.stat(path, follow=False).identity
             with suppress(FileNotFoundError):
                 if not stat.S_ISDIR(target.lstat().st_mode):
                     target.unlink()
                 elif kind is not FileKind.DIRECTORY:
                     shutil.rmtree(target)
             if kind is FileKind.DIRECTORY:
-                folders.append((target, node))
+                folders.append((target, path))
             elif identity in made:
                 os.link(made[identity], target, follow_symlinks=False)
                 continue
             if kind is not FileKind.DEVICE:
-                _copy(tree, node, target, as_user=as_user)
+                _copy(opened.root, path, target, as_user=as_user)
                 made[identity] = target
-        for folder, node in reversed(folders):  # what came into it has changed its time
-            _set_attributes(folder, tree, node, as_user=as_user)
+        for folder, path in reversed(folders):  # what came into it has changed its time
+            _set_attributes(folder, opened.root, path, as_user=as_user)
 
 
 @contextmanager
@@ -148,75 +143,61 @@ def _same_time(folder: Path) -> Iterator[None]:
     os.utime(folder, ns=(seen.st_atime_ns, seen.st_mtime_ns))
 
 
-def _delicate(root: RootFileSystem, tree: StackedTree) -> Iterator[list[tuple[str, StackedNode]]]:
+def _delicate(root: RootFileSystem) -> Iterator[list[str]]:
     """Yield the names of each file that has several, or extended attributes, and of folders with such."""
-    of_one: set[Hashable] = set()
-    found: dict[Hashable, list[tuple[str, StackedNode]]] = {}
-    for path, kind in root.walk():
-        node: Any = root.node(path)
-        has_attributes = bool(_xattrs(tree, node))
-        if kind is not FileKind.DEVICE and (
-            has_attributes or (node.parts[0].node.links > 1 and kind is not FileKind.DIRECTORY)
+    with_attributes: set[Hashable] = set()
+    found: dict[Hashable, list[str]] = {}
+    for path, seen in root.stats():
+        has_attributes = bool(_attributes(root, path))
+        if seen.kind is not FileKind.DEVICE and (
+            has_attributes or (seen.links > 1 and seen.kind is not FileKind.DIRECTORY)
         ):
-            identity = tree.stat(node).identity
-            found.setdefault(identity, []).append((path[1:], node))
-            of_one |= {identity} if has_attributes else set()
-    yield from (names for identity, names in found.items() if len(names) > 1 or identity in of_one)
+            found.setdefault(seen.identity, []).append(path)
+            with_attributes |= {seen.identity} if has_attributes else set()
+    yield from (names for identity, names in found.items() if len(names) > 1 or identity in with_attributes)
 
 
-def _copy(tree: StackedTree, node: StackedNode, target: Path, *, as_user: bool = False) -> None:
-    match node.kind:
+def _copy(root: RootFileSystem, path: str, target: Path, *, as_user: bool = False) -> None:
+    match root.stat(path, follow=False).kind:
         case FileKind.FILE:
-            with closing(tree.open(node)) as source, target.open("xb") as file:
+            with closing(root.open(path)) as source, target.open("xb") as file:
                 for offset in range(0, source.size, _CHUNK_BYTES):
                     if (chunk := source.read_at(offset, _CHUNK_BYTES)).strip(b"\0"):  # else it is a hole
                         file.seek(offset)
                         file.write(chunk)
                 file.truncate(source.size)
         case FileKind.SYMLINK:
-            target.symlink_to(tree.link_target(node))
+            target.symlink_to(root.readlink(path))
         case FileKind.DIRECTORY:
             target.mkdir(exist_ok=True)
         case kind:
             os.mknod(target, stat.S_IFIFO if kind is FileKind.FIFO else stat.S_IFSOCK)
-    _set_attributes(target, tree, node, as_user=as_user)
+    _set_attributes(target, root, path, as_user=as_user)
 
 
-def _set_attributes(path: Path, tree: StackedTree, node: StackedNode | None, *, as_user: bool = False) -> None:
-    assert node is not None  # noqa: S101 - the caller has made the path of it
-    was = tree.stat(node)
+def _set_attributes(target: Path, root: RootFileSystem, path: str, *, as_user: bool = False) -> None:
+    was = root.stat(path, follow=False)
     if not as_user:
         try:
-            os.chown(path, was.uid, was.gid, follow_symlinks=False)
+            os.chown(target, was.uid, was.gid, follow_symlinks=False)
         except OSError as error:
             what = f"belongs to user {was.uid} and group {was.gid}: {error.strerror}"
             hint = "a user namespace has the ids that /etc/subuid and /etc/subgid give to its user"
-            raise FailedError(what, where=f"{path}", hint=hint) from error
-    if node.kind is not FileKind.SYMLINK:
-        to_owner = stat.S_IRWXU if node.kind is FileKind.DIRECTORY else stat.S_IRUSR
-        path.chmod(was.permissions | (to_owner if as_user else 0))
-        wanted = _xattrs(tree, node) if not as_user else {}
-        for name in _xattrs_of(path).keys() - wanted.keys():  # of a folder that a layer below has, too
-            os.removexattr(path, name, follow_symlinks=False)
+            raise FailedError(what, where=f"{target}", hint=hint) from error
+    if was.kind is not FileKind.SYMLINK:
+        to_owner = stat.S_IRWXU if was.kind is FileKind.DIRECTORY else stat.S_IRUSR
+        target.chmod(was.permissions | (to_owner if as_user else 0))
+        wanted = _attributes(root, path) if not as_user else {}
+        for name in _xattrs_of(target).keys() - wanted.keys():  # of a folder that a layer below has, too
+            os.removexattr(target, name, follow_symlinks=False)
         for name, value in wanted.items():
-            os.setxattr(path, name, value, follow_symlinks=False)
-    os.utime(path, (was.mtime_s, was.mtime_s), follow_symlinks=False)
+            os.setxattr(target, name, value, follow_symlinks=False)
+    os.utime(target, (was.mtime_s, was.mtime_s), follow_symlinks=False)
 
 
-def _node(tree: StackedTree, path: Path, upper: Path) -> StackedNode | None:
-    """Return what lies below a path of the upper folder: no link on the way is followed, as none is by an overlay."""
-    node: StackedNode | None = tree.root
-    for name in path.relative_to(upper).parts:
-        if node is None or node.kind is not FileKind.DIRECTORY:
-            return None
-        node = tree.child(node, name)
-    return node
-
-
-def _xattrs(tree: StackedTree, node: StackedNode) -> dict[str, bytes]:
-    if not hasattr(tree, "xattrs"):  # layers of an OCI image, of which engines keep none for a user
-        return {}
-    return {os.fsdecode(name): value for name, value in tree.xattrs(node).items() if name.startswith(_COPIED)}
+def _attributes(root: RootFileSystem, path: str) -> dict[str, bytes]:
+    """Return the extended attributes that are copied; an OCI image has none, as engines keep none for a user."""
+    return {os.fsdecode(name): value for name, value in (root.xattrs(path) or {}).items() if name.startswith(_COPIED)}
 
 
 def _time(mtime_s: float) -> int:

@@ -203,7 +203,7 @@ def attempt(
     """
     provider_path = demand.provider_path
     if host is not None and plan.binds:
-        root = root.mounted([(bind.target, host.source(bind.source)) for bind in plan.binds.values()])
+        root = root.mounted(host.mount(bind.source, bind.target) for bind in plan.binds.values())
         settings = replace(settings, library_path=":".join(filter(None, (PRIVATE, settings.library_path))))
     if PROVIDER_NAME in plan.binds:
         provider_path = f"{PRIVATE}/libfabric"

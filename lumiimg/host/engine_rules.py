@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import platform
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
@@ -21,8 +22,8 @@ from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import Bind, Refusal
 from lumiimg.host.scan_facts import scan_facts
-from lumiimg.image.mounts import Cover
-from lumiimg.image.tree import ImageError
+from lumiimg.image import ImageError
+from lumiimg.image.mounts import Mount
 
 if TYPE_CHECKING:
     import re
@@ -50,64 +51,73 @@ _NO_HOME = ("APPTAINER_NO_HOME", "SINGULARITY_NO_HOME")
 
 def as_run(image: Image, environment: Mapping[str, str], snapshot: Snapshot | None = None) -> Image:
     """Return an image as the engine of a host shows it to somebody with this environment."""
-    return image.shown(tuple(covers_of(environment, snapshot)))
+    root, here = image.root, Path("/").stat()
+    if root.stat("/").identity == (here.st_dev, here.st_ino):
+        return image  # the machine itself has already what would be mounted over it
+    mounts = []
+    for mount in engine_mounts(environment, snapshot):
+        with contextlib.suppress(OSError):  # links in a circle: no engine mounts anything there
+            mounts.append(replace(mount, target=root.mount_point(mount.target)))
+    return image.mounted(mounts)
 
 
-def may_be_hidden(image: Image, files: Iterable[str]) -> Iterator[tuple[Cover, list[str]]]:
-    """Yield each cover of which it is not sure whether it is there, with those of the files that it would hide.
+def may_be_hidden(image: Image, files: Iterable[str]) -> Iterator[tuple[Mount, list[str]]]:
+    """Yield each mount of which it is not sure whether it is there, with those of the files that it would hide.
 
     A file by a link in such a folder, or that a link leads into one, is meant.
     """
     named = list(dict.fromkeys(files))
     real = [image.root.resolve(file) for file in named if image.root.exists(file)]
-    for cover in image.covers:
-        if not cover.is_sure and (below := [file for file in dict.fromkeys((*named, *real)) if cover.hides(file)]):
-            yield cover, below
+    for mount in image.mounts:
+        if not mount.is_sure and (below := [file for file in dict.fromkeys((*named, *real)) if mount.hides(file)]):
+            yield mount, below
 
 
-def hidden_files(image: Image, names: Collection[str] | re.Pattern[str]) -> Iterator[tuple[Cover, str]]:
+def hidden_files(image: Image, names: Collection[str] | re.Pattern[str]) -> Iterator[tuple[Mount, str]]:
     """Yield the files of these names that the image has where the engine mounts something else."""
-    for cover in image.covers:
-        if cover.is_sure:
+    for mount in image.mounts:
+        if mount.is_sure:
             with contextlib.suppress(OSError, ImageError):
-                yield from ((cover, path) for path in image.whole.find(names, cover.path))
+                yield from ((mount, path) for path in image.unmounted.find(names, mount.target))
 
 
-def covers_of(environment: Mapping[str, str], snapshot: Snapshot | None = None) -> Iterator[Cover]:
+def engine_mounts(environment: Mapping[str, str], snapshot: Snapshot | None = None) -> Iterator[Mount]:
     """Yield what an engine mounts over an image; without a snapshot, or settings in it, by the engine's defaults."""
     settings = snapshot.engine_settings if snapshot else {}
     left_out = {word.strip() for name in _NO_MOUNT for word in environment.get(name, "").split(",")}
     for name, folders in _BY_SETTING.items():
         if settings.get(f"mount {name}", "yes") != "no" and name not in left_out:
             yield from (
-                Cover(path, f"the engine mounts another {path} over it (`mount {name}` in its configuration)")
+                Mount(path, by=f"the engine mounts another {path} over it (`mount {name}` in its configuration)")
                 for path in folders
             )
     if settings.get("mount hostfs") == "yes" and "hostfs" not in left_out:
         by = "the engine mounts file systems of the host over the image (`mount hostfs` in its configuration)"
-        yield Cover("/", f"{by}, and which is not recorded", is_sure=False)
+        yield Mount("/", by=f"{by}, and which is not recorded", is_sure=False)
     if settings.get("mount home", "yes") != "no" and "home" not in left_out and not any(map(environment.get, _NO_HOME)):
         yield from _homes(environment, settings, snapshot)
     if "bind-paths" not in left_out:
         yield from _bound(settings.get("bind path", ""))
     here = environment.get("PWD", "")
     if "cwd" not in left_out and here.startswith("/") and here not in _NEVER_FROM_CWD:
-        yield Cover(here, "a job that is started in this folder of the host has that in its place", is_sure=False)
+        yield Mount(here, by="a job that is started in this folder of the host has that in its place", is_sure=False)
 
 
-def _homes(environment: Mapping[str, str], settings: Mapping[str, str], snapshot: Snapshot | None) -> Iterator[Cover]:
+def _homes(environment: Mapping[str, str], settings: Mapping[str, str], snapshot: Snapshot | None) -> Iterator[Mount]:
     """Yield the user's home; where that is not known, as on another machine, the folders in which homes are."""
     by = "the engine mounts the home of the user over it (`mount home` in its configuration)"
     home = environment.get("HOME", "").rstrip("/")
     is_here = snapshot is None or snapshot.host == platform.node().partition(".")[0]
     if home.startswith("/"):
         alone = settings.get("enable overlay") == settings.get("enable underlay") == "no"
-        yield Cover("/".join(home.split("/")[:2]) if alone else home, by, is_sure=is_here)
+        yield Mount("/".join(home.split("/")[:2]) if alone else home, by=by, is_sure=is_here)
     if not home or not is_here:
-        yield from (Cover(folder, f"{by}, if that is its home", is_sure=False) for folder in scan_facts().own_folders)
+        yield from (
+            Mount(folder, by=f"{by}, if that is its home", is_sure=False) for folder in scan_facts().own_folders
+        )
 
 
-def _bound(paths: str) -> Iterator[Cover]:
+def _bound(paths: str) -> Iterator[Mount]:
     """Yield what `bind path` of the configuration puts there, a folder of the host as far as can be said here."""
     for text in filter(None, map(str.strip, paths.split(","))):
         try:
@@ -116,7 +126,7 @@ def _bound(paths: str) -> Iterator[Cover]:
             continue  # the engine refuses it
         if bind.target not in _FILES:
             by = f"the engine binds {bind.source} of the host over it (`bind path` in its configuration)"
-            yield Cover(bind.target, by, is_sure=False)
+            yield Mount(bind.target, by=by, is_sure=False)
 
 
 # -- what they make of a manifest --

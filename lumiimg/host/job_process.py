@@ -153,7 +153,7 @@ def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = 
     names = (program,) if program else PYTHONS
     path = next((path for name in names if (path := _find(root, name, folders))), None)
     if path is None:
-        hidden = next((path for name in names if (path := _find(image.whole, name, folders))), None)
+        hidden = next((path for name in names if (path := _find(image.unmounted, name, folders))), None)
         if hidden:
             return JobProcesses((), f"{hidden} is in the image, and not in the container", hidden=hidden)
         if program:

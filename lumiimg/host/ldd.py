@@ -147,7 +147,7 @@ def _with_binds(root: RootFileSystem, binds: Iterable[BindSpec], host: RootFileS
     # a folder before what is bound below it, in whatever order they are named: tried with Apptainer
     for bind in sorted(binds, key=lambda bind: bind.target.rstrip("/").count("/")):
         try:
-            mounts.append((bind.target, host.source(bind.source)))
+            mounts.append(host.mount(bind.source, bind.target))
         except OSError as error:
             raise BadInputError(
                 f"{bind.source} cannot be bound: {error.strerror}",
@@ -203,9 +203,9 @@ class _Listing:
             self._inside.root.stat(absolute)
         except OSError as error:
             what = f"cannot be looked up in the image: {error.strerror}"
-            if image.whole.exists(absolute):
-                real = image.whole.resolve(absolute)
-                by = next((cover.by for cover in image.covers if cover.hides(real)), "a bind lies over it")
+            if image.unmounted.exists(absolute):
+                real = image.unmounted.resolve(absolute)
+                by = next((mount.by for mount in image.mounts if mount.hides(real)), "a bind lies over it")
                 what = f"is in the image, and not in the container: {by}"
             hint = "give a path as it is in the container; `--all` takes every ELF file"
             raise BadInputError(what, where=path, hint=hint) from error
@@ -216,11 +216,11 @@ class _Listing:
         loaded = dict.fromkeys(inside.settings.absolute(file.path) for outcome in outcomes for file in outcome.objects)
         notes = dict.fromkeys(self.doubts)
         # of folders that engines mount over: who starts the container decides what is there
-        for cover, below in may_be_hidden(inside.image, loaded):
-            notes[f"{below[0]} may not be there: {cover.by}"] = None
+        for mount, below in may_be_hidden(inside.image, loaded):
+            notes[f"{below[0]} may not be there: {mount.by}"] = None
         missing = {lost.name.rpartition("/")[2] for outcome in outcomes for lost in outcome.missing}
-        for cover, path in islice(hidden_files(inside.image, missing), _MOST_HIDDEN) if missing else ():
-            notes[f"{path} of the image is not there: {cover.by}"] = None
+        for mount, path in islice(hidden_files(inside.image, missing), _MOST_HIDDEN) if missing else ():
+            notes[f"{path} of the image is not there: {mount.by}"] = None
         for _, path in barred(inside.root, loaded if is_for_all else ()):
             notes[f"not everybody can load all of this: {path} is closed to others"] = None
         return Libraries(self._outcomes, self._by_kernel, "", tuple(notes))

@@ -84,6 +84,9 @@ class SnapshotTree:
         size = self._libraries[node.path].size_bytes if node.kind is FileKind.FILE else 0
         return FileStat(node.kind, 0o755, 0, 0, size, 0, 1, self.directory_identity(node))
 
+    def xattrs(self, node: SnapshotNode) -> None:
+        """Return None: a snapshot has none."""
+
     def directory_identity(self, directory: SnapshotNode) -> tuple[str, str]:
         """Return what distinguishes a directory from all others."""
         return ("recorded", directory.path)

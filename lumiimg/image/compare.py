@@ -7,16 +7,12 @@ not show all to everybody: of it only file capabilities and what users set are c
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lumiimg.image.folder import FolderNode, FolderTree
-from lumiimg.image.squashfs.inodes import Inode
-from lumiimg.image.squashfs.tree import SquashfsTree
-from lumiimg.image.stack import StackedNode, StackedTree
-from lumiimg.image.tree import FileKind, Tree, TreeNode
+from lumiimg.image.folder import FolderTree
+from lumiimg.image.tree import FileKind
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -27,8 +23,7 @@ _CHUNK_BYTES = 1 << 20
 _OF_FOLDERS = re.compile(rb"security\.capability|user\.(?!overlay\.|fuseoverlayfs\.).*", re.DOTALL)
 COMPARED = ("modes", "owners", "content", "hard links", "times")
 DETAILS = ("device numbers", "extended attributes")
-_DETAILED = SquashfsTree | StackedTree | FolderTree
-"""Trees that have the details; those of archives have not."""
+"""What the layers of archives do not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +64,7 @@ def compare(first: RootFileSystem, second: RootFileSystem) -> ImageDiff:
 
     Raises OSError where a folder of this machine, or a file in it, may not be read.
     """
-    with_details = all(isinstance(root.tree, _DETAILED) for root in (first, second))
+    with_details = all(root.xattrs("/") is not None for root in (first, second))
     files = _differences(_side(first), _side(second), with_details=with_details)
     return ImageDiff(tuple(files), (*COMPARED, *DETAILS) if with_details else COMPARED)
 
@@ -109,11 +104,7 @@ def _difference(path: str, one: _Side, other: _Side, *, with_details: bool) -> s
         return "mode"
     if (before.uid, before.gid) != (after.uid, after.gid):
         return "owner"
-    if (
-        with_details
-        and before.kind is FileKind.DEVICE
-        and _device_of(first.node(path)) != _device_of(second.node(path))
-    ):
+    if with_details and before.kind is FileKind.DEVICE and before.device != after.device:
         return "device"
     if before.kind is FileKind.FILE and (
         before.size_bytes != after.size_bytes or not _is_same_content(path, first, second)
@@ -137,40 +128,10 @@ def _is_same_content(path: str, first: RootFileSystem, second: RootFileSystem) -
 
 
 def _has_same_xattrs(path: str, first: RootFileSystem, second: RootFileSystem) -> bool:
-    before, after = (_xattrs_of(root.tree, root.node(path)) for root in (first, second))
+    before, after = first.xattrs(path) or {}, second.xattrs(path) or {}
     if isinstance(first.tree, FolderTree) or isinstance(second.tree, FolderTree):
         before, after = _as_of_folder(before), _as_of_folder(after)
     return before == after
-
-
-def _device_of(node: TreeNode) -> tuple[str, int, int]:
-    """Return `b` or `c`, major and minor number of a device."""
-    match node:
-        case StackedNode():
-            return _device_of(node.parts[0].node)
-        case FolderNode(status=status):
-            return "b" if node.is_block else "c", os.major(status.st_rdev), os.minor(status.st_rdev)
-        case Inode(device=device):
-            # kernel `include/linux/kdev_t.h`, new_decode_dev
-            return "b" if node.is_block else "c", device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xFFF00
-    raise TypeError(node)
-
-
-def _xattrs_of(tree: Tree[Any], node: TreeNode) -> Mapping[bytes, bytes]:
-    """Return the extended attributes of an inode, with those of `tree` a folder of this machine only some."""
-    match tree, node:
-        case StackedTree(), StackedNode():
-            return tree.xattrs(node)
-        case FolderTree(), FolderNode(path=path):
-            found: dict[bytes, bytes] = {}
-            with contextlib.suppress(OSError):  # a file system without them, or a file that may not be read
-                for name in map(os.fsencode, os.listxattr(path, follow_symlinks=False)):
-                    if _OF_FOLDERS.fullmatch(name):
-                        found[name] = os.getxattr(path, name, follow_symlinks=False)
-            return found
-        case SquashfsTree(), Inode():
-            return tree.xattrs(node)
-    raise TypeError(tree)
 
 
 def _as_of_folder(xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:

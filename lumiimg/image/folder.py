@@ -7,6 +7,7 @@ open of a FIFO or a device would wait, or do something.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lumiimg.core.files import regular_file
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
+from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, ImageError
 
 _KIND_OF_FORMAT = {
     stat.S_IFREG: FileKind.FILE,
@@ -38,11 +39,6 @@ class FolderNode(NamedTuple):
     def kind(self) -> FileKind:
         """What it is."""
         return _KIND_OF_FORMAT.get(stat.S_IFMT(self.status.st_mode), FileKind.DEVICE)
-
-    @property
-    def is_block(self) -> bool:
-        """Of a device: a block device, else a character device."""
-        return stat.S_ISBLK(self.status.st_mode)
 
 
 class FolderTree:
@@ -89,7 +85,16 @@ class FolderTree:
             mtime_s=int(status.st_mtime),
             links=status.st_nlink,
             identity=(status.st_dev, status.st_ino),
+            device=Device(stat.S_ISBLK(status.st_mode), os.major(status.st_rdev), os.minor(status.st_rdev)),
         )
+
+    def xattrs(self, node: FolderNode) -> dict[bytes, bytes]:
+        """Return the extended attributes; none on a file system without them, or of what may not be read."""
+        found: dict[bytes, bytes] = {}
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(node.path, follow_symlinks=False):
+                found[os.fsencode(name)] = os.getxattr(node.path, name, follow_symlinks=False)
+        return found
 
     def directory_identity(self, directory: FolderNode) -> None:
         """Return None: a bind mount may show one directory in two places, and the kernel lets none be in itself."""

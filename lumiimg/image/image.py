@@ -6,8 +6,7 @@ import errno
 import os
 import re
 import shlex
-from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
+from contextlib import ExitStack, closing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
@@ -17,24 +16,24 @@ from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.description import SingularityDescription
 from lumiimg.image.environment import DEFAULT_PATH
 from lumiimg.image.folder import FolderTree
-from lumiimg.image.mounts import Cover, Mounted
 from lumiimg.image.oci import tar
 from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
 from lumiimg.image.oci.files import StoredArchive, StoredFiles, StoredFolder, is_oci_layout
 from lumiimg.image.oci.tree import LayeredTree
+from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.sif import MAGIC as SIF_MAGIC
 from lumiimg.image.sif import MAGIC_OFFSET as SIF_MAGIC_OFFSET
 from lumiimg.image.sif import PartitionFormat, Sif, read_sif
 from lumiimg.image.squashfs.superblock import MAGIC as SQUASHFS_MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
-from lumiimg.image.stack import StackedTree
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from lumiimg.image.mounts import Mount
     from lumiimg.image.oci.document import Config
     from lumiimg.image.oci.layer import Cache
 
@@ -68,11 +67,11 @@ class Image:
         """`held` is what the image is read from; it is taken over, and closed with the image."""
         self.kind = kind
         self.root = root
-        """Its files: of an image as an engine shows it, without those that something is mounted over."""
-        self.whole = root
-        """All of its files."""
-        self.covers: tuple[Cover, ...] = ()
-        """What an engine mounts over folders of it, as far as `root` shows that, or may have it."""
+        """Its files, with what is mounted over them."""
+        self.unmounted = root
+        """All of its own files."""
+        self.mounts: tuple[Mount, ...] = ()
+        """What is mounted over them, and what may be: `root` shows only what is sure."""
         self._description = description
         self._first = ""
         self._held = held.pop_all()
@@ -87,31 +86,22 @@ class Image:
         """Close the file; nothing of the image can be read afterwards."""
         self._held.close()
 
-    def shown(self, covers: Sequence[Cover]) -> Image:
-        """Return this image as an engine shows it, which mounts something over folders of it; this one holds the file.
+    @property
+    def layers(self) -> tuple[RootFileSystem, ...]:
+        """Return the file systems that it is put together from, the lowest first."""
+        tree = self.unmounted.tree
+        return tuple(map(RootFileSystem, tree.layers)) if isinstance(tree, OverlayTree) else (self.unmounted,)
 
-        The root of a machine, opened as an image, has already what would be mounted over it.
+    def mounted(self, mounts: Iterable[Mount], *, first: str = "") -> Image:
+        """Return this image with other trees over it, and a folder of them first on PATH; this one holds the file.
+
+        Raises OSError for a target that no engine mounts at.
         """
-        if isinstance(tree := self.whole.tree, FolderTree) and tree.root.path == "/":
-            return self
-        there: list[Cover] = []
-        for cover in covers:
-            with suppress(OSError):  # links in a circle: no engine mounts anything there
-                there.append(replace(cover, path=self.whole.mount_point(cover.path)))
-        root = self.whole.mounted([(cover.path, Mounted()) for cover in there if cover.is_sure])
-        shown = Image(self.kind, root, self._description, ExitStack())
-        shown.whole, shown.covers = self.whole, tuple(there)
-        return shown
-
-    def with_mounted(self, target: str, other: Image, *, first: str) -> Image:
-        """Return this image with all of another mounted in it, and the folder `first` first on PATH.
-
-        Both hold their files. Raises OSError for a target that no engine mounts at.
-        """
-        mounts = [(target, other.whole.source("/"))]
-        shown = Image(self.kind, self.root.mounted(mounts), self._description, ExitStack())
-        shown.whole, shown.covers, shown._first = self.whole.mounted(mounts), self.covers, first
-        return shown
+        over = tuple(mounts)
+        root = self.root.mounted(mount for mount in over if mount.is_sure)
+        image = Image(self.kind, root, self._description, ExitStack())
+        image.unmounted, image.mounts, image._first = self.unmounted, (*self.mounts, *over), first or self._first
+        return image
 
     @property
     def architecture(self) -> str | None:
@@ -182,17 +172,17 @@ def open_stack(paths: Sequence[Path]) -> Image:
     """Open an image and squashfs files that are laid over it, the lowest first. Raises ImageError."""
     with ExitStack() as opened:
         base = opened.enter_context(open_image(paths[0]))
-        if not isinstance(tree := base.root.tree, SquashfsTree | StackedTree):
+        if not isinstance(tree := base.root.tree, SquashfsTree | OverlayTree):
             raise ImageError(f"a {base.kind}, over which nothing can be laid", where=str(paths[0]))
         above = [SquashfsTree(opened.enter_context(closing(ByteSource.open(path)))) for path in paths[1:]]
-        layers = tree.layers[::-1] if isinstance(tree, StackedTree) else (tree,)
-        root = RootFileSystem(StackedTree([*layers, *above]))
+        layers = tree.layers if isinstance(tree, OverlayTree) else (tree,)
+        root = RootFileSystem(OverlayTree([*layers, *above]))
         return Image(base.kind, root, SingularityDescription(root), opened)
 
 
-def stacked(image: Image) -> StackedTree:
+def stacked(image: Image) -> OverlayTree:
     """Return the tree of an image that `open_stack` has opened."""
-    assert isinstance(image.root.tree, StackedTree)  # noqa: S101 - as it makes it
+    assert isinstance(image.root.tree, OverlayTree)  # noqa: S101 - as it makes it
     return image.root.tree
 
 
@@ -239,7 +229,7 @@ def _open_file(source: ByteSource, opened: ExitStack, cache: Cache | None) -> Im
     raise ImageError(what, where=source.name, hint="give a .sif, a squashfs file, a sandbox folder or an archive")
 
 
-def _sif_tree(sif: Sif, source: ByteSource) -> tuple[SquashfsTree | StackedTree, tuple[str, ...]]:
+def _sif_tree(sif: Sif, source: ByteSource) -> tuple[SquashfsTree | OverlayTree, tuple[str, ...]]:
     """Return (the root file system with the overlays that engines put over it, what is unsure about it)."""
     overlays = [item for item in sif.overlays() if item.file_system == PartitionFormat.SQUASHFS]
     partitions = [sif.root_partition(source.name), *overlays]
@@ -250,7 +240,7 @@ def _sif_tree(sif: Sif, source: ByteSource) -> tuple[SquashfsTree | StackedTree,
         for item, layer in zip(overlays, layers[1:], strict=True)
         if layer.has_opaque()
     )
-    return (StackedTree(layers) if overlays else layers[0]), warnings
+    return (OverlayTree(layers) if overlays else layers[0]), warnings
 
 
 def _layered(kind: ImageKind, files: StoredFiles, opened: ExitStack, cache: Cache | None) -> Image:

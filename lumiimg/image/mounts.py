@@ -4,8 +4,6 @@ The kernel mounts on what the target resolves to, so a bind onto a symlink lands
 of that file shows the bound one (mount(2), path_resolution(7)). Symlinks inside a bound folder are followed in the
 container, not on the host. Where the target is not in the image, the engine makes the folders that lead to it
 (apptainer `internal/pkg/runtime/engine/apptainer/container_linux.go`, overlay or underlay).
-
-Engines also put folders of the host over the image's without being asked: `Cover`.
 """
 
 from __future__ import annotations
@@ -21,32 +19,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Mounted:
-    """A node of some tree, put over a path of the image; without one, a folder of which nothing is known."""
+class Mount:
+    """A node of some tree, put over a path of another; without one, a folder of which nothing is known."""
 
+    target: str
     tree: Tree[Any] | None = None
     node: TreeNode | None = None
-
-    @property
-    def kind(self) -> FileKind:
-        """What it is."""
-        return self.node.kind if self.node is not None else FileKind.DIRECTORY
-
-
-@dataclass(frozen=True, slots=True)
-class Cover:
-    """A folder of the image that a process in the container does not see: the engine mounts another over it."""
-
-    path: str
-    """In the image."""
-    by: str
+    by: str = ""
     """What is mounted there, and why, for a sentence."""
     is_sure: bool = True
-    """False where it depends on who starts the container, or from where."""
+    """False where it depends on who starts the container, or from where: the files below are shown then."""
 
     def hides(self, path: str) -> bool:
         """Whether an absolute path without symlinks lies below it."""
-        return f"{path}/".startswith(f"{self.path.rstrip('/')}/")
+        return f"{path}/".startswith(f"{self.target.rstrip('/')}/")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,26 +51,37 @@ class MountNode:
 
 
 class MountedTree:
-    """One tree with others over it; `mounts` are keyed by absolute paths without symlinks."""
+    """One tree with others over it."""
 
-    def __init__(self, base: Tree[Any], mounts: Mapping[str, Mounted]) -> None:
-        self._base = base
-        self._mounts = dict(mounts)
-        # folders that lead to a target, with the names in them that do
+    def __init__(self, base: Tree[Any]) -> None:
+        """Begin with no mounts over `base`, or with those that it has."""
+        self.base: Tree[Any] = base.base if isinstance(base, MountedTree) else base
+        self.mounts: dict[str, MountNode] = dict(base.mounts) if isinstance(base, MountedTree) else {}
         self._leading: dict[str, dict[str, FileKind]] = {}
-        for path, mounted in self._mounts.items():
+        """Folders that lead to a target, with the names in them that do."""
+        self.root = MountNode("", self.base, self.base.root)
+        self._note_leading()
+
+    def add(self, path: str, mount: Mount) -> None:
+        """Mount at an absolute path without symlinks; what was mounted below it is hidden."""
+        self.mounts = {at: node for at, node in self.mounts.items() if not at.startswith(f"{path}/")}
+        self.mounts[path] = MountNode(path, mount.tree, mount.node)
+        self._note_leading()
+
+    def _note_leading(self) -> None:
+        self._leading.clear()
+        for path, mounted in self.mounts.items():
             kind, rest = mounted.kind, path
             while rest:
                 above, _, name = rest.rpartition("/")
                 self._leading.setdefault(above, {}).setdefault(name, kind)
                 kind, rest = FileKind.DIRECTORY, above
-        self.root = MountNode("", base, base.root)
 
     def child(self, directory: MountNode, name: str) -> MountNode | None:
         path = f"{directory.path}/{name}"
         leads = name in self._leading.get(directory.path, ())
-        if leads and (mounted := self._mounts.get(path)) is not None:
-            return MountNode(path, mounted.tree, mounted.node)
+        if leads and (mounted := self.mounts.get(path)) is not None:
+            return mounted
         tree = directory.tree
         node = tree.child(directory.node, name) if tree is not None else None
         if node is not None:
@@ -92,17 +89,16 @@ class MountedTree:
         return MountNode(path, None, None) if leads else None
 
     def entries(self, directory: MountNode) -> Iterator[DirectoryEntry]:
+        inner = directory.tree.entries(directory.node) if directory.tree is not None else iter(())
         leading = self._leading.get(directory.path)
         if leading is None:
-            if directory.tree is not None:
-                yield from directory.tree.entries(directory.node)
+            yield from inner
             return
         listed: set[str] = set()
-        if directory.tree is not None:
-            for entry in directory.tree.entries(directory.node):
-                listed.add(entry.name)
-                mounted = self._mounts.get(f"{directory.path}/{entry.name}")
-                yield DirectoryEntry(entry.name, mounted.kind) if mounted else entry
+        for entry in inner:
+            listed.add(entry.name)
+            mounted = self.mounts.get(f"{directory.path}/{entry.name}")
+            yield DirectoryEntry(entry.name, mounted.kind) if mounted else entry
         for name, kind in leading.items():
             if name not in listed:
                 yield DirectoryEntry(name, kind)
@@ -117,11 +113,14 @@ class MountedTree:
             return FileStat(FileKind.DIRECTORY, 0o755, 0, 0, 0, 0, 2, ("made", node.path))
         return node.tree.stat(node.node)
 
+    def xattrs(self, node: MountNode) -> Mapping[bytes, bytes] | None:
+        return node.tree.xattrs(node.node) if node.tree is not None else {}
+
     def directory_identity(self, directory: MountNode) -> Hashable:
         """Return None for what is not of the image: a folder may be mounted in two places."""
-        if directory.tree is not self._base or directory.path in self._mounts:
+        if directory.tree is not self.base or directory.path in self.mounts:
             return None
-        return self._base.directory_identity(directory.node)
+        return self.base.directory_identity(directory.node)
 
     def open(self, node: MountNode) -> OpenFile:
         tree, inner = _inside(node)

@@ -12,10 +12,10 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lumiimg.image.mounts import Mounted, MountedTree
+from lumiimg.image.mounts import Mount, MountedTree
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, Tree, TreeNode
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ class RootFileSystem:
         """Return what is known of a path; without `follow`, of the symlink itself."""
         return self.tree.stat(self._lookup(path, follow=follow).nodes[-1])
 
-    def node(self, path: str) -> TreeNode:
-        """Return the inode of a path, of a symlink its own, for those who know the tree."""
-        return self._lookup(path, follow=False).nodes[-1]
+    def xattrs(self, path: str) -> Mapping[bytes, bytes] | None:
+        """Return the extended attributes of a path, of a symlink its own; None where they are not recorded."""
+        return self.tree.xattrs(self._lookup(path, follow=False).nodes[-1])
 
     def exists(self, path: str) -> bool:
         """Tell whether a path leads to anything; False for whatever cannot be looked up."""
@@ -136,11 +136,11 @@ class RootFileSystem:
         for inner, kind, _, _ in self._walk(path):
             yield WalkedEntry(inner, kind)
 
-    def nodes(self) -> Iterator[TreeNode]:
-        """Yield what each name is. Raises ImageError as `walk` does."""
-        for _, _, directory, name in self._walk("/"):
+    def stats(self) -> Iterator[tuple[str, FileStat]]:
+        """Yield what is known of each name. Raises ImageError as `walk` does."""
+        for path, _, directory, name in self._walk("/"):
             if (node := self.tree.child(directory, name)) is not None:
-                yield node
+                yield path, self.tree.stat(node)
 
     def open_all(self, *, but: tuple[str, ...]) -> Iterator[tuple[str, OpenFile]]:
         """Yield every regular file, open, but for names that end in one way; the caller closes it.
@@ -211,19 +211,19 @@ class RootFileSystem:
             self._lookup(path, passed=passed)
         return [(here, self.tree.stat(node)) for here, node in passed]
 
-    def source(self, path: str) -> Mounted:
-        """Return what is at a path, to be mounted over another root; OSError where nothing is."""
-        return Mounted(self.tree, self._lookup(path).nodes[-1])
+    def mount(self, path: str, target: str) -> Mount:
+        """Return what is at a path, to be mounted over a path of another root; OSError where nothing is."""
+        return Mount(target, self.tree, self._lookup(path).nodes[-1])
 
-    def mounted(self, mounts: Sequence[tuple[str, Mounted]]) -> RootFileSystem:
-        """Return this root with other trees mounted over it, in this order, each at an absolute path.
+    def mounted(self, mounts: Iterable[Mount]) -> RootFileSystem:
+        """Return this root with other trees mounted over it, in this order.
 
         A target whose symlinks lead in a circle, or through a file, is an OSError: no engine starts with that.
         """
-        root, over = self, dict[str, Mounted]()
-        for target, source in mounts:
-            over[root.mount_point(target)] = source
-            root = RootFileSystem(MountedTree(self.tree, over), hidden=self._hidden)
+        tree = MountedTree(self.tree)
+        root = RootFileSystem(tree, hidden=self._hidden)
+        for mount in mounts:
+            tree.add(root.mount_point(mount.target), mount)
         return root
 
     def mount_point(self, path: str) -> str:

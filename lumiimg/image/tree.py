@@ -1,4 +1,4 @@
-"""A tree of files as an image holds it: what a squashfs partition and a folder have in common.
+"""A tree of files as an image holds it: a squashfs partition, a folder, the layers of an OCI image.
 
 A tree knows nodes and names in them. Paths, symlinks and `..` are the business of `root.RootFileSystem`, so that no
 tree can lead out of itself.
@@ -6,8 +6,7 @@ tree can lead out of itself.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -32,8 +31,16 @@ class FileKind(StrEnum):
     SOCKET = "socket"
 
 
-@dataclass(frozen=True, slots=True)
-class FileStat:
+class Device(NamedTuple):
+    """The number of a device."""
+
+    is_block: bool
+    """A block device, else a character device."""
+    major: int
+    minor: int
+
+
+class FileStat(NamedTuple):
     """One inode."""
 
     kind: FileKind
@@ -46,6 +53,8 @@ class FileStat:
     links: int
     identity: Hashable
     """Equal for two names of one inode."""
+    device: Device | None = None
+    """Of a device; None where the tree does not record it."""
 
 
 class DirectoryEntry(NamedTuple):
@@ -85,6 +94,9 @@ class Tree(Protocol[NodeT]):
 
     def stat(self, node: NodeT) -> FileStat:
         """Return the inode's attributes."""
+
+    def xattrs(self, node: NodeT) -> Mapping[bytes, bytes] | None:
+        """Return the extended attributes of an inode; None where the tree does not record them."""
 
     def directory_identity(self, directory: NodeT) -> Hashable:
         """Return the identity of a directory; None where the host sees to it that there are no loops."""

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from lumiimg.core.errors import MissingHereError
 from lumiimg.core.text import size
 from lumiimg.image.image import open_image
-from lumiimg.image.root import RootFileSystem
-from lumiimg.image.stack import StackedTree
 from lumiimg.image.tree import FileKind, ImageError
 
 if TYPE_CHECKING:
@@ -38,11 +36,7 @@ def require_room(path: Path, folder: Path) -> None:
     needed_bytes, names = 0, 0
     counted: set[Hashable] = set()
     with open_image(path) as image:
-        tree = image.root.tree
-        layers = tree.layers if isinstance(tree, StackedTree) else ()
-        roots = [RootFileSystem(StackedTree([each])) for each in layers] or [image.root]
-        for root, node in ((each, node) for each in roots for node in each.nodes()):
-            seen = root.tree.stat(node)
+        for root, (_, seen) in ((each, found) for each in image.layers for found in each.stats()):
             names += 1
             needed_bytes += _NAME_BYTES
             if seen.kind is FileKind.FILE and (root, seen.identity) not in counted:

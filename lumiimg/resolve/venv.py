@@ -197,4 +197,4 @@ def with_venv(image: Image, venv: Venv | None) -> Iterator[Image]:
         yield image
         return
     with open_image(venv.path) as inside:
-        yield image.with_mounted(MOUNT, inside, first=BIN)
+        yield image.mounted([inside.root.mount("/", MOUNT)], first=BIN)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from lumiimg.image import open_image, open_stack, stacked
-from lumiimg.image.squashfs.superblock import Compressor
+from lumiimg.image import open_image
+from lumiimg.image.sif import squashfs_ranges
+from lumiimg.image.squashfs.superblock import SUPERBLOCK, Compressor, Superblock
 from tests.engine.conftest import PACKED_AS_OURS, built_by_engine, inside, lumiimg
 from tests.shared.build_traces import leftovers, shown, strays
 from tests.shared.layer_builder import LAYER
@@ -121,8 +122,11 @@ def unlike(one: Path, other: Path) -> dict[str, object]:
 
 def packing(image: Path) -> set[tuple[int, int]]:
     """How the file systems of an image are compressed, and the size of their blocks."""
-    with open_stack([image]) as opened:
-        return {layer.packing for layer in stacked(opened).layers}
+    found = set()
+    for offset, _ in squashfs_ranges(image):
+        superblock = Superblock(*SUPERBLOCK.unpack(image.read_bytes()[offset : offset + SUPERBLOCK.size]))
+        found.add((superblock.compression, superblock.block_bytes))
+    return found
 
 
 GZIP = (Compressor.GZIP, 128 << 10)

@@ -42,7 +42,7 @@ def test_a_file_lands_on_what_the_link_leads_to_and_every_name_shows_it(
     roots: tuple[RootFileSystem, RootFileSystem],
 ) -> None:
     image, host = roots
-    seen = image.mounted([("/lib/real.so", host.source("/lib/cxi.so"))])
+    seen = image.mounted([host.mount("/lib/cxi.so", "/lib/real.so")])
     assert [text(seen, path) for path in ("/usr/lib/real.so.1.2", "/lib/real.so", "/usr/lib/real.so")] == ["host"] * 3
     assert seen.resolve("/lib/real.so") == "/usr/lib/real.so.1.2"
     assert text(image, "/lib/real.so") == "image"
@@ -52,7 +52,7 @@ def test_a_folder_hides_what_was_there_and_its_links_are_followed_in_the_contain
     roots: tuple[RootFileSystem, RootFileSystem],
 ) -> None:
     image, host = roots
-    seen = image.mounted([("/data", host.source("/opt/cray"))])
+    seen = image.mounted([host.mount("/opt/cray", "/data")])
     assert [entry.name for entry in seen.list_dir("/data")] == ["libfabric.so", "up"]
     assert not seen.exists("/data/hidden")
     assert text(seen, "/data/up") == "image"
@@ -60,7 +60,7 @@ def test_a_folder_hides_what_was_there_and_its_links_are_followed_in_the_contain
 
 def test_folders_that_lead_to_a_target_are_made(roots: tuple[RootFileSystem, RootFileSystem]) -> None:
     image, host = roots
-    seen = image.mounted([("/opt/own/libcxi.so.1", host.source("/lib/cxi.so"))])
+    seen = image.mounted([host.mount("/lib/cxi.so", "/opt/own/libcxi.so.1")])
     assert seen.stat("/opt/own").kind is FileKind.DIRECTORY
     assert [entry.name for entry in seen.list_dir("/")] == ["data", "lib", "loop", "opt", "usr"]
     assert list(seen.list_dir("/opt/own")) == [("libcxi.so.1", FileKind.FILE)]
@@ -72,7 +72,19 @@ def test_a_target_or_a_source_that_cannot_be_is_an_error(roots: tuple[RootFileSy
     image, host = roots
     for target, number in (("/loop", errno.ELOOP), ("/lib/real.so/x", errno.ENOTDIR)):
         with pytest.raises(OSError, match=target) as raised:
-            image.mounted([(target, host.source("/lib/cxi.so"))])
+            image.mounted([host.mount("/lib/cxi.so", target)])
         assert raised.value.errno == number
     with pytest.raises(FileNotFoundError):
-        host.source("/nothing")
+        host.mount("/nothing", "/data")
+
+
+def test_a_later_mount_hides_what_was_mounted_below_it_and_a_mount_in_a_mount_is_seen(
+    roots: tuple[RootFileSystem, RootFileSystem],
+) -> None:
+    image, host = roots
+    inner, outer = host.mount("/lib", "/data/own"), host.mount("/opt/cray", "/data")
+    for seen in (image.mounted([outer, inner]), image.mounted([outer]).mounted([inner])):
+        assert [entry.name for entry in seen.list_dir("/data")] == ["libfabric.so", "own", "up"]
+        assert text(seen, "/data/own/cxi.so") == "host"
+    for seen in (image.mounted([inner, outer]), image.mounted([inner]).mounted([outer])):
+        assert [entry.name for entry in seen.list_dir("/data")] == ["libfabric.so", "up"]

@@ -281,8 +281,8 @@ def _note_program(jobs: JobProcesses, checked: CheckedProcess, job: JobProcess, 
 
 def _judge_hidden_program(image: Image, program: str, found: Findings) -> None:
     """Judge that what jobs of the image start is not there in the container."""
-    real = image.whole.resolve(program)
-    by = next((cover.by for cover in image.covers if cover.hides(real)), None)
+    real = image.unmounted.resolve(program)
+    by = next((mount.by for mount in image.mounts if mount.hides(real)), None)
     found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, reason="covered", where=program, evidence=(real,), cause=by)
 
 
@@ -290,8 +290,8 @@ def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -
     """Note the files that the image has for what a process lacks, in folders that the engine mounts over."""
     lacking = {re.escape(name.rpartition("/")[2]) for finding in findings for name in finding.chain[-1:]}
     wanted = re.compile("|".join((RCCL_OR_PLUGIN.pattern, *sorted(lacking))))
-    for cover, path in islice(hidden_files(image, wanted), _SHOWN):
-        found.add(Code.IMAGE_COVERED, Severity.INFO, reason="hidden", where=path, cause=cover.by)
+    for mount, path in islice(hidden_files(image, wanted), _SHOWN):
+        found.add(Code.IMAGE_COVERED, Severity.INFO, reason="hidden", where=path, cause=mount.by)
 
 
 def _alone(context: ImageInContext, demand: Demand) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:

@@ -214,10 +214,12 @@ def _read_path(path: str, library: Rccl, named: str | None, found: Findings) -> 
 def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Findings) -> None:
     """Judge whether what the process has is there for everybody who starts it."""
     files = (job.program, *job.opens, *(process.settings.absolute(loaded.path) for loaded in process.objects))
-    own = (file for file in files if not file.startswith(f"{PRIVATE}/"))  # what is bound lies over each cover
-    for cover, below in may_be_hidden(image, own):
-        of, lines = {"folder": cover.path}, tuple(below[:_SHOWN])
-        found.add(Code.IMAGE_COVERED, Severity.UNKNOWN, names=of, where=below[0], evidence=lines, cause=cover.by)
+    own = (
+        file for file in files if not file.startswith(f"{PRIVATE}/")
+    )  # what is bound lies over what the engine mounts
+    for mount, below in may_be_hidden(image, own):
+        of, lines = {"folder": mount.target}, tuple(below[:_SHOWN])
+        found.add(Code.IMAGE_COVERED, Severity.UNKNOWN, names=of, where=below[0], evidence=lines, cause=mount.by)
 
 
 def _files_of(root: RootFileSystem, process: Process) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -108,6 +108,9 @@ class LayeredTree:
             identity=node.number,
         )
 
+    def xattrs(self, node: LayerNode) -> None:
+        """Return None: engines keep none of them for a user."""
+
     def directory_identity(self, directory: LayerNode) -> int:
         return directory.number
 

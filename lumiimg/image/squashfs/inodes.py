@@ -22,7 +22,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.image.tree import FileKind, ImageError
+from lumiimg.image.tree import Device, FileKind, ImageError
 
 if TYPE_CHECKING:
     from lumiimg.image.squashfs.metadata import Metadata
@@ -96,10 +96,7 @@ class Inode:
     """Of a directory: metadata position in the directory table, and offset."""
     file: FileLayout | None = None
     target: str = ""
-    device: int = 0
-    """Of a device: its number as stored, 0 for major 0 and minor 0."""
-    is_block: bool = False
-    """Of a device: a block device, else a character device."""
+    device: Device | None = None
     xattrs: int = NO_XATTRS
     """Where the table of extended attributes has its own."""
 
@@ -137,10 +134,12 @@ def read_inode(metadata: Metadata, table: int, reference: int) -> Inode:
             xattrs = cursor.unpack(LINKS)[0] if long else NO_XATTRS
             return Inode(*common, links=links, size_bytes=size, target=target, xattrs=xattrs)
         case FileKind.DEVICE:
-            links, device = cursor.unpack(DEVICE)
+            links, stored = cursor.unpack(DEVICE)
             xattrs = cursor.unpack(LINKS)[0] if long else NO_XATTRS
-            is_block = number_of_type in _BLOCK_DEVICES
-            return Inode(*common, links=links, device=device, is_block=is_block, xattrs=xattrs)
+            # kernel `include/linux/kdev_t.h`, new_decode_dev
+            major, minor = stored >> 8 & 0xFFF, stored & 0xFF | stored >> 12 & 0xFFF00
+            device = Device(number_of_type in _BLOCK_DEVICES, major, minor)
+            return Inode(*common, links=links, device=device, xattrs=xattrs)
         case _:
             links = cursor.unpack(LINKS)[0]
             return Inode(*common, links=links, xattrs=cursor.unpack(LINKS)[0] if long else NO_XATTRS)

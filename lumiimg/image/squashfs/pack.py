@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NoReturn
 
 from lumiimg.core.files import open_regular
+from lumiimg.image.overlay import OF_OVERLAYS, OverlayTree
 from lumiimg.image.squashfs.inodes import NO_FRAGMENT, FileLayout, Inode
 from lumiimg.image.squashfs.superblock import Compressor
 from lumiimg.image.squashfs.tree import STORED
 from lumiimg.image.squashfs.weave import BLOCK_BYTES, write_tree
 from lumiimg.image.squashfs.xattrs import PREFIXES
-from lumiimg.image.stack import OF_OVERLAYS, StackedTree
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat
+from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def pack_folder(folder: Path, target: Path, offset: int, *, owned_by_root: bool 
     `owned_by_root`: all files are root's in it. Raises ImageError, OSError.
     """
     with tempfile.TemporaryFile(dir=target.parent) as scratch, target.open("wb") as file:
-        write_tree(StackedTree([_PackedFolder(folder, scratch, owned_by_root=owned_by_root)]), file, offset)
+        write_tree(OverlayTree([_PackedFolder(folder, scratch, owned_by_root=owned_by_root)]), file, offset)
 
 
 class _Content(NamedTuple):
@@ -59,7 +59,7 @@ class _Content(NamedTuple):
 
 
 class _PackedFolder:
-    """A folder as a `BlockTree`: a file is compressed when it is looked up for the first time."""
+    """A folder as a tree: a file is compressed when it is looked up for the first time."""
 
     packing = int(Compressor.GZIP), BLOCK_BYTES
 
@@ -88,6 +88,7 @@ class _PackedFolder:
             yield DirectoryEntry(entry.name, _KINDS[stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)])
 
     def stat(self, node: Inode) -> FileStat:
+        """Return the inode's attributes but for the number of a device: a whiteout is packed as it is."""
         owners = (0, 0) if self._owned_by_root else (node.uid_index, node.gid_index)
         return FileStat(
             node.kind, node.permissions, *owners, node.size_bytes, node.mtime_s, node.links, identity=node.reference
@@ -102,11 +103,11 @@ class _PackedFolder:
         wanted = [name for name in names if name.startswith((*PREFIXES.values(),)) and not OF_OVERLAYS.match(name)]
         return {name: os.getxattr(path, name, follow_symlinks=False) for name in wanted}
 
-    def is_whiteout(self, node: Inode) -> bool:  # noqa: ARG002 - it is packed as it is
-        return False
+    def directory_identity(self, directory: Inode) -> int:
+        return directory.reference
 
-    def is_opaque(self, directory: Inode) -> bool:  # noqa: ARG002
-        return False
+    def link_target(self, link: Inode) -> str:
+        return link.target
 
     def block_sizes(self, layout: FileLayout) -> tuple[int, ...]:
         return self._contents[layout.sizes_at[0]].words
@@ -140,8 +141,7 @@ class _PackedFolder:
             size_bytes=seen.st_size,
             file=self._layout(path) if kind is FileKind.FILE else None,
             target=os.readlink(path) if kind is FileKind.SYMLINK else "",  # noqa: PTH115 - any bytes
-            device=_device(seen.st_rdev),
-            is_block=stat.S_ISBLK(seen.st_mode),
+            device=Device(stat.S_ISBLK(seen.st_mode), os.major(seen.st_rdev), os.minor(seen.st_rdev)),
         )
         return inode
 
@@ -194,9 +194,3 @@ class _PackedFolder:
         self._scratch.write(packed)
         self._end += len(packed)
         return word
-
-
-def _device(number: int) -> int:
-    """Return a device's number as squashfs stores it (kernel `new_encode_dev`)."""
-    major, minor = os.major(number), os.minor(number)
-    return minor & 0xFF | major << 8 | (minor & ~0xFF) << 12

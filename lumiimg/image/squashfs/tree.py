@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lumiimg.image.lru import LruCache
+from lumiimg.image.overlay import is_opaque
 from lumiimg.image.squashfs.compression import decompressor, head_reader
 from lumiimg.image.squashfs.inodes import NO_XATTRS, FileLayout, Inode, Name, read_inode, read_listing
 from lumiimg.image.squashfs.metadata import BLOCK_BYTES, Metadata
@@ -24,7 +25,6 @@ FRAGMENT = struct.Struct("<QII")
 _POINTER = struct.Struct("<Q")
 _ID = struct.Struct("<I")
 STORED = 1 << 24
-_OPAQUE = (b"trusted.overlay.opaque", b"user.overlay.opaque")
 _CACHED_BYTES = 16 << 20
 _CACHED_NAMES = 200_000
 _CACHED_INODES = 20_000
@@ -82,6 +82,7 @@ class SquashfsTree:
             mtime_s=node.mtime_s,
             links=node.links,
             identity=node.reference,
+            device=node.device,
         )
 
     def directory_identity(self, directory: Inode) -> int:
@@ -92,21 +93,13 @@ class SquashfsTree:
             raise ImageError(f"a {node.kind} cannot be opened", where=self._source.name)
         return SquashfsFile(self, node.reference, node.file)
 
-    def is_whiteout(self, node: Inode) -> bool:
-        """Tell whether overlayfs takes it for the mark of a name that is gone."""
-        return node.kind is FileKind.DEVICE and not node.is_block and node.device == 0
-
-    def is_opaque(self, directory: Inode) -> bool:
-        """Tell whether overlayfs shows nothing of the directories below it."""
-        return _is_opaque(self.xattrs(directory))
-
     def has_opaque(self) -> bool:
         """Tell whether any directory may be opaque; with very many sets of attributes it is not looked at them all."""
         if self.superblock.xattr_table == NO_TABLE:
             return False
         xattrs = self._xattrs()
         count = xattrs.count()
-        return count > _LOOKED_AT or any(_is_opaque(xattrs.read(index)) for index in range(count))
+        return count > _LOOKED_AT or any(is_opaque(xattrs.read(index)) for index in range(count))
 
     def xattrs(self, node: Inode) -> dict[bytes, bytes]:
         has = node.xattrs != NO_XATTRS and self.superblock.xattr_table != NO_TABLE
@@ -184,10 +177,6 @@ class SquashfsTree:
         count = layout.block_count(self.superblock.block_bytes)
         cursor = self._metadata.cursor(*layout.sizes_at)
         return struct.unpack(f"<{count}I", cursor.read(4 * count))
-
-
-def _is_opaque(xattrs: dict[bytes, bytes]) -> bool:
-    return any(xattrs.get(name) == b"y" for name in _OPAQUE)
 
 
 class SquashfsFile:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lumiimg.core.files import EPOCH
 from lumiimg.image import FileKind, ImageError, open_stack, stacked
@@ -24,7 +24,7 @@ from lumiimg.image.squashfs.tree import FRAGMENT, STORED
 from lumiimg.image.squashfs.xattrs import POINTER
 
 if TYPE_CHECKING:
-    from lumiimg.image.stack import StackedNode, StackedTree
+    from lumiimg.image.overlay import OverlayNode, OverlayTree
 
 _TYPES = {FileKind.DIRECTORY: 1, FileKind.FILE: 2, FileKind.SYMLINK: 3, FileKind.FIFO: 6, FileKind.SOCKET: 7}
 _BLOCK_DEVICE, _CHAR_DEVICE = 4, 5
@@ -61,7 +61,7 @@ def weave(layers: Sequence[Path], target: Path, offset: int) -> None:
             write_tree(tree, file, offset)
 
 
-def write_tree(tree: StackedTree, file: BinaryIO, offset: int) -> None:
+def write_tree(tree: OverlayTree, file: BinaryIO, offset: int) -> None:
     """Write layers that are compressed alike as one squashfs into a file, `offset` bytes behind its beginning."""
     _Weaver(tree, file, offset).write()
 
@@ -81,19 +81,19 @@ class _File:
 class _Directory:
     """A directory whose children are being written."""
 
-    node: StackedNode
+    node: OverlayNode
     number: int
     parent: int
-    names: list[tuple[bytes, StackedNode]]
+    names: list[tuple[bytes, OverlayNode]]
     done: list[tuple[bytes, int, int, int]] = field(default_factory=list)
     """Name, inode reference, inode number, type."""
     folders: int = 0
 
 
 class _Weaver:
-    def __init__(self, tree: StackedTree, file: BinaryIO, offset: int) -> None:
+    def __init__(self, tree: OverlayTree, file: BinaryIO, offset: int) -> None:
         self._tree = tree
-        self._trees = tree.layers
+        self._trees: tuple[Any, ...] = tree.layers
         self._file = file
         self._offset = offset
         self._inodes = MetadataWriter()
@@ -107,7 +107,7 @@ class _Weaver:
         self._fragments: dict[tuple[int, int], int] = {}
         self._fragment_records: list[bytes] = []
         self._count = 0
-        self._dev: StackedNode | None = None
+        self._dev: OverlayNode | None = None
 
     def write(self) -> None:
         names = self._names_and_data()
@@ -156,14 +156,17 @@ class _Weaver:
 
     # what there is
 
-    def _names_and_data(self) -> dict[StackedNode, list[tuple[bytes, StackedNode]]]:
+    def _names_and_data(self) -> dict[OverlayNode, list[tuple[bytes, OverlayNode]]]:
         """Return what each directory holds, in the order of names; note the files, and where their data lies."""
-        found: dict[StackedNode, list[tuple[bytes, StackedNode]]] = {}
-        pending: list[tuple[StackedNode, int]] = [(self._tree.root, 0)]
+        found: dict[OverlayNode, list[tuple[bytes, OverlayNode]]] = {}
+        entered: set[Hashable] = set()
+        pending: list[tuple[OverlayNode, int]] = [(self._tree.root, 0)]
         while pending:
             directory, depth = pending.pop()
-            if directory in found or depth > _MAX_DEPTH:
+            identity = self._tree.directory_identity(directory)
+            if identity in entered or depth > _MAX_DEPTH:
                 raise ImageError("directories of the image contain each other")
+            entered.add(identity)
             names = found[directory] = []
             is_dev = depth == 1 and directory is self._dev
             for entry in [] if is_dev else self._tree.entries(directory):
@@ -182,7 +185,7 @@ class _Weaver:
                 raise ImageError(f"more than {_MAX_NAMES} files in one image")
         return found
 
-    def _note(self, node: StackedNode) -> None:
+    def _note(self, node: OverlayNode) -> None:
         layer, inode = _source(node)
         file = self._files.setdefault((layer, inode.reference), _File(0))
         file.links += 1
@@ -208,7 +211,7 @@ class _Weaver:
             place, word = self._trees[layer].fragment_place(index)
             pieces.append((layer, place, word & ~STORED, index))
             words[len(pieces) - 1] = word
-        order = sorted(range(len(pieces)), key=lambda number: (-pieces[number][0], *pieces[number][1:3]))
+        order = sorted(range(len(pieces)), key=lambda number: pieces[number][:3])
         runs: list[list[int]] = []  # layer, start, size: what lies side by side is copied at once
         for number in order:
             layer, start, size, fragment = pieces[number]
@@ -237,7 +240,7 @@ class _Weaver:
 
     # tables
 
-    def _write_tree(self, found: dict[StackedNode, list[tuple[bytes, StackedNode]]]) -> int:
+    def _write_tree(self, found: dict[OverlayNode, list[tuple[bytes, OverlayNode]]]) -> int:
         """Write all inodes, what a directory holds before it; return the reference of the root's."""
         root = _Directory(self._tree.root, self._next(), 0, list(reversed(found[self._tree.root])))
         open_directories = [root]
@@ -267,7 +270,7 @@ class _Weaver:
         self._count += 1
         return self._count
 
-    def _write_file(self, node: StackedNode) -> _File:
+    def _write_file(self, node: OverlayNode) -> _File:
         layer, inode = _source(node)
         file = self._files[layer, inode.reference]
         if file.reference >= 0:
@@ -360,19 +363,19 @@ class _Weaver:
         return self._xattrs.add(attributes) if attributes else NO_XATTRS
 
 
-def _are_alike(tree: StackedTree) -> bool:
-    return {layer.packing for layer in tree.layers} == {(Compressor.GZIP, BLOCK_BYTES)}
+def _are_alike(tree: OverlayTree) -> bool:
+    return {getattr(layer, "packing", None) for layer in tree.layers} == {(Compressor.GZIP, BLOCK_BYTES)}
 
 
-def _source(node: StackedNode) -> tuple[int, Inode]:
-    """Return whose inode it is: the number of the layer from the top, and the inode."""
+def _source(node: OverlayNode) -> tuple[int, Any]:
+    """Return whose inode it is: the number of the layer, and the inode."""
     part = node.parts[0]
     return part.layer, part.node
 
 
 def _type(inode: Inode) -> int:
     if inode.kind is FileKind.DEVICE:
-        return _BLOCK_DEVICE if inode.is_block else _CHAR_DEVICE
+        return _BLOCK_DEVICE if inode.device and inode.device.is_block else _CHAR_DEVICE
     return _TYPES[inode.kind]
 
 
@@ -380,7 +383,11 @@ def _special(inode: Inode, links: int) -> bytes:
     if inode.kind is FileKind.SYMLINK:
         target = os.fsencode(inode.target)
         return inodes.LINK.pack(links, len(target)) + target
-    return inodes.LINK.pack(links, inode.device) if inode.kind is FileKind.DEVICE else _WORD.pack(links)
+    if inode.device is not None:
+        # kernel `include/linux/kdev_t.h`, new_encode_dev
+        stored = inode.device.minor & 0xFF | inode.device.major << 8 | (inode.device.minor & ~0xFF) << 12
+        return inodes.DEVICE.pack(links, stored)
+    return _WORD.pack(links)
 
 
 def _is_near(name: tuple[bytes, int, int, int], block: int, number: int) -> bool:

@@ -15,9 +15,9 @@ from lumiimg.image.environment import ShellEnvironment
 from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
 from lumiimg.image.oci.files import StoredArchive, StoredFolder
 from lumiimg.image.oci.tree import LayeredTree
+from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
-from lumiimg.image.stack import StackedTree
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
 from tests.shared import oci_builder
@@ -77,7 +77,7 @@ def _image(data: bytes) -> None:
     "image.squashfs.metadata.Metadata",
     "image.squashfs.xattrs.Xattrs",
     "image.squashfs.compression.decompressor",
-    "image.stack.StackedTree",
+    "image.overlay.OverlayTree",
     refuses=(ImageError,),
     form="bytes",
     rounds=12,
@@ -87,7 +87,7 @@ def _squashfs(data: bytes) -> None:
         tree = SquashfsTree(source)
         tree.has_opaque()
         tree.xattrs(tree.root)
-        _visit(RootFileSystem(StackedTree([tree, tree])))
+        _visit(RootFileSystem(OverlayTree([tree, tree])))
         _visit(RootFileSystem(tree))
 
 
