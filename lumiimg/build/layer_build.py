@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 import lumiimg
 from lumiimg.core.errors import FailedError, one_line
 from lumiimg.core.files import EPOCH, temporary_folder
-from lumiimg.core.redact import hidden
+from lumiimg.core.redact import redact
 from lumiimg.definition.definition import BUILD_FOLDER
 from lumiimg.definition.writer import CLEAN
 from lumiimg.engine import engine as engines
@@ -90,7 +90,7 @@ class LayerBuild:
         Programs in a build say many things of a full disk (debootstrap: "Couldn't download packages").
         """
         self.disk_was_full = self.disk_was_full or shutil.disk_usage(self.folder).free < _FULL_BYTES
-        self.tell(hidden(text))
+        self.tell(redact(text))
 
     def say(self, text: str) -> None:
         """Pass on what lumiimg itself does, and write it into the log."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from lumiimg.core.redact import hidden
+from lumiimg.core.redact import redact
 from lumiimg.core.text import duration, size
 
 _LINE_LIMIT_BYTES = 64 * 1024
@@ -113,5 +113,5 @@ class BuildLog(io.FileIO):
 
     def _put(self, data: bytes) -> None:
         if data:
-            text = hidden(data.decode("utf-8", "surrogateescape"), self._secrets)
+            text = redact(data.decode("utf-8", "surrogateescape"), self._secrets)
             super().write(text.encode("utf-8", "surrogateescape"))

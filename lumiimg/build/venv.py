@@ -24,7 +24,7 @@ from lumiimg.catalog.needs import version_of
 from lumiimg.core.decode import DecodeError, decode_json, to_json
 from lumiimg.core.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
 from lumiimg.core.files import refuse_places, replaced
-from lumiimg.core.text import count, word
+from lumiimg.core.text import count, shell_quote
 from lumiimg.engine.engine import Engine, clean_environment, exec_words, find_engine
 from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
@@ -134,7 +134,7 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
         wheels = resolve_own([there], asked, target, sources, until=until, beside=() if "pip" in has else ("pip",))
     except FailedError as error:
         if error.hint:  # a layer goes into an image, not into an environment
-            error.hint = error.hint.replace("--add ", f"lumiimg adapt {word(str(image))} --add ")
+            error.hint = error.hint.replace("--add ", f"lumiimg adapt {shell_quote(str(image))} --add ")
         raise
     if not any(wheel.name != "pip" for wheel in wheels):
         named = dict.fromkeys(one.name for one in asked.own)

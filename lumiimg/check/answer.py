@@ -13,7 +13,7 @@ from lumiimg.catalog.sites import sbatch_options, where_to_submit
 from lumiimg.check.registry import finding_types
 from lumiimg.check.static.commands import ON_NODE, SCAN
 from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Code, Family, Finding, Level, Severity
-from lumiimg.core.text import typed
+from lumiimg.core.text import shell_join
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -126,7 +126,7 @@ def advice_from_findings(answer: Answer, findings: Sequence[Finding], image: str
     remedy = next((remedy for remedy in decided_by.remedy if remedy.command), None)
     command = remedy.command if remedy is not None else None
     if command is None and image is not None and decided_by.id in _OF_LOADER and ".so" in (decided_by.where or ""):
-        command = typed(["lumiimg", "ldd", image, str(decided_by.where)])
+        command = shell_join(["lumiimg", "ldd", image, str(decided_by.where)])
     return Advice(decided_by.summary, command, remedy.where if remedy is not None else None)
 
 
@@ -141,7 +141,7 @@ def next_step(
     advice = advice_from_findings(answer, findings, context.name)
     if answer is Answer.NO or level is Level.RUN:
         return advice
-    check = typed(["lumiimg", "check", context.name, *context.options])
+    check = shell_join(["lumiimg", "check", context.name, *context.options])
     decided_by = _deciding(answer, findings)
     code = decided_by.id if decided_by is not None else None
     if code is Code.PLUGIN_NEEDS_HOST and "--host" not in context.machine:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import user_cache
-from lumiimg.core.text import operand
+from lumiimg.core.text import as_operand
 from lumiimg.host.container_view import ContainerView, loader_on, read_by, see_inside, variable_of
 from lumiimg.host.engine_rules import as_run
 from lumiimg.host.job_process import JobProcesses, jobs_of
@@ -52,7 +52,7 @@ class ImageInContext:
     @property
     def name(self) -> str:
         """The image as a command names it."""
-        return operand(str(self.path))
+        return as_operand(str(self.path))
 
     @property
     def options(self) -> tuple[str, ...]:

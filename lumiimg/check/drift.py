@@ -17,7 +17,7 @@ from lumiimg.check.static.commands import bind_command, concluded, site_of
 from lumiimg.check.static.files import check_libraries
 from lumiimg.core.errors import ExitCode, LumiimgError
 from lumiimg.core.findings import Answer, Finding, Remedy, Severity
-from lumiimg.core.text import count, operand, typed, word
+from lumiimg.core.text import as_operand, count, shell_join, shell_quote
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import try_saved
@@ -246,9 +246,9 @@ def _remedies(context: ImageInContext, fate: Fate, now: HostFit, driver: Sequenc
 
 def _of_one_image(context: ImageInContext, remedy: Remedy) -> Remedy:
     """Return a remedy for one image of several: it writes a file of its own, and `check` takes the program."""
-    check = typed(["lumiimg", "check", operand(context.name), *context.machine])
+    check = shell_join(["lumiimg", "check", as_operand(context.name), *context.machine])
     text = remedy.text.replace(" --program PATH", f" `{check} --program PATH`")
-    own = word(f"{Path(context.name).stem}-{_ADAPTED}")
+    own = shell_quote(f"{Path(context.name).stem}-{_ADAPTED}")
     return Remedy(text, remedy.command and remedy.command.replace(f"-o {_ADAPTED}", f"-o {own}"), remedy.where)
 
 

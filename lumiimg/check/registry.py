@@ -13,8 +13,8 @@ from functools import cache
 from typing import TypedDict, Unpack
 
 from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity, with_values
-from lumiimg.core.text import word
-from lumiimg.core.toml import own_table
+from lumiimg.core.text import shell_quote
+from lumiimg.core.toml import package_toml
 from lumiimg.fabric.path import Part  # noqa: TC001 - msgspec reads the types of the fields
 
 
@@ -45,7 +45,7 @@ class Reason:
 
 
 def _made(names: Mapping[str, str], text: str = "", command: str | None = None, where: str | None = None) -> Remedy:
-    words = {name: word(value) for name, value in names.items()}
+    words = {name: shell_quote(value) for name, value in names.items()}
     return Remedy(with_values(text, names), with_values(command, words) if command else None, where)
 
 
@@ -83,7 +83,7 @@ def finding_types() -> dict[Code, FindingType]:
     """Return the table."""
     import msgspec
 
-    return msgspec.convert(own_table(__package__, "registry.toml"), dict[Code, FindingType])
+    return msgspec.convert(package_toml(__package__, "registry.toml"), dict[Code, FindingType])
 
 
 def remedies_for(code: Code, reason: str, **names: str) -> tuple[Remedy, ...]:

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import TextIO
 
-from lumiimg.core.errors import printable
+from lumiimg.core.errors import one_safe_line
 
 
 def write_error(program: str, line: str, sentence: str, hint: str | None) -> None:
@@ -20,7 +20,7 @@ def write_error(program: str, line: str, sentence: str, hint: str | None) -> Non
 
 def _print(stream: TextIO, program: str, line: str, sentence: str, hint: str | None) -> None:
     if not stream.isatty():
-        print(printable(f"{program}: {line}"), file=stream, flush=True)
+        print(one_safe_line(f"{program}: {line}"), file=stream, flush=True)
         return
     from lumiimg.report.terminal import Terminal  # where something is wrong
 

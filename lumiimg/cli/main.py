@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from lumiimg.cli.commands import commands_with, parser_for
 from lumiimg.cli.error_output import write_error
 from lumiimg.cli.parser import Parser
-from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable, say, write_note
+from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError, RefusedError, one_safe_line, say, write_note
 from lumiimg.core.redact import has_login
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _refuse_words(words: Sequence[str]) -> None:
             from lumiimg.core.text import engine_word
 
             raise BadInputError(
-                f"{printable(what)} has an address that contains a password",
+                f"{one_safe_line(what)} has an address that contains a password",
                 hint=f"leave it out: lumiimg reads ~/.netrc, and the engine uses `{engine_word()} registry login`",
             )
 

@@ -10,14 +10,14 @@ from lumiimg.cluster.nodes.node import take_part
 from lumiimg.cluster.trial.gpu_targets import gpus_of
 from lumiimg.cluster.trial.look import look_here
 from lumiimg.core.decode import to_json
-from lumiimg.core.errors import ExitCode, printable
+from lumiimg.core.errors import ExitCode, one_safe_line
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Take part; whatever the probes come to is in the answer, not in the exit code."""
     if image := arguments.gpus_in:
         facts = gpus_of(image.absolute(), find_site(arguments.look, os.environ), arguments.folder, os.environ)
-        print(printable(to_json(facts)))
+        print(one_safe_line(to_json(facts)))
     elif arguments.look:
         look_here(arguments.folder, find_site(arguments.look, os.environ), os.environ)
     else:

@@ -14,8 +14,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from lumiimg.core.errors import printable
-from lumiimg.core.toml import own_table
+from lumiimg.core.errors import one_safe_line
+from lumiimg.core.toml import package_toml
 
 _MOST_HINTS = 3
 _MOST_NAMES = 2000
@@ -24,11 +24,11 @@ _MOST_NAMES = 2000
 
 def show_start(environment: Mapping[str, str]) -> None:
     """Print the page: at most 24 lines."""
-    texts = own_table("lumiimg.cli.commands", "start.toml")
+    texts = package_toml("lumiimg.cli.commands", "start.toml")
     print(texts["page"])
     print("next, from the files here:")
     for because, command in islice(hints(environment, texts), _MOST_HINTS):
-        print(f"  {printable(because)}\n      {printable(command)}")
+        print(f"  {one_safe_line(because)}\n      {one_safe_line(command)}")
     print(f"\n{texts['end']}")
 
 

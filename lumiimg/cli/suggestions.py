@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 
 _OF_ALL_TOOLS = ("--verbose", "--quiet")
 _OTHERS = 3
@@ -55,7 +55,7 @@ def retired(command: str, words: Iterable[str]) -> tuple[str, str] | None:
 
     An option's value is the next word, or stands behind `=`.
     """
-    instead = own_table("lumiimg.cli.commands", "retired.toml")
+    instead = package_toml("lumiimg.cli.commands", "retired.toml")
     parts = [part for word in words for part in word.split("=", 1)]
     for number, part in enumerate(parts):
         for gone in (part, " ".join(parts[number : number + 2])):

@@ -19,7 +19,7 @@ from lumiimg.cluster.trial.plan import plan_trial
 from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.turn import take_turn
 from lumiimg.cluster.trial.values import TrialPlan
-from lumiimg.core.errors import BadInputError, MissingHereError, printable, say
+from lumiimg.core.errors import BadInputError, MissingHereError, one_safe_line, say
 from lumiimg.core.files import write_text
 from lumiimg.core.findings import Advice
 from lumiimg.report.json_output import json_text
@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if job is None:
         return _answer(folder, plan, replace(output, quiet=output.quiet or allocation is not None))
     if not output.as_json("trial-job", job) and job.command is not None:
-        print(printable(job.command))
+        print(one_safe_line(job.command))
     return job.exit_code
 
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import FailedError, printable
+from lumiimg.core.errors import FailedError, one_safe_line
 from lumiimg.engine.binds import BindSpec
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def manifest_text(bound: BoundImage, snapshot: Snapshot, style: str) -> str:
     manifest = bound.manifest
     refuse_unsafe(manifest.binds, manifest.variables, style)
     if style == "shell":
-        comments = [f"# {printable(line)}" for line in _comments(bound)]
+        comments = [f"# {one_safe_line(line)}" for line in _comments(bound)]
         of_shell = exports(variables_of_engine(snapshot), manifest.binds, manifest.variables)
         return "".join(f"{line}\n" for line in (*comments, *of_shell))
     words = [word for bind in manifest.binds for word in ("--bind", spec(bind))]

@@ -12,7 +12,7 @@ import sys
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.core.redact import hidden, secrets_here
+from lumiimg.core.redact import redact, secrets_here
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,14 +52,14 @@ class LumiimgError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        return f"{self.sentence}; {printable(self.hint)}" if self.hint else self.sentence
+        return f"{self.sentence}; {one_safe_line(self.hint)}" if self.hint else self.sentence
 
     @property
     def sentence(self) -> str:
         """What and where, without what to do."""
         # each by itself: what a path ends with is not a name of what follows
-        what = shortened(printable(self.what), _LONG_CLAUSE)
-        return f"{shortened(printable(self.where), _LONG_CLAUSE)}: {what}" if self.where else what
+        what = shortened(one_safe_line(self.what), _LONG_CLAUSE)
+        return f"{shortened(one_safe_line(self.where), _LONG_CLAUSE)}: {what}" if self.where else what
 
 
 class BadInputError(LumiimgError):
@@ -95,12 +95,12 @@ def shortened(text: str, most: int = LONG) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def printable(text: str) -> str:
+def one_safe_line(text: str) -> str:
     """Return `text` as it may go out, whoever made it: one line, and no secret in it.
 
     All that is printed passes here; JSON, which keeps its lines, passes `json_text` of report/json_output.py.
     """
-    return one_line(hidden(text, secrets_here()))
+    return one_line(redact(text, secrets_here()))
 
 
 def write_note(text: str) -> None:
@@ -111,7 +111,7 @@ def write_note(text: str) -> None:
 def say(text: str) -> None:
     """Print a line on standard error while a command works; where that is full the work goes on."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"{printable(text)}\n")
+        sys.stderr.write(f"{one_safe_line(text)}\n")
         sys.stderr.flush()
 
 

@@ -201,7 +201,7 @@ STAND_INS = {
 """What is shown for a name that a case does not have."""
 _NAME = re.compile(r"\{(\w+)\}")
 _OUTSIDE_QUOTES = re.compile(rf"""(?<!\w)(?:"(?:\\.|[^"\\])*"|\$'(?:\\.|[^'\\])*'|'[^']*')|{_NAME.pattern}""")
-"""A word in quotes, as `shlex.quote` and `wording.word` write them, else a name; an apostrophe opens no quotes."""
+"""A word in quotes, as `shlex.quote` and `shell_quote` write them, else a name; an apostrophe opens no quotes."""
 
 
 def _joined(text: str, where: str | None) -> str | None:

@@ -179,7 +179,7 @@ def secrets_here() -> tuple[str, ...]:
     return known_secrets(os.environ)
 
 
-def hidden(text: str, known: Collection[str] = ()) -> str:
+def redact(text: str, known: Collection[str] = ()) -> str:
     """Return a text with the secrets in it replaced: those that are known, and what looks like one."""
     for secret in known:
         if len(secret) >= _SHORT_CHARS:

@@ -21,7 +21,7 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
-def word(text: str) -> str:
+def shell_quote(text: str) -> str:
     r"""Return one word for bash on one line: a newline in it is written `$'\n'`."""
     if text.isprintable():
         return shlex.quote(text)
@@ -32,14 +32,14 @@ def word(text: str) -> str:
     return f"$'{spelled}'"
 
 
-def operand(name: str) -> str:
+def as_operand(name: str) -> str:
     """Return the name of a file as a command takes it for no option."""
     return f"./{name}" if name.startswith("-") else name
 
 
-def typed(words: Iterable[str]) -> str:
+def shell_join(words: Iterable[str]) -> str:
     """Return words as a command for bash, on one line."""
-    return " ".join(map(word, words))
+    return " ".join(map(shell_quote, words))
 
 
 def engine_word(environment: Mapping[str, str] = os.environ) -> str:

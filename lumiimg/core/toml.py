@@ -45,7 +45,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise TomlError(f"is not TOML: {str(error)[:_LONGEST]}") from error
 
 
-def own_table(package: str, name: str) -> dict[str, Any]:
+def package_toml(package: str, name: str) -> dict[str, Any]:
     """Return what is in a TOML file of ours, which lies in a package."""
     (folder,) = import_module(package).__path__  # importlib.resources would take longer to import than to read it
     return tomllib.loads(Path(folder, name).read_text("utf-8"))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import MissingHereError, printable
-from lumiimg.core.toml import own_table
+from lumiimg.core.errors import MissingHereError, one_safe_line
+from lumiimg.core.toml import package_toml
 from lumiimg.engine.process import ESCAPES
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Failure:
 
 @cache
 def _known() -> tuple[tuple[str, re.Pattern[str], str, str], ...]:
-    known = own_table(__package__, "failures.toml")["failure"]
+    known = package_toml(__package__, "failures.toml")["failure"]
     return tuple((entry["id"], re.compile(entry["pattern"]), entry["meaning"], entry["remedy"]) for entry in known)
 
 
@@ -68,7 +68,7 @@ def telling_line(output: str) -> str:
 def not_started(engine: Engine, output: str, *, where: str | None = None) -> MissingHereError:
     """Return the error for a container that an engine does not start, by what it printed, with what is to be done."""
     known = explain(output)
-    why = known.meaning if known else printable(telling_line(output))[:_SAID_CHARS] or "it does not say why"
+    why = known.meaning if known else one_safe_line(telling_line(output))[:_SAID_CHARS] or "it does not say why"
     return MissingHereError(
         f"{engine.name} starts no container here: {why}", where=where, hint=known.remedy if known else None
     )

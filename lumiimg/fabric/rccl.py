@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import InvalidVersion, Version
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 from lumiimg.fabric.names import NET_SYMBOL, PLUGIN_FILES, Naming, names_by_variable
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Rccl:
 
 @cache
 def _data() -> dict[str, Any]:
-    return own_table(__package__, "rccl.toml")
+    return package_toml(__package__, "rccl.toml")
 
 
 def remedy_for_old_api() -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from lumiimg.core.errors import BadInputError, FailedError, MissingHereError, one_line
-from lumiimg.core.redact import hidden
+from lumiimg.core.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -221,4 +221,4 @@ def require_tls_or_digest(url: str, sha256: str | None = None) -> None:
 
 def display_url(url: str) -> str:
     """Return an address for a message: what is behind its `?` may be the key to a file (signed redirects of stores)."""
-    return one_line(hidden(url.partition("?")[0]))
+    return one_line(redact(url.partition("?")[0]))

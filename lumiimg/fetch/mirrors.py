@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from lumiimg.core.errors import BadInputError, MissingHereError
 from lumiimg.core.files import read_beginning
-from lumiimg.core.redact import has_key, has_login, hidden
+from lumiimg.core.redact import has_key, has_login, redact
 from lumiimg.core.text import engine_word
 from lumiimg.engine.process import run, which
 
@@ -75,9 +75,9 @@ def parse_mirrors(settings: Mapping[str, str], words: Sequence[str]) -> Mirrors:
         source, equals, target = word.partition("=")
         if not (source and equals and target):
             hint = "for example debian=https://host/debian"
-            raise BadInputError(f"--mirror {hidden(word)!r} is not FROM=TO", hint=hint)
+            raise BadInputError(f"--mirror {redact(word)!r} is not FROM=TO", hint=hint)
         if named.setdefault(source, target) != target:
-            raise BadInputError(f"--mirror {hidden(source)} is given twice, with two values", hint="leave one out")
+            raise BadInputError(f"--mirror {redact(source)} is given twice, with two values", hint="leave one out")
     table = {**settings, **named}
     for source, target in table.items():
         refuse_password(target, f"mirror {source!r}")

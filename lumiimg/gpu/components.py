@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.source import GpuCodeError
 from lumiimg.gpu.target import GpuTarget, table, target_in_name
@@ -99,6 +99,6 @@ def _of_database(name: str) -> GpuTarget | None:
 
 @cache
 def _patterns(kind: str) -> Mapping[str, re.Pattern[str]]:
-    data = own_table(__package__, "components.toml")
+    data = package_toml(__package__, "components.toml")
     # auditwheel puts a digest into the names of libraries that it copies into a wheel
     return {name: re.compile(pattern.replace(r"\.so", _COPIED)) for name, pattern in data[kind].items()}

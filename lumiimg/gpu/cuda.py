@@ -6,12 +6,12 @@ import re
 from functools import cache
 from typing import Any
 
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 
 
 @cache
 def _facts() -> dict[str, Any]:
-    return own_table("lumiimg.gpu", "cuda.toml")
+    return package_toml("lumiimg.gpu", "cuda.toml")
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 
 
 class ComponentRole(NamedTuple):
@@ -40,5 +40,5 @@ def is_needed_layer(name: str) -> bool:
 @cache
 def _table() -> dict[str, dict[str, Any]]:
     # in a table of their own: a file of an image may be called as a key of ours is, such as `date`
-    roles: dict[str, dict[str, Any]] = own_table(__package__, "roles.toml")["roles"]
+    roles: dict[str, dict[str, Any]] = package_toml(__package__, "roles.toml")["roles"]
     return roles

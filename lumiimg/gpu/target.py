@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 from lumiimg.gpu.source import GpuCodeError
 
 SPIRV = "amdgcnspirv"
@@ -50,7 +50,7 @@ class GpuTarget:
 @cache
 def table() -> dict[str, Any]:
     """Return the facts of targets.toml."""
-    return own_table(__package__, "targets.toml")
+    return package_toml(__package__, "targets.toml")
 
 
 def parse_target(text: str) -> GpuTarget:

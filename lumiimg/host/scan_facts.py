@@ -8,7 +8,7 @@ from functools import cache
 from msgspec import Struct
 
 from lumiimg.core.decode import decode
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 
 
 class Role(Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,4 +45,4 @@ class ScanFacts(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def scan_facts() -> ScanFacts:
-    return decode(own_table(__package__, "scan_facts.toml"), ScanFacts)
+    return decode(package_toml(__package__, "scan_facts.toml"), ScanFacts)

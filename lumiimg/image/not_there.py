@@ -8,7 +8,7 @@ import os
 import re
 from pathlib import Path
 
-from lumiimg.core.text import engine_word, operand, word
+from lumiimg.core.text import as_operand, engine_word, shell_quote
 
 _IN_REGISTRY = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9._-]+)+(:[\w.-]+|@sha256:[0-9a-f]{64})?", re.ASCII)
 _IMAGES = (".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
@@ -25,7 +25,7 @@ def hint_for(path: Path) -> str:
     beside = _images_beside(path)
     near = [other for other in beside if other in {f"{path.name}{end}" for end in _IMAGES}]
     if near := near or difflib.get_close_matches(path.name[:80], beside, n=1, cutoff=0.7):
-        return f"did you mean {word(operand(str(path.with_name(near[0]))))}?"
+        return f"did you mean {shell_quote(as_operand(str(path.with_name(near[0]))))}?"
     if _IN_REGISTRY.fullmatch(name) and not path.parent.exists():
         return f"if it is an image of a registry: {engine_word()} pull image.sif docker://{name}"
     return f"the images there: {word_list(path)}"
@@ -33,7 +33,7 @@ def hint_for(path: Path) -> str:
 
 def word_list(path: Path) -> str:
     """Return a few names of images beside a path, or that there is none and how to get one."""
-    names = [word(operand(str(path.with_name(name)))) for name in _images_beside(path)]
+    names = [shell_quote(as_operand(str(path.with_name(name)))) for name in _images_beside(path)]
     if not names:
         return "none; `lumiimg build --recipe demo -o image.sif` makes a small one"
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import printable
+from lumiimg.core.errors import one_safe_line
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def read_python(root: RootFileSystem, path: str, environment: Mapping[str, str])
     executable = _resolved(root, path)
     head = _head(root, executable)
     if head[:2] == b"#!":
-        shown = printable(head.split(b"\n")[0].decode("utf-8", "replace"))
+        shown = one_safe_line(head.split(b"\n")[0].decode("utf-8", "replace"))
         raise NoPythonError(f"{path} is a script ({shown}): which program it starts is not known")
     if head[:4] != b"\x7fELF":
         raise NoPythonError(f"{path} is not a program")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 from lumiimg.joblog.lines import plain
 from lumiimg.joblog.prefixes import end_of, prefixes
 
@@ -39,5 +39,5 @@ def _is_known(text: str) -> bool:
 
 @cache
 def _known() -> re.Pattern[str]:
-    kinds = own_table(__package__, "deaths.toml")["aftermath"]
+    kinds = package_toml(__package__, "deaths.toml")["aftermath"]
     return re.compile("|".join(table["pattern"] for table in kinds))

@@ -13,7 +13,7 @@ import re
 from typing import NamedTuple
 
 from lumiimg.core.errors import one_line
-from lumiimg.core.redact import hidden
+from lumiimg.core.redact import redact
 from lumiimg.joblog.prefixes import end_of, prefixes
 
 LINE_LIMIT = 16_384
@@ -157,7 +157,7 @@ def evidence_text(kept: str) -> str:
     secret.
     """
     limit = EVIDENCE_LIMIT + kept.startswith(_CUT)
-    printable = one_line(hidden(kept)[: limit + 1])
+    printable = one_line(redact(kept)[: limit + 1])
     return f"{printable[:limit]}{_CUT}" if len(printable) > limit else printable
 
 

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 
 _MOST = 8
 """Prefixes that follow each other: a container's, a launcher's, a framework's, a time."""
@@ -32,7 +32,7 @@ class Prefixes(NamedTuple):
 @cache
 def prefixes() -> Prefixes:
     """Return the knowledge base; a mistake in it is an error found by its tests."""
-    data = own_table(__package__, "prefixes.toml")
+    data = package_toml(__package__, "prefixes.toml")
     launcher, library, program = (
         "|".join(table["pattern"] for table in data[kind]) for kind in ("launcher", "library", "program")
     )

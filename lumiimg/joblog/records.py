@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from functools import cache
 
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 
 _FOREIGN_SHARE = 100
 """One other line may stand among this number of records: a record that was cut, a line of tail(1) between files."""
@@ -57,5 +57,5 @@ def _encoded(message: object) -> bytes:
 @cache
 def _keys() -> tuple[tuple[str, frozenset[str]], ...]:
     """Return the keys of a message, each with keys of which a collector writes one beside it."""
-    records = own_table(__package__, "prefixes.toml")["record"]
+    records = package_toml(__package__, "prefixes.toml")["record"]
     return tuple((table["text"], frozenset(table["beside"])) for table in records)

@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lumiimg.core.redact import HIDDEN, hidden, is_secret_name
+from lumiimg.core.redact import HIDDEN, is_secret_name, redact
 from lumiimg.joblog.causes import Trouble, likelihood
 from lumiimg.joblog.events import ProcessState, first_sightings
 from lumiimg.joblog.report import (
@@ -168,7 +168,7 @@ def environment(job: ProcessState) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     for sighting in job.saw("environment", "oneccl-setting", "slurm", "slingshot"):
         name = sighting.value("name")
-        found.setdefault(name, HIDDEN if is_secret_name(name) else hidden(sighting.value("value")))
+        found.setdefault(name, HIDDEN if is_secret_name(name) else redact(sighting.value("value")))
     return tuple(sorted(found.items()))
 
 

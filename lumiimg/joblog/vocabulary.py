@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumiimg.core.findings import Remedy
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 from lumiimg.joblog.prefixes import prefixes
 from lumiimg.joblog.report import Verdict
 
@@ -269,7 +269,7 @@ class Vocabulary:
 @cache
 def vocabulary() -> Vocabulary:
     """Return the knowledge base; a mistake in it is a KeyError, TypeError or ValueError, found by its tests."""
-    data, deaths = own_table(__package__, "signatures.toml"), own_table(__package__, "deaths.toml")
+    data, deaths = package_toml(__package__, "signatures.toml"), package_toml(__package__, "deaths.toml")
     data["signature"] += deaths["signature"]
     for table in (*data["event"], *data["signature"]):
         for key in table.keys() & {"pattern", "within", "after"}:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from lumiimg.core.redact import hidden, is_secret_name
-from lumiimg.core.text import word
+from lumiimg.core.redact import is_secret_name, redact
+from lumiimg.core.text import shell_quote
 from lumiimg.joblog.node_names import folded
 from lumiimg.joblog.report import FAST, Cause, Channels, DifferentValue, RankResult, Stall, Told, Verdict, VerdictGroup
 from lumiimg.joblog.vocabulary import Occasion, vocabulary
@@ -35,7 +35,7 @@ def some_nodes(verdict: Verdict, groups: Sequence[VerdictGroup], *, out_of_time:
     names = folded(slow)
     counts = {"slow": f"{len(slow)}", "all": f"{fast + len(slow)}", "fast": f"{fast}"}
     # names in brackets are a pattern for a shell, and those of a log are anybody's
-    words = {"without": word(f"--exclude={names}"), "only": word(f"--nodelist={names} --gpus-per-node=8")}
+    words = {"without": shell_quote(f"--exclude={names}"), "only": shell_quote(f"--nodelist={names} --gpus-per-node=8")}
     summary, *because = (text.format_map({**counts, "nodes": names}) for text in (advice.summary, *advice.because))
     remedy = tuple(step.filled(counts | words) for step in advice.remedy)
     return Cause(advice.id, summary, tuple(because), remedy, advice.source, ())
@@ -58,7 +58,7 @@ def differing(
             continue
         for value, of in sorted(who.items(), key=lambda pair: (-len(pair[1]), pair[0])):
             nodes = {node for process in of if (p := names.get(process)) and (node := p.node)}
-            found.append(DifferentValue(name, hidden(value), len(of), _ranks(of, names), folded(nodes)))
+            found.append(DifferentValue(name, redact(value), len(of), _ranks(of, names), folded(nodes)))
     return tuple(found[: 2 * _VARIABLES])
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-from lumiimg.core.redact import HIDDEN, hidden, is_secret_name, secrets_here
-from lumiimg.core.toml import own_table
+from lumiimg.core.redact import HIDDEN, is_secret_name, redact, secrets_here
+from lumiimg.core.toml import package_toml
 
 AS_TEXT = frozenset({"GpuTarget"})
 """Types of rooms that are printed as their text."""
 _WORD = re.compile(r"[{}]|[^\s{}]+")
-_TABLE = own_table(__package__, "json_kinds.toml")
+_TABLE = package_toml(__package__, "json_kinds.toml")
 _AS_IT_IS = frozenset({"script"})
 """Of a job: it is run, and says what its user said."""
 _NOT_ASCII = re.compile("[^\0-~]")
@@ -133,7 +133,7 @@ def write_json_line(kind: str, value: object) -> None:
 def json_text(name: str, value: object) -> str:
     """Return a value of a kind's type as JSON, with the kind's number."""
     kind = KINDS[name]
-    plain = cache(partial(hidden, known=secrets_here()))  # names and paths stand there many times
+    plain = cache(partial(redact, known=secrets_here()))  # names and paths stand there many times
     return strict_json({kind.number_key: kind.number, **_builtins(value, kind.keys, "", plain)})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from lumiimg.core.errors import printable
+from lumiimg.core.errors import one_safe_line
 from lumiimg.core.findings import Severity
 from lumiimg.report.document import Item
 
@@ -20,11 +20,11 @@ _OUTCOMES = {Severity.PROBLEM: "failure", Severity.UNKNOWN: "error"}
 
 def junit_text(document: Document) -> str:
     """Return a document as one test suite: a case for its answer, and one for each item that bears on it."""
-    suite = printable(f"lumiimg {document.command}")
+    suite = one_safe_line(f"lumiimg {document.command}")
     root = ET.Element("testsuite", name=suite)
     for name, severity, lines in _cases(document):
-        message, *details = map(printable, lines)
-        case = ET.SubElement(root, "testcase", classname=suite, name=printable(name))
+        message, *details = map(one_safe_line, lines)
+        case = ET.SubElement(root, "testcase", classname=suite, name=one_safe_line(name))
         outcome = ET.SubElement(case, _OUTCOMES.get(severity, "system-out"))
         if severity in _OUTCOMES:
             outcome.set("message", message)

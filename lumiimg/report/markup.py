@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from lumiimg.core.errors import printable
+from lumiimg.core.errors import one_safe_line
 
 Node = ET.Element | str
 """An element, or text."""
@@ -18,7 +18,7 @@ def shown(text: str, limit: int = LIMIT) -> str:
     Control characters are those of `errors.printable`: NUL, which HTML cannot carry, and marks that turn the direction
     of writing are among them. A secret is looked for in more than is shown: one that ends beyond is one, too.
     """
-    printed = printable(text[: 4 * limit])
+    printed = one_safe_line(text[: 4 * limit])
     return f"{printed[:limit]}… (cut)" if len(text) > limit else printed
 
 

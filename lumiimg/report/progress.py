@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from lumiimg.build.progress import BuildStage, Progress
-from lumiimg.core.errors import printable, say
+from lumiimg.core.errors import one_safe_line, say
 from lumiimg.core.text import duration
 from lumiimg.report.read_progress import write_over
 
@@ -73,7 +73,7 @@ class LineProgress(Progress):
 
     def _show_alive(self, clock: str) -> None:
         self._say(f"{_BELOW}{self._name}: {clock} so far")
-        if last := printable(self._last.strip()):
+        if last := one_safe_line(self._last.strip()):
             self._say(f"{_BELOW}> {last[:_CUT]}")
 
     def _say(self, text: str) -> None:

@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 
-from lumiimg.core.errors import printable
+from lumiimg.core.errors import one_safe_line
 from lumiimg.core.text import size
 from lumiimg.report.terminal import takes_codes
 
@@ -16,7 +16,7 @@ _FIRST_S, _AGAIN_S = 3.0, 0.5
 def write_over(text: str = "", *, stays: bool = False) -> None:
     """Write over the last line on standard error, as much as it has room for; what `stays` is whole, and a line."""
     room = None if stays else shutil.get_terminal_size().columns - 1
-    print(f"\r\x1b[K{printable(text)[:room]}", end="\n" if stays else "", file=sys.stderr, flush=True)
+    print(f"\r\x1b[K{one_safe_line(text)[:room]}", end="\n" if stays else "", file=sys.stderr, flush=True)
 
 
 class ReadProgress:

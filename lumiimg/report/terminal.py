@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING, TextIO
 
-from lumiimg.core.errors import printable
+from lumiimg.core.errors import one_safe_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,11 +74,11 @@ class Terminal:
     def wrapped(self, text: str, *, first: str = "", rest: str | None = None, style: str = "") -> tuple[str, ...]:
         """Return a sentence in lines that fit; further ones are indented by two more than the first, or by `rest`."""
         indent = " " * (len(first) - len(first.lstrip()) + 2) if rest is None else rest
-        return tuple(self.styled(line, style) for line in self._lines(printable(text), first, indent))
+        return tuple(self.styled(line, style) for line in self._lines(one_safe_line(text), first, indent))
 
     def listed(self, names: Iterable[str], indent: str) -> tuple[str, ...]:
         """Return names in lines that fit; no line breaks in one of them, whatever spaces it has."""
-        text = ", ".join(printable(name).replace(" ", _SPACE) for name in names)
+        text = ", ".join(one_safe_line(name).replace(" ", _SPACE) for name in names)
         return tuple(line.replace(_SPACE, " ") for line in self._lines(text, indent, indent))
 
     def _lines(self, text: str, first: str, rest: str) -> list[str]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import printable
+from lumiimg.core.errors import one_safe_line
 from lumiimg.core.findings import Severity
 from lumiimg.core.text import count
 from lumiimg.report.document import MARKS, Document, Facts, Item, Lines, Meter, Paragraph, Shown, Table, Tree
@@ -84,7 +84,7 @@ def show(document: Document, *, verbose: bool = False, quiet: bool = False, stde
     """Print a document; `quiet` is its sentence alone, on one line. Raises BrokenPipeError."""
     terminal = Terminal(sys.stderr if stderr else sys.stdout)
     if quiet:
-        terminal.write([terminal.styled(printable(headline(document)), _HEADLINES[document.severity])])
+        terminal.write([terminal.styled(one_safe_line(headline(document)), _HEADLINES[document.severity])])
         return
     parts, note = _without_gaps(_Writer(terminal, document, verbose=verbose).parts()), []
     if not verbose:
@@ -156,7 +156,7 @@ class _Writer:
 
     def _verbatim(self, text: str, importance: _Importance, *, style: str = "") -> _Part:
         """Return a line that is never broken."""
-        return self._part([self._terminal.styled(printable(text), style)], importance)
+        return self._part([self._terminal.styled(one_safe_line(text), style)], importance)
 
     def _advice(self, advice: Advice) -> Iterator[_Part]:
         if advice.why:
@@ -277,7 +277,7 @@ class _Writer:
     def _facts(self, facts: Facts) -> Iterator[_Part]:
         width = min(max(len(name) for name, _ in facts.rows), _NAME)
         rest = " " * (width + 4)
-        for name, text in ((printable(name), text) for name, text in facts.rows):
+        for name, text in ((one_safe_line(name), text) for name, text in facts.rows):
             if len(name) > width:
                 yield self._part((f"  {name}", *self._terminal.wrapped(text, first=rest, rest=rest)), _Importance.WELL)
             else:
@@ -285,7 +285,8 @@ class _Writer:
 
     def _table(self, table: Table) -> Iterator[_Part]:
         """Yield the rows of a table, which rich lays out; cell below cell where the words have no room side by side."""
-        columns = [*zip(map(printable, table.heads), *(map(printable, row.cells) for row in table.rows), strict=True)]
+        rows = [map(one_safe_line, cells) for cells in (table.heads, *(row.cells for row in table.rows))]
+        columns = [*zip(*rows, strict=True)]
         widths = [max(map(len, column)) for column in columns]
         longest = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
         room = self._terminal.width - 2 * len(columns)
@@ -309,7 +310,7 @@ class _Writer:
         for row in table.rows:
             cells = [MARKS[row.severity] if row.severity else "", *row.cells] if marked else row.cells
             grid.add_row(
-                *(Text(printable(cell)) for cell in cells), style=_STYLES[row.severity] if row.severity else ""
+                *(Text(one_safe_line(cell)) for cell in cells), style=_STYLES[row.severity] if row.severity else ""
             )
         for line in self._terminal.drawn(grid):
             yield self._part([line], _Importance.WELL)

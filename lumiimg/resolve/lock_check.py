@@ -23,7 +23,7 @@ from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.catalog.releases import expand
 from lumiimg.core.decode import LONG_FAULT
 from lumiimg.core.errors import BadInputError, LumiimgError, RefusedError, shortened
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import Mirrors, general_index, public_index
 from lumiimg.gpu.cuda import is_of_cuda
@@ -268,7 +268,7 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
     general = {*public_index()}
     with suppress(LumiimgError):
         general.add(general_index(mirrors))
-    pins, elsewhere = _pins(lock), own_table("lumiimg.fetch", "indexes.toml")["index"]
+    pins, elsewhere = _pins(lock), package_toml("lumiimg.fetch", "indexes.toml")["index"]
     files = {f"https://{one['host']}": f"https://{one['files']}" for one in elsewhere}
     in_no_index = _in_no_index(lock, pins)
     for layer in lock.stack:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.core.files import write_text
-from lumiimg.core.text import count, typed
+from lumiimg.core.text import count, shell_join
 from lumiimg.resolve.lock_check import outside_catalogue
 from lumiimg.resolve.lock_file import LockFile, document_of, read_document, to_text
 from lumiimg.resolve.request import words_of
@@ -88,7 +88,7 @@ class WrittenLock(LockDiff):
         words += ["--trust-lock"] if self.beyond else []
         request = self.of.request
         found_by = words_of(("--mirror", request.mirrors), ("--layers", request.layers), ("--host", (self.host,)))
-        return " ".join(filter(None, (typed(words), found_by, "-o image.sif")))
+        return " ".join(filter(None, (shell_join(words), found_by, "-o image.sif")))
 
 
 def diff_locks(old: Path, new: Path) -> LockDiff:

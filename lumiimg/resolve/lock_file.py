@@ -30,7 +30,7 @@ from lumiimg.catalog.releases import Release
 from lumiimg.core.decode import DecodeError, Sha256, Text, decode_toml, encode, matching, read_text, refuse
 from lumiimg.core.errors import BadInputError, shortened
 from lumiimg.core.files import read_beginning
-from lumiimg.core.redact import hidden
+from lumiimg.core.redact import redact
 from lumiimg.core.toml import TomlError, parse_toml
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import validated_url
@@ -161,7 +161,7 @@ def to_text(lock: Lock) -> str:
         value = not_text[0].encode("utf-8", "backslashreplace").decode()[:200]
         raise BadInputError(f"a lock can hold only UTF-8: {value}", hint="write it in UTF-8, or leave it out")
     for line in body.splitlines():
-        if (plain := hidden(line)) != line:
+        if (plain := redact(line)) != line:
             raise BadInputError(f"a lock cannot hold a secret: {plain[:200]}", hint="it is passed on; leave it out")
     if len(body.encode()) > _SIZE_LIMIT_BYTES - _HEAD_BYTES:
         raise BadInputError(f"the lock would be larger than {_SIZE_LIMIT_BYTES} bytes", hint="leave something out")

@@ -13,7 +13,7 @@ from lumiimg.catalog.layers import SHA256, Layer, LayerSource
 from lumiimg.catalog.releases import Release, expand
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import file_sha256
-from lumiimg.core.redact import hidden, is_secret_name
+from lumiimg.core.redact import is_secret_name, redact
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import is_address, validated_url
 from lumiimg.resolve.bootstrap import choose_bootstrap
@@ -99,7 +99,7 @@ def lock_layer(layer: Layer, release: Release | None, request: Request) -> Locke
     locked = LockedLayer(layer, release, arguments, sources)
     # everyone who has the image could read it
     for name, value in (*locked.set_environment.items(), *locked.prepend_environment.items()):
-        if value and (is_secret_name(name) or hidden(value) != value):
+        if value and (is_secret_name(name) or redact(value) != value):
             raise BadInputError(
                 f"{name} in [environment] looks like a secret, and would be in the image and its definition",
                 where=str(layer.folder / "layer.toml"),

@@ -19,7 +19,7 @@ from lumiimg.catalog.catalogue import FabricOption
 from lumiimg.catalog.needs import Need
 from lumiimg.core.decode import AnyText, Text
 from lumiimg.core.errors import BadInputError
-from lumiimg.core.redact import hidden, is_secret_name
+from lumiimg.core.redact import is_secret_name, redact
 from lumiimg.core.text import count
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.requirements import OF_OPTION, OwnRequirement, read_own
@@ -141,7 +141,7 @@ def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
                 hint="a login for a server goes into ~/.netrc",
             )
     for key, value in request.arguments.items():
-        if value and (is_secret_name(key.rpartition(".")[2]) or hidden(value, known) != value):
+        if value and (is_secret_name(key.rpartition(".")[2]) or redact(value, known) != value):
             raise BadInputError(
                 f"{key} looks like a secret, and would be in the image, the lock and the log",
                 hint="give it to the job that runs the image, as a variable there",

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from lumiimg.core.decode import read_text
 from lumiimg.core.errors import BadInputError, one_line
-from lumiimg.core.redact import hidden
+from lumiimg.core.redact import redact
 from lumiimg.resolve.stack import PACKAGE
 
 OF_OPTION = "the option --add"
@@ -171,7 +171,7 @@ def requirement_of(text: str, where: str) -> Requirement:
         if "/" in text:
             what = "a path or an address is not a valid requirement"
             raise BadInputError(what, where=where, hint=_TO_INDEX) from None
-        what = f"{one_line(hidden(text))[:100]!r} is not a valid requirement"
+        what = f"{one_line(redact(text))[:100]!r} is not a valid requirement"
         raise BadInputError(what, where=where, hint=f"one like datasets>=3,<4 is needed; {_EXPORT}") from None
     if requirement.url or requirement.name.lower().endswith(_ARCHIVES):
         what = f"{requirement.name[:100]} has a place of its own"

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from lumiimg.core.decode import decode_toml, read_text
 from lumiimg.core.errors import FailedError, MissingHereError, one_line, shortened
-from lumiimg.core.redact import hidden
+from lumiimg.core.redact import redact
 from lumiimg.engine.process import NO_NETRC, Completed, run, which
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def compile_versions(folder: Path, target: PythonTarget, cache: Path) -> Resolve
     output = _run(folder, target, cache, "--annotation-style", "line", "--output-file", "held.txt")
     noted = read_text(folder / "held.txt", _MOST_BYTES)
     pinned = (line.partition("#")[0].strip().partition("==") for line in noted.splitlines() if "==" in line)
-    warnings = (hidden(one_line(found[1])) for found in _WARNING.finditer(output))
+    warnings = (redact(one_line(found[1])) for found in _WARNING.finditer(output))
     return ResolvedVersions({name: version for name, _, version in pinned}, requirers_in(noted), tuple(warnings))
 
 
@@ -180,4 +180,4 @@ def first_paragraph(output: str) -> str:
     # what it proposes is for who has a project, not an image
     text = " ".join(words).partition(" Consider ")[0]
     text = re.sub(rf"^{_NO_SOLUTION}:? ", "no solution: ", text)
-    return shortened(hidden(one_line(text)).removesuffix("."), _SHOWN)
+    return shortened(redact(one_line(text)).removesuffix("."), _SHOWN)

@@ -19,7 +19,7 @@ from msgspec import Meta
 from lumiimg.core.decode import decode_json
 from lumiimg.core.errors import BadInputError, RefusedError, one_line
 from lumiimg.core.findings import Remedy
-from lumiimg.core.text import typed
+from lumiimg.core.text import shell_join
 from lumiimg.host.manifest import Bind
 from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image import Image, ImageError, ImageKind, RootFileSystem, open_image
@@ -187,7 +187,9 @@ def made_again(venv: Venv, image: Path) -> Remedy:
     known = venv.record.requirements if venv.record else ()
     named = known if 0 < len(known) <= _MOST_NAMED and all(map(_REQUIREMENT.fullmatch, known)) else ()
     output = (str(venv.path), "--force") if venv.is_file else (f"{venv.path}-new/",)
-    return Remedy(command=typed(["lumiimg", "venv", str(image), *(named or ("-r", "requirements.txt")), "-o", *output]))
+    return Remedy(
+        command=shell_join(["lumiimg", "venv", str(image), *(named or ("-r", "requirements.txt")), "-o", *output])
+    )
 
 
 @contextmanager

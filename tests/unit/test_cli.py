@@ -19,7 +19,7 @@ from lumiimg.cli.commands import COMMANDS, GROUPS, make_parser
 from lumiimg.cli.main import FAULT, main, parse
 from lumiimg.core.errors import ExitCode, LumiimgError, one_line
 from lumiimg.core.text import engine_word
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import HEAVY, loaded_after_each, unwrapped
 
@@ -160,7 +160,7 @@ def is_there(row: str) -> bool:
 
 @pytest.mark.usefixtures("clean_home")
 def test_what_is_gone_names_its_successor(capsys: pytest.CaptureFixture[str]) -> None:
-    for row, instead in own_table("lumiimg.cli.commands", "retired.toml").items():
+    for row, instead in package_toml("lumiimg.cli.commands", "retired.toml").items():
         if is_there(row):
             continue
         with pytest.raises(SystemExit) as caught:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from lumiimg.catalog import sites
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
-from lumiimg.core.text import word
+from lumiimg.core.text import shell_quote
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import rocm_image, snapshot
@@ -523,7 +523,7 @@ def test_every_script_and_what_it_writes_is_clean_for_shellcheck(tmp_path: Path)
 @example(["'\n; touch x; '", "\\'\n"])
 @pytest.mark.threat
 def test_a_word_is_one_line_and_comes_back_from_bash_as_it_was(texts: list[str]) -> None:
-    words = [word(text) for text in texts]
+    words = [shell_quote(text) for text in texts]
     assert all(line.isprintable() for line in words)
     script = f"printf '%s\\0' {' '.join(words)}" if words else "true"
     done = subprocess.run(["bash"], input=script.encode(), capture_output=True, check=True)

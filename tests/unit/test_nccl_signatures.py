@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from lumiimg.core.findings import STAND_INS
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 from lumiimg.joblog.lines import evidence_text, excerpt, messages
 from lumiimg.joblog.prefilter import Prefilter
 from lumiimg.joblog.reader import LogReader, read_lines
@@ -17,7 +17,7 @@ from lumiimg.joblog.vocabulary import Weight, compiled, vocabulary
 from tests.shared.remedies import COMMAND
 
 VOCABULARY = vocabulary()
-NOISE = own_table("lumiimg.joblog", "signatures.toml")["noise"]["examples"]
+NOISE = package_toml("lumiimg.joblog", "signatures.toml")["noise"]["examples"]
 ENTRIES = VOCABULARY.entries
 SIGNATURES = list(VOCABULARY.signatures.values())
 HOSTILE_SIZE = 100_000

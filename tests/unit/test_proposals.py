@@ -16,7 +16,7 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.core.findings import Advice, Remedy
-from lumiimg.core.text import word
+from lumiimg.core.text import shell_quote
 from tests.shared import fabric_builder
 from tests.shared.programs import sampled
 from tests.shared.proposals import fault
@@ -93,7 +93,7 @@ def test_a_remedy_is_a_sentence_where_a_name_is_not_known() -> None:
 @pytest.mark.threat
 def test_a_word_out_of_an_image_stays_as_it_is_whatever_place_for_a_name_it_seems_to_have() -> None:
     for path in ("/opt/{image}$(touch PWNED){image}/lib.so", "/o'b/{site}", "a\n{rest}", '"{image}"'):
-        foreign = word(path)
+        foreign = shell_quote(path)
         for remedy in (
             Remedy("load it first", f"export X={foreign}"),
             Remedy(f"ln -s {foreign} x   (in the image's %post)"),

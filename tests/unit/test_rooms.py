@@ -125,7 +125,7 @@ def test_a_test_imports_what_tests_share_and_no_other_test() -> None:
 
 
 READ_DIRECTLY = {
-    "core/toml.py:own_table": "our own data, before anything is started",
+    "core/toml.py:package_toml": "our own data, before anything is started",
     "core/files.py:regular_file": "all others call it",
     "core/files.py:open_regular": "of its descriptor",
     "build/compile_cache.py:unpack_kept": "of what `open_regular` opened",

@@ -21,10 +21,10 @@ import lumiimg
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.commands import COMMANDS, INTERNAL, make_parser
 from lumiimg.cli.main import main
-from lumiimg.core import redact
-from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError, printable
+from lumiimg.core import redact as redaction
+from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError, one_safe_line
 from lumiimg.core.findings import Advice, Remedy, Severity
-from lumiimg.core.redact import HIDDEN, hidden, known_secrets, secrets_here
+from lumiimg.core.redact import HIDDEN, known_secrets, redact, secrets_here
 from lumiimg.report import json_output
 from lumiimg.report.document import Document, Facts, Item, Lines, Meter, Paragraph, PathSteps, Row, Section, Table, Tree
 from lumiimg.report.junit import junit_text
@@ -94,7 +94,7 @@ def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str,
         make_parser().error(text)
     yield "terminal", "".join(capsys.readouterr())
     value = {"a": [{"b": text, text: ""}], "environment": {"DB_PASS": "".join(WORDS)}}
-    yield "JSON", json_output.strict_json(json_output._builtins(value, None, "", hidden))
+    yield "JSON", json_output.strict_json(json_output._builtins(value, None, "", redact))
     yield "page", to_page(document)
     yield "JUnit", junit_text(document)
 
@@ -102,16 +102,18 @@ def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str,
 @pytest.mark.threat
 def test_no_secret_passes_the_gate_in_any_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(SECRETS) > 800
-    bad = [text for text in SECRETS if leaked(printable(text)) or leaked(hidden(text))]
+    bad = [text for text in SECRETS if leaked(one_safe_line(text)) or leaked(redact(text))]
     assert bad == []
-    assert [text for text in SECRETS if printable(printable(text)) != printable(text)] == [], "twice is as once"
+    assert [text for text in SECRETS if one_safe_line(one_safe_line(text)) != one_safe_line(text)] == [], (
+        "twice is as once"
+    )
     for text in SECRETS[:: 7 if EVERYTHING else 29]:
         for place, out in places(text, capsys):
             assert not leaked(out), (place, text, out)
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize(("before", "mark", "rest"), redact._SHAPES, ids=[mark for _, mark, _ in redact._SHAPES])
+@pytest.mark.parametrize(("before", "mark", "rest"), redaction._SHAPES, ids=[mark for _, mark, _ in redaction._SHAPES])
 @given(st.data())
 @settings(max_examples=3, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 def test_a_token_of_every_shape_is_found_through_the_quick_look(
@@ -119,20 +121,20 @@ def test_a_token_of_every_shape_is_found_through_the_quick_look(
 ) -> None:
     token = data.draw(st.from_regex(rest, fullmatch=True, alphabet=st.characters(codec="ascii")))
     place = re.sub(r"[(?<=)\\]", "", before) if before.startswith("(?<=") else ""
-    assert hidden(f"in {place}{mark}{token} of it") == f"in {place}{HIDDEN} of it"
+    assert redact(f"in {place}{mark}{token} of it") == f"in {place}{HIDDEN} of it"
 
 
 @pytest.mark.threat
 def test_a_value_of_every_name_of_a_secret_is_found_through_the_quick_look() -> None:
     """The names are the words of the patterns and all pairs of them."""
-    patterns = (redact._ANYWHERE, redact._SHORT, redact._OF_VARIABLES, redact._OF_ENGINES)
+    patterns = (redaction._ANYWHERE, redaction._SHORT, redaction._OF_VARIABLES, redaction._OF_ENGINES)
     words = {word for pattern in patterns for word in re.findall("[A-Z]{2,}", pattern)} | {"X", "X1"}
     names = {*words, *(f"{first}{mark}{last}" for first in words for last in words for mark in ("", "_"))}
-    called = [name for name in names if redact.is_secret_name(name)]
+    called = [name for name in names if redaction.is_secret_name(name)]
     assert len(called) > 900
     for name in called:
         for text in (f"{name}=Canary", f"export {name}+='Canary'", f"{name}[1]=Canary", f"ENV {name} Canary"):
-            assert not leaked(hidden(text)), text
+            assert not leaked(redact(text)), text
 
 
 @pytest.mark.threat
@@ -140,13 +142,13 @@ def test_what_is_beside_a_secret_stays() -> None:
     for text in SECRETS:
         for kept in ("host.test", "6.2.4", DIGEST, "run --", "https://", "docker://"):
             if kept in text and not (kept == "host.test" and "/here/" in text):
-                assert kept in printable(text), text
+                assert kept in one_safe_line(text), text
 
 
 @pytest.mark.threat
 def test_paths_digests_and_versions_stay_readable(capsys: pytest.CaptureFixture[str]) -> None:
     for text in PUBLIC:
-        assert printable(text) == hidden(text) == text
+        assert one_safe_line(text) == redact(text) == text
         for place, out in places(text, capsys):
             assert out.count(HIDDEN) == (place == "JSON"), (place, text, out)
 
@@ -155,9 +157,9 @@ def test_paths_digests_and_versions_stay_readable(capsys: pytest.CaptureFixture[
 def test_a_secret_of_the_environment_is_hidden_in_each_of_its_forms() -> None:
     known = known_secrets({"DB_PASS": "p@ss wo/rd+long", "X_TOKEN": "spring", "https_proxy": "http://me:wintér@h"})
     for text in ("p@ss wo/rd+long", "p%40ss%20wo%2Frd%2Blong", "p%40ss%20wo%2frd%2blong", "wint%C3%A9r", "spring"):
-        assert hidden(f"at x={text}&y", known) == f"at x={HIDDEN}&y"
-        assert hidden(f"/{text}/", known) == f"/{HIDDEN}/"
-    assert hidden("springer offsprings spring_2", known) == "springer offsprings spring_2", "words of the language"
+        assert redact(f"at x={text}&y", known) == f"at x={HIDDEN}&y"
+        assert redact(f"/{text}/", known) == f"/{HIDDEN}/"
+    assert redact("springer offsprings spring_2", known) == "springer offsprings spring_2", "words of the language"
 
 
 def test_nothing_of_the_catalogue_is_taken_for_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,7 +292,7 @@ AS_IT_IS = {
     "cli/schema.py": "our own words",
 }
 """Results that other programs read: they are the same on standard output and in a file."""
-GATED = ("printable(", "json_text(", "count(", "error", "told", "ground.no_headers")
+GATED = ("one_safe_line(", "json_text(", "count(", "error", "told", "ground.no_headers")
 """What the gate returns, numbers, and errors, whose text has passed it."""
 OWN = ("texts", "self.prog", "answered", "nodes")
 

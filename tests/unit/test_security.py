@@ -26,7 +26,7 @@ from lumiimg.cluster.template import filled
 from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError, MissingHereError
 from lumiimg.core.files import write_text
-from lumiimg.core.redact import HIDDEN, has_key, hidden, is_secret_name, known_secrets, without_secrets
+from lumiimg.core.redact import HIDDEN, has_key, is_secret_name, known_secrets, redact, without_secrets
 from lumiimg.engine.engine import container_engines
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
@@ -492,7 +492,7 @@ def test_an_address_with_a_login_or_a_key_is_refused_and_not_repeated() -> None:
 
 def test_a_text_made_to_be_slow_is_not_slow() -> None:
     began = time.monotonic()
-    assert hidden("eyJ-" * 50_000) == "eyJ-" * 50_000
+    assert redact("eyJ-" * 50_000) == "eyJ-" * 50_000
     for text in (
         "token=\\'",
         "token='a",
@@ -503,7 +503,7 @@ def test_a_text_made_to_be_slow_is_not_slow() -> None:
         "Bearer ",
         "?token=&",
     ):
-        hidden(text * 8_000)
+        redact(text * 8_000)
     assert time.monotonic() - began < patient(5)
 
 
@@ -533,7 +533,7 @@ def test_the_log_of_a_build_has_no_secret_that_is_known_or_looks_like_one(tmp_pa
     assert b"bytes \xff xxx" in text, "all else is as it was printed"
     assert text.count(b"x" * 200_000) == 1
     assert io.BytesIO(text).readline() == b"http_proxy=http://[hidden]@proxy:3128\n"
-    assert hidden(TOKEN) != TOKEN
+    assert redact(TOKEN) != TOKEN
 
 
 @pytest.mark.threat

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Code, Finding, Level, Severity
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 from lumiimg.gpu.cuda import is_in_the_way
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.host.container_view import variable_of
@@ -145,7 +145,7 @@ def _details(parts: Sequence[ComponentFit]) -> FindingDetails:
 def find_faults(context: ImageInContext, static: StaticResult) -> tuple[Finding, ...]:
     """Return what was found in an image whose path is known. Raises BadInputError where it cannot be read."""
     found, image, job = Findings(Level.STATIC), context.image, static.job
-    facts = own_table(__package__, "faults.toml")
+    facts = package_toml(__package__, "faults.toml")
     _judge_caches(image, context.read_by_engine, facts["caches"]["variables"], found)
     _judge_tools(image, facts["tools"]["names"], found)
     _judge_entrypoint(image, facts["entrypoint"]["variables"], found)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.site_choice import DEFAULT, site_to_make_for
 from lumiimg.core.errors import LumiimgError
 from lumiimg.core.findings import Code, Finding, Remedy, Severity, first_command
-from lumiimg.core.text import typed, word
+from lumiimg.core.text import shell_join, shell_quote
 from lumiimg.resolve.request import RequestOptions, request_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def concluded(
 
     `context`: the image where it is open, so that it is not read again.
     """
-    names = {"image": word(image), "base": word(_as_base(image)), "site": word(site)}
+    names = {"image": shell_quote(image), "base": shell_quote(_as_base(image)), "site": shell_quote(site)}
     found = (remedy.concluded(names) for remedy in remedies)
     return tuple(Remedy(one.text, where=one.where) if _does_nothing(one.command, context) else one for one in found)
 
@@ -140,7 +140,7 @@ def site_of(machine: Sequence[str]) -> str:
 
 def bind_command(image: str, machine: Sequence[str]) -> str:
     """Return what binds, in a shell, what an image needs of a machine."""
-    return f"source <({typed(['lumiimg', 'bind', image, *machine])})"
+    return f"source <({shell_join(['lumiimg', 'bind', image, *machine])})"
 
 
 def _with_plugin(context: ImageInContext, finding: Finding) -> Remedy:
@@ -165,7 +165,7 @@ def _with_plugin(context: ImageInContext, finding: Finding) -> Remedy:
 
     found = next((way for way in ways() if not is_refused(["lumiimg", *way], context)), None)
     words = ["explain", *request] if found is None else [*found, "-o", _written(image)]
-    return Remedy(command=typed(["lumiimg", *words]))
+    return Remedy(command=shell_join(["lumiimg", *words]))
 
 
 def _as_base(image: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.findings import Code, Remedy, Severity
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 from lumiimg.elf.facts import exported_symbols
 from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.undefined import UndefinedSymbols, undefined_in
@@ -220,7 +220,7 @@ def _judge_called_later(
 
 @cache
 def _host_libraries() -> frozenset[str]:
-    return frozenset(own_table(__package__, "host_libraries.toml")["names"])
+    return frozenset(package_toml(__package__, "host_libraries.toml")["names"])
 
 
 def lacks_of_host(outcome: LoadOutcome) -> tuple[str, ...]:

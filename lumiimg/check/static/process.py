@@ -23,7 +23,7 @@ from lumiimg.check.static.process_faults import judge_process, judge_symbols
 from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
 from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.core.text import count
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 from lumiimg.elf.objects import FoundBy  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, part_of
 from lumiimg.fabric.path import Fabric, FabricPath, Part
@@ -293,7 +293,7 @@ def _remedies(refusals: Sequence[Refusal]) -> Iterator[Remedy]:
         yield from remedies_for(Code.BIND_REFUSED, "of-host")
     minors = [int(found[1]) for refusal in refusals if (found := _GLIBC.match(refusal.need))]
     if minors:
-        known = own_table(__package__, "distributions.toml")["glibc"].items()
+        known = package_toml(__package__, "distributions.toml")["glibc"].items()
         enough = [f"{name} (glibc {version})" for name, version in known if int(version.split(".")[1]) >= max(minors)]
         bases = ", ".join(enough) or "none is known here"
         yield from remedies_for(Code.BIND_REFUSED, "glibc", glibc=f"2.{max(minors)}", bases=bases)

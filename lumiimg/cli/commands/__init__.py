@@ -16,14 +16,14 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from lumiimg import __version__
 from lumiimg.cli.parser import Parser, exit_codes
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 
 LOCK = "lumiimg.lock"
 INTERNAL = "node"
 """What `check --nodes` starts on each node: in no list of commands."""
 Entry = str | dict[str, Any]
 """An option as a file has it: the name of one of shared.toml, or its keys."""
-_INDEX = own_table(__package__, "index.toml")
+_INDEX = package_toml(__package__, "index.toml")
 GROUPS: dict[str, dict[str, str]] = _INDEX["groups"]
 """What each command is for, as `--help` groups them."""
 COMMANDS = {name: purpose for group in GROUPS.values() for name, purpose in group.items()}
@@ -98,7 +98,7 @@ def shared_options() -> dict[str, Any]:
 
 @functools.cache
 def _read(name: str) -> dict[str, Any]:
-    return own_table(__package__, name)
+    return package_toml(__package__, name)
 
 
 def read_command(name: str) -> Command:

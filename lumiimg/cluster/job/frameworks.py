@@ -14,7 +14,7 @@ from packaging.version import Version
 from lumiimg.catalog.launch import Jobs  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.catalog.needs import version_of
 from lumiimg.core.decode import decode
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 
 if TYPE_CHECKING:
     from lumiimg.resolve.stack import Stack
@@ -112,7 +112,7 @@ class FrameworkFacts:
 @cache
 def facts() -> FrameworkFacts:
     """Return what is known of frameworks."""
-    return decode(own_table(__package__, "frameworks.toml"), FrameworkFacts)
+    return decode(package_toml(__package__, "frameworks.toml"), FrameworkFacts)
 
 
 @cache

@@ -16,7 +16,7 @@ from lumiimg.cluster.nodes.slurm import OTHER_SHAPE, duration
 from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
 from lumiimg.core.errors import BadInputError
-from lumiimg.core.text import count, ranges, word
+from lumiimg.core.text import count, ranges, shell_quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -104,12 +104,12 @@ def _modules(plan: JobPlan) -> Iterator[str]:
     """Yield what makes the engine be there. Before `set -u`: modules are written without it in mind."""
     for module in plan.site.modules:
         yield from comment(f"{module.because} ({module.source})")
-        yield f"module load {word(module.name)}"
+        yield f"module load {shell_quote(module.name)}"
 
 
 def _program(plan: JobPlan) -> Iterator[str]:
     yield from (AS_WRITTEN, f"image={image_word(plan)}")
-    yield from (AS_WRITTEN, f"command=({' '.join(map(word, plan.command))})")
+    yield from (AS_WRITTEN, f"command=({' '.join(map(shell_quote, plan.command))})")
 
 
 def _variables(plan: JobPlan) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _binds(plan: JobPlan) -> Iterator[str]:
     refuse_unprintable(plan.binds)
     for bind in plan.binds:
         yield from comment(bind.reason, "    ")
-        yield f"    --bind {word(spec(bind))}"
+        yield f"    --bind {shell_quote(spec(bind))}"
 
 
 def _leftovers(plan: JobPlan) -> str:
@@ -147,7 +147,7 @@ def _leftovers(plan: JobPlan) -> str:
 
 def image_word(plan: JobPlan) -> str:
     """Return the image as a word of bash that is not an option."""
-    return word(f"./{plan.image}" if plan.image.startswith("-") else plan.image)
+    return shell_quote(f"./{plan.image}" if plan.image.startswith("-") else plan.image)
 
 
 # -- what Slurm takes --

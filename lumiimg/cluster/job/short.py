@@ -25,7 +25,7 @@ from lumiimg.cluster.job.script import (
 from lumiimg.cluster.job.topology import RankBinding
 from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
-from lumiimg.core.text import count, word
+from lumiimg.core.text import count, shell_quote
 
 _COLUMNS = 100
 _PLAIN = re.compile(r'"([\w./:,%@=+$-]*)"')
@@ -75,16 +75,16 @@ def _short_script(plan: JobPlan, *, annotate: bool) -> str:
         "job/short.sh",
         HEAD="\n".join(_head(plan, annotate=annotate)),
         DIRECTIVES="\n".join(_plain(slurm_directives(plan))),
-        MODULES="\n".join(f"module load {word(module.name)}" for module in plan.site.modules),
+        MODULES="\n".join(f"module load {shell_quote(module.name)}" for module in plan.site.modules),
         VARIABLES="\n".join(_folded(_exports(plan.in_scope(SettingScope.JOB), plan))),
         REASONS="\n".join(reasons),
         WRITTEN=AS_WRITTEN,
         STEP=" ".join(options),
         ENGINE=plan.program,
-        BINDS=",".join(['--bind "$LUMIIMG_JOB"', *(word(spec(bind)) for bind in plan.binds)]),
+        BINDS=",".join(['--bind "$LUMIIMG_JOB"', *(shell_quote(spec(bind)) for bind in plan.binds)]),
         IMAGE=image_word(plan),
         RANK=inside,
-        COMMAND=" ".join(map(word, plan.command)),
+        COMMAND=" ".join(map(shell_quote, plan.command)),
     )
 
 

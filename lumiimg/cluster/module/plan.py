@@ -13,7 +13,7 @@ from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_libraries
 from lumiimg.cluster.binds import NOTHING_BOUND, UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.core.errors import BadInputError, FailedError, one_line
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Bind, BindManifest, Variable
@@ -291,7 +291,7 @@ def _told(contents: Inventory) -> str:
 
 def _programs(image: Image, folders: Sequence[str], python: Python | None) -> Iterator[Program]:
     version = _version_of_python(image, folders)
-    for known in own_table(__package__, "programs.toml")["program"]:
+    for known in package_toml(__package__, "programs.toml")["program"]:
         name = known["name"]
         suffixes = ("", "3", *([version] if version else [])) if known.get("numbered") else ("",)
         # a pip of the system installs for the system's Python

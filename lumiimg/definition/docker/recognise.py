@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Severity
-from lumiimg.core.redact import hidden, is_secret_name
+from lumiimg.core.redact import is_secret_name, redact
 from lumiimg.definition.docker.read import FILE_LIMIT_BYTES, resolved, variables, with_values
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.reference import parse_reference
@@ -188,7 +188,7 @@ def _known(
             is_whole = plain_name in {layer.name, "torch"} or plain_name not in _ALIASES
             chosen = plain if is_whole and plain in {release.version for release in layer.releases} else None
             in_base = bool({layer.name, *layer.provides} & has)
-            yield KnownSoftware(layer.name, chosen, in_base, hidden(what), step.stage, step.line)
+            yield KnownSoftware(layer.name, chosen, in_base, redact(what), step.stage, step.line)
 
 
 def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.layers import RESERVED, VARIABLE
 from lumiimg.core.errors import one_line
 from lumiimg.core.findings import Severity
-from lumiimg.core.redact import HIDDEN, hidden, is_secret_name
+from lumiimg.core.redact import HIDDEN, is_secret_name, redact
 from lumiimg.definition.docker.read import value_of, variables, with_values
 from lumiimg.definition.text import quote_bash, trap
 
@@ -187,7 +187,7 @@ class Script:
 
     def _is_secret(self, text: str) -> bool:
         used = variables(text)
-        return hidden(text) != text or not self.secrets.isdisjoint(used) or any(map(is_secret_name, used))
+        return redact(text) != text or not self.secrets.isdisjoint(used) or any(map(is_secret_name, used))
 
     def leave_out(self, step: Instruction, what: str, *, ends: bool = True, is_secret: bool = False) -> None:
         """Write what becomes of a step, or of a part of it, that is not done."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lumiimg.core.toml import own_table
+from lumiimg.core.toml import package_toml
 
-_TABLES = own_table(__package__, "names.toml")
+_TABLES = package_toml(__package__, "names.toml")
 
 GIVEN = frozenset[str](_TABLES["given"]["names"])
 """Variables with a value before the first script."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.builder import BuildResult, BuiltImage, RebuildResult
 from lumiimg.check.static.commands import concluded
-from lumiimg.core.errors import printable
+from lumiimg.core.errors import one_safe_line
 from lumiimg.core.findings import NO_ADVICE, Advice, Severity
-from lumiimg.core.text import count, duration, operand, size, typed
+from lumiimg.core.text import as_operand, count, duration, shell_join, size
 from lumiimg.report.document import Block, Document, Item, Lines, Meter, Paragraph, Section, Shown
 from lumiimg.report.views.image import difference_lines, differences_document
 from lumiimg.report.views.request import doubts_section, stack_table
@@ -35,8 +35,8 @@ def definitions_document(written: WrittenDefinitions) -> Document:
     blocks: list[Block] = [Lines(tuple(f"{one.name}.def" for one in written.definitions))]
     if fetch is not None:
         blocks.append(Paragraph("some sources could not be reached from here. Where there is a network, fetch them:"))
-        blocks.append(Lines((typed(["sh", str(fetch)]),)))
-    blocks += [Paragraph("to build them, one after the other:"), Lines((typed(["cd", str(folder)]), *steps))]
+        blocks.append(Lines((shell_join(["sh", str(fetch)]),)))
+    blocks += [Paragraph("to build them, one after the other:"), Lines((shell_join(["cd", str(folder)]), *steps))]
     blocks += [Paragraph("or all at once:"), Lines((whole,))]
     sentence = f"wrote {count(len(written.definitions), 'definition file')} into {folder}"
     sections = (Section("The files, and how to build them", blocks),)
@@ -78,7 +78,7 @@ def built_document(result: BuildResult | RebuildResult) -> Document:
         sentence,
         Severity.OK,
         # a name that is not printable could not be copied
-        Advice(next=typed(["lumiimg", "check", operand(name)])) if name == printable(name) else NO_ADVICE,
+        Advice(next=shell_join(["lumiimg", "check", as_operand(name)])) if name == one_safe_line(name) else NO_ADVICE,
         (beside,) if beside else (),
         sections=(
             difference_lines(differences.files if differences is not None else ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import printable
+from lumiimg.core.errors import one_safe_line
 from lumiimg.core.findings import Severity
 from lumiimg.core.text import count
 from lumiimg.gpu.rule import CodeForm, GpuFit
@@ -53,7 +53,7 @@ def _table(found: ImageGpuCode) -> Iterator[str]:
         fit = [file.fit.in_words] if file.fit else []
         alike.setdefault((file.component, *fit, *(_modes_of(file, each) for each in processors)), []).append(file.path)
     rows += [[*key, _where(paths)] for key, paths in alike.items()]
-    cells = [[printable(cell).replace("|", "\\|") for cell in row] for row in rows]
+    cells = [[one_safe_line(cell).replace("|", "\\|") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     head, *others = (
         f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |" for row in cells

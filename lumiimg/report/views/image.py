@@ -9,7 +9,7 @@ from lumiimg.build.provenance import SBOM
 from lumiimg.build.sbom import INCOMPLETE
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Advice
-from lumiimg.core.text import count, operand, typed
+from lumiimg.core.text import as_operand, count, shell_join
 from lumiimg.image.compare import DETAILS, FileDifference, ImageDiff
 from lumiimg.report.document import Document, Facts, Lines, Section
 from lumiimg.resolve.image_base import LOCAL_AGENTS
@@ -31,7 +31,7 @@ _MAX_LETTERS = 500
 def record_document(record: ImageRecord) -> Document:
     """Return what an image says. Raises BadInputError where what it says is damaged."""
     plan, manifest = record.plan, record.bind_manifest
-    again = ["lumiimg", "rebuild", operand(str(record.image)), "-o", "new.sif"]
+    again = ["lumiimg", "rebuild", as_operand(str(record.image)), "-o", "new.sif"]
     given = " --base FILE" if plan.base.image is not None and plan.base.agent in LOCAL_AGENTS else ""
     return Document(
         command="show",
@@ -39,7 +39,7 @@ def record_document(record: ImageRecord) -> Document:
         is_named=True,
         is_list=True,
         sentence=f"built by lumiimg {_word(plan.lumiimg)}, fabric {plan.fabric}, site {_word(plan.site or 'none')}",
-        advice=Advice(next=f"{typed(again)}{given}", where="to build it again"),
+        advice=Advice(next=f"{shell_join(again)}{given}", where="to build it again"),
         sections=(
             Section("What it was built from", (_facts((*_plan_rows(plan), *_bill_rows(record))),)),
             *([_manifest(manifest)] if manifest is not None else []),

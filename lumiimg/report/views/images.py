@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Remedy
-from lumiimg.core.text import count, operand, word
+from lumiimg.core.text import as_operand, count, shell_quote
 from lumiimg.report.document import Document, Item, Row, Section, Shown, Table, severity_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def image_items(found: ImageAnswers) -> Iterator[Item]:
 def _remedy(same: Sequence[ImageAnswer], command: str) -> Remedy:
     """Return one command: for all images of a fate where it takes several, else for the first."""
     where = same[0].advice.where
-    names = [word(operand(answer.image)) for answer in same]
+    names = [shell_quote(as_operand(answer.image)) for answer in same]
     for verb in _TAKE_SEVERAL:
         one = f"lumiimg {verb} {names[0]} "
         longer = command.replace(one, f"lumiimg {verb} {' '.join(names)} ")

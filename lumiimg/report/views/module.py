@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.module.plan import NOT_RUN, ImageModule, When
 from lumiimg.core.findings import Advice, Severity
-from lumiimg.core.text import count, operand, typed
+from lumiimg.core.text import as_operand, count, shell_join
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.document import Document, Item, Lines, Paragraph, Section, facts_section
 
@@ -68,7 +68,7 @@ def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
     """Return what was made over an image, both as they were named."""
     record, doubt = made.record, made.doubt
     stays = f"its torch {record.torch} stays" if record.torch else "what it has stays"
-    words = ("lumiimg", "job", operand(str(image)), "--venv", operand(str(output)), "-o", "job.sh")
+    words = ("lumiimg", "job", as_operand(str(image)), "--venv", as_operand(str(output)), "-o", "job.sh")
     packages = ", ".join(f"{name} {version}" for name, version in sorted(record.packages.items()))
     doubts = (Item(Severity.UNKNOWN, f"{doubt}: packages that only it adds were not looked at"),) if doubt else ()
     about = f"for Python {record.python} of this image alone; nothing was imported"
@@ -77,7 +77,7 @@ def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
         str(output),
         f"made {output} over {image}: {count(len(record.packages), 'package')}, {stays}",
         Severity.OK,
-        Advice(next=f"{typed(words)} -- python train.py"),
+        Advice(next=f"{shell_join(words)} -- python train.py"),
         sections=(
             Section("Packages", (Paragraph(packages), Paragraph(about, quiet=True))),
             Section("What is not known", doubts),

@@ -20,7 +20,7 @@ from lumiimg.cluster.module.folder import RECORD, _record_in
 from lumiimg.cluster.nodes import check as nodes_check
 from lumiimg.cluster.nodes.node import TASK, AnswerError, read_answer, read_task
 from lumiimg.core.decode import DecodeError
-from lumiimg.core.errors import BadInputError, FailedError, UndecidedError, printable
+from lumiimg.core.errors import BadInputError, FailedError, UndecidedError, one_safe_line
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import LoaderSettings
@@ -157,7 +157,7 @@ def _image(data: bytes) -> None:
 @target("bind-manifest", "host.image_manifest.from_bytes", refuses=(DecodeError,), form="json", rounds=20)
 def _carried(data: bytes) -> None:
     manifest = from_bytes(data)
-    printable(manifest_text(manifest))
+    one_safe_line(manifest_text(manifest))
     list(other_binds(manifest, manifest))
 
 
