@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import platform
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from lumiimg.check.answer import decide, levels_taken, merge_levels, next_step, sentence
 from lumiimg.check.probe import simulation
-from lumiimg.check.probe.task import (
-    ProbeTask,
-    carry_out,
-    find_all_reduce,
-    inconclusive_because,
-    make_task,
-)
+from lumiimg.check.probe.task import carry_out, find_all_reduce, inconclusive_because, make_task
 from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - `decode` reads the types of the fields
-from lumiimg.check.run.execution import NO_GPU, RunResult, count_gpus, has_gpu, run_collective, start_here
+from lumiimg.check.run.execution import NO_GPU, Ranks, RunResult, count_gpus, has_gpu, run_collective, start_here
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.files import check_files
 from lumiimg.check.steps import fabric_steps
@@ -26,20 +19,23 @@ from lumiimg.core.errors import LumiimgError, MissingHereError
 from lumiimg.core.files import temporary_folder
 from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Finding, Level
 from lumiimg.core.text import count
-from lumiimg.engine.engine import Engine, find_engine
+from lumiimg.engine.engine import find_engine
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.host.origins import origins
 from lumiimg.inventory.gpu_fit import GpuAccount  # noqa: TC001 - `decode` reads the types of the fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.probe.container import Container, ProbePrograms, ProbeRun
     from lumiimg.check.probe.judgement import ProbeResult
+    from lumiimg.check.probe.task import ProbeTask
     from lumiimg.check.static.files import HostFit
+    from lumiimg.engine.engine import Engine
     from lumiimg.fabric.path import FabricPath, Step
 
+T = TypeVar("T")
 NOT_ASKED = "not asked for"
 NO_RCCL = "there is no RCCL to run"
 
@@ -103,94 +99,105 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
     if level is Level.STATIC or files.static.path.rccl is None:
         why = NOT_ASKED if level is Level.STATIC else NO_RCCL
         return _report(context, files, levels_taken(why, why), level_was_asked_for=level is not None)
-    probed, higher = None, None
+    taken = None
     without_gpu = f"not taken: {NO_GPU}" if level is None and not has_gpu() else None
     try:
         _refuse_elsewhere(context, files)
         with scratch_folder(temporary_folder(), "lumiimg-check-") as folder:
             upto = Level.PROBE if without_gpu else level
-            higher = HigherLevels.prepare(context, files, upto, folder, simulate=simulate)
-            probed = carry_out(higher.task, higher.engine, context.environment)
-            if higher.counter is not None:
-                with higher.or_why_not():
-                    higher.ran = run_collective(
-                        higher.container(),
-                        context,
-                        files.static,
-                        higher.folder,
-                        start_here,
-                        gpus=count_gpus(higher.container(), files.static.path.rccl),
-                        version=probed.loaded_rccl,
-                        inconclusive=inconclusive_because(context.environment),
-                    )
-        levels = levels_taken(simulation.DONE if simulate else "done", without_gpu or higher.why)
+            taken = take_levels(context, files, upto, folder, _Here(context, files), simulate=simulate)
+        levels = levels_taken(simulation.DONE if simulate else "done", without_gpu or taken.why)
     except MissingHereError as error:
         if level is not None or simulate:
             raise
         levels = levels_taken(str(error), str(error))
-    ran = higher.ran if higher else None
+    probed, ran = (taken.probed, taken.ran) if taken else (None, None)
     return _report(context, files, levels, probed, ran, level_was_asked_for=level is not None)
 
 
-@dataclass(slots=True)
-class HigherLevels:
-    """The levels above the files while they are taken, here or on nodes: what they need, what became of level run."""
+class Prober(Protocol[T]):
+    """Where the levels above the files are taken."""
+
+    answers_stand: bool
+    """Whether what the probes have found is reported all the same, whatever goes wrong in a collective."""
+
+    def probe(self, engine: Engine, task: ProbeTask, counter: ProbePrograms | None) -> T:
+        """Run the probes; `counter` counts GPUs, where a collective is wanted."""
+
+    def ranks(self, probed: T, counter: Container) -> Ranks:
+        """Return where the ranks of a collective run. Raises MissingHereError where none can."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """This machine."""
 
     context: ImageInContext
-    level: Level | None
-    """The highest that is wanted; None: as far as is possible."""
-    engine: Engine
-    task: ProbeTask
-    folder: Path
-    """Of the run."""
-    counter: ProbePrograms | None = None
-    """What counts GPUs, and is a collective if need be; None where none is to be run."""
-    without: str = NOT_ASKED
-    """Why level run is not taken."""
-    ran: RunResult | None = None
+    files: HostFit
+    answers_stand = False
 
-    @classmethod
-    def prepare(
-        cls, context: ImageInContext, files: HostFit, level: Level | None, folder: Path, *, simulate: bool
-    ) -> HigherLevels:
-        """Make ready what the probes and the run need, in a folder that is seen wherever they are.
+    def probe(self, engine: Engine, task: ProbeTask, _: ProbePrograms | None) -> ProbeResult:
+        return carry_out(task, engine, self.context.environment)
 
-        Raises MissingHereError where that of the probes is not here, or that of a run which was asked for.
-        """
-        (programs := folder / "programs").mkdir()
-        (of_run := folder / "run").mkdir()
-        engine = find_engine(context.environment)
-        task = make_task(engine, context, files, programs, simulate=simulate)
-        levels = cls(context, level, engine, task, of_run)
-        if level is not Level.PROBE:
-            with levels.or_why_not():
-                levels.counter = find_all_reduce(engine, context, task, of_run)
-        return levels
+    def ranks(self, probed: ProbeResult, counter: Container) -> Ranks:
+        gpus = count_gpus(counter, self.files.static.path.rccl or "")
+        return Ranks(start_here, 1, gpus, probed.loaded_rccl, inconclusive_because(self.context.environment))
 
-    @contextmanager
-    def or_why_not(self, *, answers_stand: bool = False) -> Iterator[None]:
-        """Keep the reason why level run is not taken; raise MissingHereError where it was asked for.
 
-        `answers_stand`: what the probes have found is reported all the same, whatever else goes wrong.
-        """
+@dataclass(frozen=True, slots=True)
+class LevelsTaken(Generic[T]):
+    """What the levels above the files came to."""
+
+    probed: T
+    ran: RunResult | None
+    why: str
+    """What became of level run."""
+    wanted_run: bool
+    """Whether a collective was asked for, or begun: without its result the question is open."""
+
+
+def take_levels(
+    context: ImageInContext,
+    files: HostFit,
+    level: Level | None,
+    folder: Path,
+    where: Prober[T],
+    *,
+    simulate: bool,
+    without: str | None = None,
+) -> LevelsTaken[T]:
+    """Run the probes, and then a collective, as far as `level` goes; None: as far as is possible.
+
+    `folder` is seen wherever they run. `without`: a variable that the collective has neither of the site nor of the
+    image.
+
+    Raises MissingHereError where what the probes need is not here, or what a run needs that was asked for.
+    """
+    (programs := folder / "programs").mkdir()
+    (of_run := folder / "run").mkdir()
+    engine = find_engine(context.environment)
+    task = make_task(engine, context, files, programs, simulate=simulate)
+    counter, why = None, NOT_ASKED
+    if level is not Level.PROBE:
         try:
-            yield
-        except LumiimgError as error:
-            is_missing = isinstance(error, MissingHereError)
-            if not answers_stand and (self.level is Level.RUN or not is_missing):
+            counter = find_all_reduce(engine, context, task, of_run)
+        except MissingHereError as error:
+            if level is Level.RUN:
                 raise
-            self.without = f"{'not taken' if is_missing else 'failed'}: {error}"
-
-    def container(self) -> Container:
-        """Return the container of a collective."""
-        return self.task.container(self.engine, self.context.environment, self.counter)
-
-    @property
-    def why(self) -> str:
-        """What became of level run."""
-        return (
-            f"done: {self.ran.outcome.program}, {count(self.ran.outcome.ranks, 'rank')}" if self.ran else self.without
-        )
+            why = f"not taken: {error}"
+    probed = where.probe(engine, task, counter)
+    if counter is None:
+        return LevelsTaken(probed, None, why, wanted_run=False)
+    try:
+        container = task.container(engine, context.environment, counter)
+        ran = run_collective(container, context, files.static, of_run, where.ranks(probed, container), without)
+    except LumiimgError as error:
+        is_missing = isinstance(error, MissingHereError)
+        if not where.answers_stand and (level is Level.RUN or not is_missing):
+            raise
+        return LevelsTaken(probed, None, f"{'not taken' if is_missing else 'failed'}: {error}", wanted_run=True)
+    done = f"done: {ran.outcome.program}, {count(ran.outcome.ranks, 'rank')}"
+    return LevelsTaken(probed, ran, done, wanted_run=True)
 
 
 def explain_image(context: ImageInContext) -> CheckReport:

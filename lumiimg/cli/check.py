@@ -15,10 +15,8 @@ from lumiimg.check.pipeline import CheckReport, check_image
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, say
-from lumiimg.core.files import write_text
 from lumiimg.core.findings import Level
 from lumiimg.joblog.node_names import folded
-from lumiimg.report import json_output
 from lumiimg.report.terminal import Terminal
 from lumiimg.report.views.check import check_document, nodes_document
 
@@ -66,35 +64,46 @@ def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], 
 
 def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
     """Check on the nodes of the job that this is in, else of one that is submitted for it."""
-    from lumiimg.cluster.nodes.check import (  # a tenth of a second that one node need not wait
-        NodesRequest,
-        check_by_job,
-        check_nodes,
-    )
+    from lumiimg.cluster.nodes.check import check_by_job, check_nodes  # a tenth of a second that one node need not wait
     from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
 
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
-    level = Level(arguments.level) if arguments.level else None
-    request = NodesRequest(arguments.nodes, level, arguments.simulate_gpu, arguments.leave_out)
     allocation = find_allocation(os.environ)
     if allocation is None:
         for_sbatch = sbatch_words(arguments.sbatch)
         with open_for_check(arguments.images[0]):
             pass  # what is not an image is reported now, not when the job has waited for its nodes
-        words = request.words(arguments.images[0], arguments.starts, arguments.venv)
-        words = (*words, *inputs.words(anywhere=True))
-        return check_by_job(words, arguments.nodes, for_sbatch, os.environ, _say_submitted)
+        return check_by_job(words_for_job(arguments, inputs), arguments.nodes, for_sbatch, os.environ, _say_submitted)
     if arguments.sbatch:
         raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
-
-    def keep(report: NodesReport) -> None:
-        if arguments.so_far:
-            write_text(arguments.so_far, json_output.json_text("check-nodes", report))
-
     image = arguments.images[0].absolute()  # nodes may be asked from elsewhere
     with inputs.open(image, arguments) as context:
-        return check_nodes(context, request, allocation, _waiting_line(arguments.nodes), keep)
+        return check_nodes(
+            context,
+            arguments.nodes,
+            Level(arguments.level) if arguments.level else None,
+            allocation,
+            _waiting_line(arguments.nodes),
+            simulate=arguments.simulate_gpu,
+            without=arguments.leave_out,
+        )
+
+
+def words_for_job(arguments: argparse.Namespace, inputs: Inputs) -> list[str]:
+    """Return the words of `lumiimg` that ask for the same check from any folder, with its answer as JSON."""
+    given = {
+        "--nodes": arguments.nodes,
+        "--level": arguments.level,
+        "--leave-out": arguments.leave_out,
+        "--program": arguments.starts,
+        "--venv": arguments.venv and arguments.venv.absolute(),
+        "--site": inputs.site_name,
+        "--host": inputs.host and inputs.host.absolute(),
+    }
+    options = [f"{option}={value}" for option, value in given.items() if value]
+    simulated = ["--simulate-gpu"] if arguments.simulate_gpu else []
+    return ["check", str(arguments.images[0].absolute()), *options, *simulated, "--json"]
 
 
 def _say_submitted(job: str) -> None:

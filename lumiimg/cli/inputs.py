@@ -73,8 +73,8 @@ class Inputs:
             built_with=asked_for(image),
         )
 
-    def words(self, *, anywhere: bool = False) -> tuple[str, ...]:
-        """Return --site and --host as they are in force: as they are found from this folder, else from any."""
+    def words(self) -> tuple[str, ...]:
+        """Return --site and --host as they are in force, as they are found from this folder."""
         words = ["--site", self.site_name] if self.site_name else []
-        words += ["--host", str(self.host.absolute() if anywhere else self.host)] if self.host else []
+        words += ["--host", str(self.host)] if self.host else []
         return tuple(words)

@@ -217,22 +217,6 @@ def findings_of(told: Told) -> dict[str, Any]:
     return {finding["id"]: finding for finding in group["findings"]}
 
 
-def test_a_job_that_ends_in_its_collective_leaves_what_the_nodes_said(
-    slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path
-) -> None:
-    env = slurm | gpus | {"STANDIN_NETWORK": "cxi"}
-    with login(tmp_path, demo, "--nodes", "2", "--json", "--sbatch=--partition=four", env=env) as program:
-        assert program.stderr is not None
-        job = program.stderr.readline().split()[1]
-        wait_until(lambda: list(tmp_path.glob(".lumiimg-check-*/*/report.json")), 120)
-        subprocess.run(["scancel", job], env=slurm, check=True)
-        out, told = program.communicate(timeout=patient(120))
-    report = validated(out, "check-nodes")
-    assert report["levels"]["run"] == "not done: the job ended before it did", told
-    assert [group["nodes"] for group in report["groups"]] == [ALL[:2]]
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_gpus_of_a_collective_are_those_of_the_nodes_not_of_where_it_is_started(
     slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path
 ) -> None:

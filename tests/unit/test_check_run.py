@@ -27,7 +27,7 @@ from lumiimg.check.run.collective import (
     missing_here,
     prepare,
 )
-from lumiimg.check.run.execution import RunResult, judge, run_collective
+from lumiimg.check.run.execution import Ranks, RunResult, judge, run_collective
 from lumiimg.check.static.process import StaticResult
 from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.engine.engine import Engine, EngineKind
@@ -188,18 +188,8 @@ def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: P
     static = StaticResult(FabricPath(rccl=RCCL))
     with open_for_check(root, mine, site=lumi) as context:
         container = Container(apptainer, root, mine, TOOLS)
-        result = run_collective(
-            container,
-            context,
-            static,
-            shared,
-            launch,
-            gpus=8,
-            nodes=2,
-            version=None,
-            inconclusive=None,
-            without="NCCL_CROSS_NIC",
-        )
+        ranks = Ranks(launch, 2, 8, None, None)
+        result = run_collective(container, context, static, shared, ranks, without="NCCL_CROSS_NIC")
     assert started["APPTAINERENV_FI_MR_CACHE_MONITOR"] == "userfaultfd"
     assert started["NCCL_NET_GDR_LEVEL"] == "SYS"
     finding = by_id(result)["run.environment"]

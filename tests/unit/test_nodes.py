@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.check.probe.container import ProbePrograms
 from lumiimg.check.probe.task import ProbeTask
+from lumiimg.check.run.collective import Collective, CollectiveProgram
 from lumiimg.check.static.process import StaticResult
 from lumiimg.cli import check
 from lumiimg.cli.commands import parser_for
+from lumiimg.cli.inputs import Inputs
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes import slurm
-from lumiimg.cluster.nodes.check import TOGETHER_LIMIT_S, NodesRequest, Waiting, Watch, shared_gpus, without_nic
+from lumiimg.cluster.nodes.check import (
+    RESERVE_S,
+    TOGETHER_LIMIT_S,
+    Waiting,
+    Watch,
+    printed_last,
+    shared_gpus,
+    without_nic,
+)
 from lumiimg.cluster.nodes.node import (
     Fingerprint,
     Library,
@@ -32,14 +42,17 @@ from lumiimg.cluster.nodes.node import (
     write_task,
 )
 from lumiimg.cluster.nodes.report import build_report, differences
-from lumiimg.core.decode import decode_json
 from lumiimg.core.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
+from lumiimg.engine.engine import find_engine
 from lumiimg.fabric.path import FabricPath
 from lumiimg.joblog.node_names import folded
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
 from tests.shared.node_answers import CONTEXT, FABRIC, FILES, OTHER_CXI, RUN, WELL, answer, summed
+
+if TYPE_CHECKING:
+    from lumiimg.engine.process import Completed
 
 TOOLS = ProbePrograms("/probe", (("/a", "/probe"),), "the tests")
 PROOF = Finding(
@@ -104,22 +117,6 @@ def test_nodes_that_are_the_same_are_told_together_and_one_keeps_the_rest_from_b
             command = str(report.advice.next)
             assert re.fullmatch(r"#SBATCH --exclude=[\w,\[\]-]+", command), command
             assert report.advice.where == "in the job script"
-
-
-def test_what_many_nodes_say_in_the_same_bytes_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[bytes] = []
-
-    def counted(data: bytes, kind: type) -> object:
-        read.append(data)
-        return decode_json(data, kind)
-
-    monkeypatch.setattr("lumiimg.cluster.nodes.node.decode_json", counted)
-    job = names(0, 40)
-    for number, node in enumerate(job):
-        answer(tmp_path, node, WELL if number % 10 else OTHER_CXI)
-    gathered = gather(tmp_path, RUN, job, started=job)
-    assert [len(group.nodes) for group in gathered.groups] == [36, 4]
-    assert len(read) == 2
 
 
 GARBAGE = [
@@ -388,13 +385,23 @@ def test_where_there_are_no_nodes_to_ask_it_is_said(stand_in: Path) -> None:
         slurm.find_allocation(in_job(stand_in))
 
 
+def asked(
+    folder: Path, names: tuple[str, ...], image: Path, environment: dict[str, str], ends: float | None = None
+) -> tuple[NodeAnswers, Completed]:
+    """Run the step of the probes, and gather."""
+    job = nodes.NodesOfJob(folder, names, environment, lambda _: None, ends)
+    gathered = job.probe(find_engine(os.environ), task(image).probes, None)
+    assert job.done is not None
+    return gathered, job.done
+
+
 def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(
     stand_in: Path, image: Path, folder: Path
 ) -> None:
     program(stand_in, "srun", "echo 'srun: error: Unable to create step for job 7: Job is suspended' >&2; exit 1")
-    gathered, done = nodes._ask(folder, ("a", "b"), task(image).probes, None, in_job(stand_in), lambda _: None)
+    gathered, done = asked(folder, ("a", "b"), image, in_job(stand_in))
     assert told(gathered) == {"never started": ("a", "b")}
-    report = build_report(CONTEXT, FILES, "7", gathered, output=nodes._tail(done))
+    report = build_report(CONTEXT, FILES, "7", gathered, output=printed_last(done))
     assert report.answer is Answer.UNDECIDED
     assert report.sentence == "CANNOT TELL for 2 of 2 nodes: 2 never started"
     assert report.output == ("srun: error: Unable to create step for job 7: Job is suspended",)
@@ -435,7 +442,7 @@ def test_nodes_that_were_cut_off_by_another_are_asked_once_more(
         cp {tmp_path}/b/* {folder}
         """,
     )
-    gathered, _ = nodes._ask(folder, ("a", "b", "c"), task(image).probes, None, in_job(stand_in), lambda _: None)
+    gathered, _ = asked(folder, ("a", "b", "c"), image, in_job(stand_in))
     assert (tmp_path / "steps").read_text() == "a,b,c\nb\n"
     assert [group.nodes for group in gathered.groups] == [("a", "b")]
     assert told(gathered) == {"never started": ("c",)}
@@ -448,9 +455,8 @@ def test_a_step_is_ended_before_the_time_of_the_job_is_up(
     answer(folder, "a")
     (folder / "node-b.1.started").touch()
     program(stand_in, "srun", "exec sleep 600")
-    ends = time.monotonic() + nodes.RESERVE_S + 1
-    probes = task(image).probes
-    gathered, done = nodes._ask(folder, ("a", "b"), probes, None, in_job(stand_in), lambda _: None, ends)
+    ends = time.monotonic() + RESERVE_S + 1
+    gathered, done = asked(folder, ("a", "b"), image, in_job(stand_in), ends)
     assert time.monotonic() < ends
     assert done.timed_out
     assert gathered.out_of_time
@@ -458,10 +464,20 @@ def test_a_step_is_ended_before_the_time_of_the_job_is_up(
     assert told(gathered) == {"started, but gave no answer before the time of the job was up": ("b",)}
 
 
+def test_a_collective_is_ended_before_the_time_of_the_job_is_up_and_says_nothing(stand_in: Path, folder: Path) -> None:
+    """So that what the nodes have said is reported, and a job that was too short is no sign of a hang."""
+    program(stand_in, "srun", f"echo >>{stand_in}/started; exec sleep 600")
+    collective = Collective(CollectiveProgram.OWN, (), 8, 2, "/l/librccl.so.1", needs_mpi=False)
+    for left_s, started in ((-1.0, 0), (0.5, 1)):
+        job = nodes.NodesOfJob(folder, "ab", {}, lambda _: None, time.monotonic() + RESERVE_S + left_s)
+        with pytest.raises(MissingHereError, match="the time of the job is up"), (folder / "log").open("wb") as log:
+            job.launcher("ab")(collective, ["x"], in_job(stand_in), log)
+        assert len((stand_in / "started").read_text()) == started if started else not (stand_in / "started").exists()
+
+
 def test_more_nodes_than_the_job_has_are_refused() -> None:
-    request = NodesRequest(3)
     with pytest.raises(BadInputError, match="job 7 has 2 nodes") as caught:
-        nodes.check_nodes(CONTEXT, request, slurm.Allocation("7", ("a", "b")), print, print)
+        nodes.check_nodes(CONTEXT, 3, None, slurm.Allocation("7", ("a", "b")), print)
     assert "--nodes 3" in str(caught.value)
 
 
@@ -531,12 +547,17 @@ def test_a_line_says_which_nodes_are_waited_for_and_until_when(
     assert "nid000004" in capsys.readouterr().err, "it says so again, though nothing has changed"
 
 
-def test_the_job_of_a_check_is_asked_for_what_its_user_asked_for() -> None:
-    for level, program, simulate in itertools.product((None, *Level), (None, "-c", "/opt/a b/python"), (False, True)):
-        asked = NodesRequest(7, level, simulate, "NCCL_X" if simulate else None)
-        words = asked.words(Path("an image.sif"), program, Path("env") if simulate else None)
+def test_the_job_of_a_check_is_asked_for_what_its_user_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a b.toml").write_text('title = "x"\nsource = "x"\ndate = 2026-11-29\n')
+    for given in (
+        [],
+        ["--level=run", "--program=-c", "--leave-out=NCCL_X"],
+        ["--level=probe", "--simulate-gpu", "--program=/opt/a b/python", f"--site={tmp_path / 'a b.toml'}"],
+    ):
+        arguments = parser_for(["check"]).parse_args(["check", "an image.sif", "--nodes=7", *given])
+        words = check.words_for_job(arguments, Inputs.of(arguments))
         read = parser_for(words).parse_args(words)
-        found = Level(read.level) if read.level else None
-        assert NodesRequest(read.nodes, found, read.simulate_gpu, read.leave_out) == asked
-        assert (read.images, read.starts, read.json) == ([Path("an image.sif").absolute()], program, True)
-        assert read.venv == (Path("env").absolute() if simulate else None)
+        assert read.images == [Path("an image.sif").absolute()]
+        assert read.json
+        for name in ("nodes", "level", "simulate_gpu", "leave_out", "starts", "venv", "site", "host"):
+            assert getattr(read, name) == getattr(arguments, name), name

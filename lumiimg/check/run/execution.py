@@ -78,6 +78,20 @@ class RunResult:
     findings: Findings
 
 
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Where a collective runs, by what the probes have seen there."""
+
+    launch: Launcher
+    nodes: int
+    gpus: int
+    """Of each node."""
+    version: str | None
+    """Of the RCCL that is looked at."""
+    inconclusive: str | None
+    """Why a plugin that does not get onto the fabric there proves nothing; None where it does."""
+
+
 def has_gpu() -> bool:
     """Whether this node has a GPU by its devices: to ask HIP takes a container."""
     return _GPU.exists()
@@ -93,30 +107,26 @@ def run_collective(
     context: ImageInContext,
     static: StaticResult,
     folder: Path,
-    launch: Launcher,
-    *,
-    gpus: int,
-    nodes: int = 1,
-    version: str | None,
-    inconclusive: str | None,
+    ranks: Ranks,
     without: str | None = None,
 ) -> RunResult:
     """Run a collective on the GPUs of this node, or of others, with what a job on the site would set.
 
-    `container` has the all-reduce of this project. `folder` is seen by all nodes. `version`: of the RCCL that is looked
-    at. `inconclusive`: why a plugin that does not get onto the fabric there proves nothing. `without`: a variable that
-    it has neither of the site nor of the image.
+    `container` has the all-reduce of this project. `folder` is seen by all nodes. `without`: a variable that it has
+    neither of the site nor of the image.
     """
     engine, site = container.engine, context.site
     prepare(folder)
-    collective = choose(context.image, static, container.environment, container.programs, gpus=gpus, nodes=nodes)
-    collective = replace(collective, without=without, version=version, inconclusive=inconclusive)
-    wanted = missing_here(engine, stack_of(context.contents), site, container.environment, nodes=nodes)
+    collective = choose(
+        context.image, static, container.environment, container.programs, gpus=ranks.gpus, nodes=ranks.nodes
+    )
+    collective = replace(collective, without=without, version=ranks.version, inconclusive=ranks.inconclusive)
+    wanted = missing_here(engine, stack_of(context.contents), site, container.environment, nodes=ranks.nodes)
     variables = [(variable.name, variable.value) for variable in wanted if variable.name != without]
     own = {**container.environment, **engine.setting(variables)}
     words = container.words(collective.argv, writable=((folder, MOUNTED),))
     with (folder / LOGS / OUTPUT).open("wb") as log:
-        ended = launch(collective, words, own, log)
+        ended = ranks.launch(collective, words, own, log)
     result = judge(folder / LOGS, ended, collective, site)
     if site is not None and variables:
         what = f"it ran with what a job on {site.name} sets: {', '.join(map('='.join, variables))}"

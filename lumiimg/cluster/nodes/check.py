@@ -17,12 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.pipeline import HigherLevels
-from lumiimg.check.run.execution import LIMIT_S, Launcher, run_collective
+from lumiimg.check.pipeline import take_levels
+from lumiimg.check.run.execution import LIMIT_S, Launcher, Ranks
 from lumiimg.check.static.files import check_files
 from lumiimg.cluster.nodes.node import (
-    FingerprintGroup,
-    NodeAnswers,
     NodeTask,
     gather,
     identity_of,
@@ -32,24 +30,26 @@ from lumiimg.cluster.nodes.node import (
     write_task,
 )
 from lumiimg.cluster.nodes.report import NodesReport, build_report, report_without_rccl
-from lumiimg.cluster.nodes.slurm import Allocation, is_job_number, own_command, run_job, run_step, shared_folder
+from lumiimg.cluster.nodes.slurm import is_job_number, own_command, run_job, run_step, shared_folder
 from lumiimg.core.decode import DecodeError, decode_json
-from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError, MissingHereError, UndecidedError, one_line
+from lumiimg.core.errors import BadInputError, MissingHereError, UndecidedError, one_line
 from lumiimg.core.files import read_beginning
-from lumiimg.core.findings import Level
 from lumiimg.core.text import count
 from lumiimg.joblog.node_names import folded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import BinaryIO
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.probe.container import ProbePrograms
+    from lumiimg.check.probe.container import Container, ProbePrograms
     from lumiimg.check.probe.task import ProbeTask
     from lumiimg.check.run.collective import Collective
+    from lumiimg.cluster.nodes.node import FingerprintGroup, NodeAnswers
+    from lumiimg.cluster.nodes.slurm import Allocation
+    from lumiimg.core.findings import Level
+    from lumiimg.engine.engine import Engine
     from lumiimg.engine.process import Completed
-
 
 NODE_LIMIT_S = 300.0
 """From when a node was seen to start; a plugin that hangs is reported by its probe after a minute, HIP after two."""
@@ -68,19 +68,14 @@ TOGETHER_LIMIT_S = LIMIT_S + 60.0
 """Of the step; a minute is for Slurm to start it."""
 _ASK = "ask Slurm for all GPUs of each node: salloc --gpus-per-node=8, or --sbatch='--gpus-per-node=8'"
 _OUTPUT_LINES = 6
-_CUT_OFF = "not done: the job ended before it did"
 _REPORT = "report.json"
 _OUTPUT = "job.out"
 _PREPARE_S = 120.0
 """For the files of the image to be read, and the probe programs compiled."""
 _MAX_BYTES = 64 << 20
-_NAME = "lumiimg"
-_ERRORS = {ExitCode.BAD_INPUT: BadInputError, ExitCode.MISSING_HERE: MissingHereError}
-SO_FAR = "--so-far"
-"""The option of `lumiimg check` that names where a report lies before it is whole."""
 # --no-kill: a node that fails is a result. --exclusive: work of others, or few cores, would make a collective slow,
 # which would be reported as a no; --oversubscribe, which can come from the user, takes it back. The report is there
-# whole or not at all; one of the probes alone is there before the collective begins.
+# whole or not at all.
 _SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name=lumiimg-check
@@ -96,117 +91,101 @@ exit "$code"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NodesRequest:
-    """How many nodes are to be checked, and how far."""
-
-    nodes: int
-    level: Level | None = None
-    """None: as far as is possible."""
-    simulate: bool = False
-    without: str | None = None
-    """A variable that the collective has neither of the site nor of the image."""
-
-    def words(self, image: Path, program: str | None, venv: Path | None) -> tuple[str, ...]:
-        """Return the words of `lumiimg check` that ask for this from any folder, with its answer as JSON."""
-        options = {
-            "--nodes": self.nodes,
-            "--level": self.level,
-            "--leave-out": self.without,
-            "--program": program,
-            "--venv": venv and venv.absolute(),
-        }
-        given = (f"{option}={value}" for option, value in options.items() if value)
-        return ("check", str(image.absolute()), *given, *(["--simulate-gpu"] if self.simulate else []), "--json")
-
-
 def check_nodes(
     context: ImageInContext,
-    request: NodesRequest,
+    nodes: int,
+    level: Level | None,
     allocation: Allocation,
     on_progress: Callable[[Waiting], None],
-    on_probed: Callable[[NodesReport], None],
+    *,
+    simulate: bool = False,
+    without: str | None = None,
 ) -> NodesReport:
-    """Check an image on nodes of a job; `on_progress` hears twice a second how far it is.
+    """Check an image on a number of nodes of a job, up to `level`, or as far as is possible there if it is None.
 
-    `on_probed` hears what the probes came to, before a collective begins that may outlast the job.
-
-    This process may be on a login node, in the shell of salloc: what GPUs there are is what the nodes answer.
+    `on_progress` hears twice a second how far it is. `simulate`: as `check_image` has it. `without`: a variable that
+    the collective has neither of the site nor of the image. This process may be on a login node, in the shell of
+    salloc: what GPUs there are is what the nodes answer.
 
     Raises BadInputError for what cannot be read or more nodes than the job has, MissingHereError without an engine or
     the programs of a level on this node.
     """
-    if request.nodes > len(allocation.nodes):
+    if nodes > len(allocation.nodes):
         what = f"job {allocation.job} has {count(len(allocation.nodes), 'node')}"
-        raise BadInputError(what, where=f"--nodes {request.nodes}")
-    nodes, files = allocation.nodes[: request.nodes], check_files(context)
+        raise BadInputError(what, where=f"--nodes {nodes}")
+    job, names, files = allocation.job, allocation.nodes[:nodes], check_files(context)
     if files.static.path.rccl is None:
-        return report_without_rccl(context, files, nodes, allocation.job)
+        return report_without_rccl(context, files, names, job)
     with shared_folder() as folder:
-        higher = HigherLevels.prepare(context, files, request.level, folder, simulate=request.simulate)
-        gathered, done = _ask(
-            folder, nodes, higher.task, higher.counter, context.environment, on_progress, allocation.ends
-        )
-        owes_run = request.level is Level.RUN
-        if higher.counter is not None:
-            with higher.or_why_not(answers_stand=True):
-                well = [group for group in gathered.groups if group.fingerprint.trouble is None]
-                gpus = shared_gpus(well)
-                owes_run = True
-                on_probed(build_report(context, files, allocation.job, gathered, why=_CUT_OFF, owes_run=True))
-                if gathered.out_of_time:
-                    raise MissingHereError("the time of the job is up", hint="--sbatch=--time=30, or salloc --time=30")
-                taking_part = [node for node in nodes if any(node in group.nodes for group in well)]
-                higher.ran = run_collective(
-                    higher.container(),
-                    context,
-                    files.static,
-                    higher.folder,
-                    step_on(taking_part),
-                    gpus=gpus,
-                    nodes=len(taking_part),
-                    version=well[0].fingerprint.rccl,
-                    inconclusive=without_nic(well),
-                    without=request.without,
-                )
-    output = _tail(done)
-    return build_report(context, files, allocation.job, gathered, higher.ran, higher.why, output, owes_run=owes_run)
+        of_nodes = NodesOfJob(folder, names, context.environment, on_progress, allocation.ends)
+        taken = take_levels(context, files, level, folder, of_nodes, simulate=simulate, without=without)
+    output = printed_last(of_nodes.done)
+    return build_report(context, files, job, taken.probed, taken.ran, taken.why, output, owes_run=taken.wanted_run)
 
 
-def _ask(
-    folder: Path,
-    nodes: Sequence[str],
-    probes: ProbeTask,
-    counter: ProbePrograms | None,
-    environment: Mapping[str, str],
-    on_progress: Callable[[Waiting], None],
-    job_ends: float | None = None,
-) -> tuple[NodeAnswers, Completed]:
-    """Run the step and gather.
+@dataclass(slots=True)
+class NodesOfJob:
+    """Nodes of a job, on which the levels above the files are taken."""
 
-    Slurm ends a step of which one node cannot be reached, some time after it has begun: nodes that were at it then are
-    asked once more, without the others.
-    """
-    run = secrets.token_hex(8)
-    write_task(folder, NodeTask(run, identity_of(Path(probes.image)), probes, counter))
-    argv: list[str | Path] = [*own_command(), "node", folder]
+    folder: Path
+    names: Sequence[str]
+    environment: Mapping[str, str]
+    on_progress: Callable[[Waiting], None]
+    job_ends: float | None
+    done: Completed | None = None
+    """The step of the probes."""
+    answers_stand: bool = True
 
-    def step(names: Sequence[str], on_progress: Callable[[Waiting], None]) -> tuple[Watch, Completed]:
-        watch = Watch(folder, names, on_progress, job_ends=job_ends)
-        done = run_step(names, argv, environment, timeout_s=limit_s(len(names)), give_up=watch.is_over)
+    def probe(self, _: Engine, task: ProbeTask, counter: ProbePrograms | None) -> NodeAnswers:
+        """Run a step of one process per node, and gather what they answer.
+
+        Slurm ends a step of which one node cannot be reached, some time after it has begun: nodes that were at it then
+        are asked once more, without the others.
+        """
+        run = secrets.token_hex(8)
+        write_task(self.folder, NodeTask(run, identity_of(Path(task.image)), task, counter))
+        watch, self.done = self._step(self.names, self.on_progress)
+        cut = [node for node in self.names if node in watch.waiting and node in watch.started]
+        if not self.done.ok and not self.done.timed_out and 0 < len(cut) < len(self.names):
+            before = len(self.names) - len(watch.waiting)
+            self._step(cut, lambda now: self.on_progress(replace(now, answered=before + now.answered)))
+        return gather(self.folder, run, self.names, watch.started, out_of_time=watch.out_of_time)
+
+    def _step(self, names: Sequence[str], on_progress: Callable[[Waiting], None]) -> tuple[Watch, Completed]:
+        watch = Watch(self.folder, names, on_progress, job_ends=self.job_ends)
+        argv: list[str | Path] = [*own_command(), "node", self.folder]
+        done = run_step(names, argv, self.environment, timeout_s=limit_s(len(names)), give_up=watch.is_over)
         watch.look()
         return watch, done
 
-    watch, done = step(nodes, on_progress)
-    cut = [node for node in nodes if node in watch.waiting and node in watch.started]
-    if not done.ok and not done.timed_out and 0 < len(cut) < len(nodes):
-        before = len(nodes) - len(watch.waiting)
-        step(cut, lambda now: on_progress(replace(now, answered=before + now.answered)))
-    return gather(folder, run, nodes, watch.started, out_of_time=watch.out_of_time), done
+    def ranks(self, gathered: NodeAnswers, _: Container) -> Ranks:
+        """Return the GPUs of the nodes that could be probed. Raises MissingHereError."""
+        well = [group for group in gathered.groups if group.fingerprint.trouble is None]
+        gpus, probed = shared_gpus(well), {node for group in well for node in group.nodes}
+        nodes = [node for node in self.names if node in probed]
+        return Ranks(self.launcher(nodes), len(nodes), gpus, well[0].fingerprint.rccl, without_nic(well))
+
+    def launcher(self, nodes: Sequence[str]) -> Launcher:
+        """Return what starts a collective once on each of these nodes, and ends it before the time of the job is up."""
+
+        def start(
+            collective: Collective, words: Sequence[str | Path], environment: Mapping[str, str], log: BinaryIO
+        ) -> Completed:
+            left_s = math.inf if self.job_ends is None else self.job_ends - RESERVE_S - time.monotonic()
+            limit_s, mpi = min(TOGETHER_LIMIT_S, left_s), "pmi2" if collective.needs_mpi else "none"
+            done = None
+            if limit_s > 0:
+                done = run_step(nodes, words, environment, timeout_s=limit_s, together=True, mpi=mpi, log=log)
+            if done is None or (done.timed_out and limit_s < TOGETHER_LIMIT_S):
+                raise MissingHereError("the time of the job is up", hint="--sbatch=--time=30, or salloc --time=30")
+            return done
+
+        return start
 
 
-def _tail(done: Completed) -> tuple[str, ...]:
-    lines = [one_line(line.rstrip()) for line in done.output.splitlines() if line.strip()]
+def printed_last(done: Completed | None) -> tuple[str, ...]:
+    """Return the last lines that a step has printed, each once."""
+    lines = [one_line(line.rstrip()) for line in (done.output if done else "").splitlines() if line.strip()]
     return tuple(dict.fromkeys(lines[-50 * _OUTPUT_LINES :]))[-_OUTPUT_LINES:]
 
 
@@ -234,18 +213,6 @@ def without_nic(groups: Sequence[FingerprintGroup]) -> str | None:
     of_groups = (g.nodes for g in groups if all(nic.link_is_up is False for nic in g.fingerprint.nics))
     nodes = sorted(node for nodes in of_groups for node in nodes)
     return f"no Slingshot NIC whose link is up on {folded(nodes)}" if nodes else None
-
-
-def step_on(nodes: Sequence[str]) -> Launcher:
-    """Return what starts a collective once on each of these nodes; this may be a login node."""
-
-    def start(
-        collective: Collective, words: Sequence[str | Path], environment: Mapping[str, str], log: BinaryIO
-    ) -> Completed:
-        mpi = "pmi2" if collective.needs_mpi else "none"
-        return run_step(nodes, words, environment, timeout_s=TOGETHER_LIMIT_S, together=True, mpi=mpi, log=log)
-
-    return start
 
 
 # -- how long nodes are waited for --
@@ -340,6 +307,9 @@ class Watch:
         self._on_progress(Waiting(len(self._answered), tuple(sorted(self.waiting)), self._given_up() - now))
 
 
+# -- from where there are no nodes --
+
+
 def check_by_job(
     words: Sequence[str],
     nodes: int,
@@ -350,19 +320,18 @@ def check_by_job(
     """Run `lumiimg WORDS` in a job on this number of nodes, and return its report; `options` are for sbatch.
 
     `words` name their files by absolute paths and ask for JSON. Raises MissingHereError without Slurm, UndecidedError
-    if there is no job, or it ends without a report; and what the check raised in the job.
+    if there is no job, or it ends without a report.
     """
     with shared_folder() as folder:
         script, report = folder / "job.sh", folder / _REPORT
-        command = shlex.join([*own_command(), *words, SO_FAR, str(report)])
-        place = shlex.quote(str(report))
+        command, place = shlex.join([*own_command(), *words]), shlex.quote(str(report))
         script.write_text(_SCRIPT.format(nodes=nodes, minutes=minutes(nodes), command=command, report=place))
         # the name of an output file is a pattern to Slurm; relative to --chdir it is ours
         done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_submitted)
         try:
             return decode_json(read_beginning(report, _MAX_BYTES), NodesReport)
         except FileNotFoundError as error:
-            raise _without_report(done, _last_line(folder / _OUTPUT)) from error
+            raise _without_report(done, folder / _OUTPUT) from error
         except (OSError, DecodeError) as error:
             raise UndecidedError(f"the report of the job cannot be read: {one_line(str(error))}") from error
 
@@ -376,21 +345,16 @@ def minutes(nodes: int) -> int:
     return math.ceil(seconds / 60)
 
 
-def _without_report(done: Completed, said: str) -> LumiimgError:
-    """Return what a job that ended without a report comes to: as lumiimg said in it, where it did."""
+def _without_report(done: Completed, output: Path) -> UndecidedError:
+    """Return what a job that ended without a report comes to, in its last words."""
+    try:
+        lines = read_beginning(output, _MAX_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
     # what sbatch says itself is the number of the job, as a rule
-    what = said.removeprefix(f"{_NAME}: ") or ("" if is_job_number(done.last_line) else done.last_line)
-    if said.startswith(f"{_NAME}: ") and done.exit_code in _ERRORS:
-        return _ERRORS[ExitCode(done.exit_code)](what)
+    said = next((line for line in reversed(lines) if line.strip()), "")
+    said = said.removeprefix("lumiimg: ") or ("" if is_job_number(done.last_line) else done.last_line)
     return UndecidedError(
-        f"the job ended without a report (exit code {done.exit_code}): {one_line(what) or 'it said nothing'}",
+        f"the job ended without a report (exit code {done.exit_code}): {one_line(said) or 'it said nothing'}",
         hint="sacct shows whether it was cancelled, ran out of time or lost a node",
     )
-
-
-def _last_line(path: Path) -> str:
-    try:
-        lines = read_beginning(path, _MAX_BYTES).decode("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    return next((line for line in reversed(lines) if line.strip()), "")

@@ -11,10 +11,11 @@ import os
 import platform
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -22,7 +23,7 @@ import msgspec
 from lumiimg.check.probe.container import ProbePrograms  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.check.probe.task import ProbeTask, carry_out
 from lumiimg.check.run.execution import count_gpus
-from lumiimg.core.decode import DecodeError, decode, decode_json, to_json
+from lumiimg.core.decode import DecodeError, decode_json, to_json
 from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError
 from lumiimg.core.files import open_regular, read_beginning, write_text
 from lumiimg.core.findings import Finding  # noqa: TC001 - as above
@@ -38,14 +39,13 @@ if TYPE_CHECKING:
     from lumiimg.check.probe.judgement import ProbeResult
 
 TASK = "task"
-_STARTED = ".started"
+MAX_BYTES = 1 << 20
+"""Of an answer; one has some 10 KiB."""
 _MAX_TASK_BYTES = 64 << 20
 _SAMPLE_BYTES = 64 * 1024
 _LIBRARY = re.compile(r".*/([^/]+\.so[^/]*)")
-MAX_BYTES = 1 << 20
-_SUFFIX = ".json"
-_PREFIX = "node-"
-"""So that no name of a node makes a hidden file."""
+_PREFIX, _ANSWER, _STARTED = "node-", ".json", ".started"
+"""The first so that no name of a node makes a hidden file."""
 _NAME_LIMIT = 150
 _FILE_LIMIT = 100_000
 
@@ -95,7 +95,7 @@ class NodeAnswer:
     run: str
     """Of the check, a random word: what an earlier one left is not an answer."""
     node: str
-    milliseconds: int
+    milliseconds: Annotated[int, msgspec.Meta(ge=0)]
     """That the node took, by its own clock."""
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     findings: tuple[Finding, ...] = ()
@@ -142,9 +142,45 @@ class AnswerError(Exception):
     """A file that is not an answer: a fact about the node, not the end of a command."""
 
 
+def file_stem(node: str) -> str:
+    """Return the name of a node as a part of a file name."""
+    return f"{_PREFIX}{quote(node, safe='')[:_NAME_LIMIT]}"
+
+
+def node_of_file(name: str) -> str:
+    """Return the node that a file of a check is named for."""
+    return unquote(name.rsplit(".", 2)[0].removeprefix(_PREFIX))
+
+
+def is_answer(name: str) -> bool:
+    """Whether a file of a check's folder holds an answer; while it is written, it has another name."""
+    return name.startswith(_PREFIX) and name.endswith(_ANSWER)
+
+
+def is_mark(name: str) -> bool:
+    """Whether a file of a check's folder says that a node has started."""
+    return name.startswith(_PREFIX) and name.endswith(_STARTED)
+
+
 def write_answer(folder: Path, answer: NodeAnswer) -> None:
     """Put a node's answer into the folder of a check: whole, or not at all. Raises FailedError."""
-    write_text(folder / f"{file_stem(answer.node)}.{os.getpid()}{_SUFFIX}", to_json(answer))
+    write_text(folder / f"{file_stem(answer.node)}.{os.getpid()}{_ANSWER}", to_json(answer))
+
+
+def read_answer(path: Path) -> NodeAnswer:
+    """Return an answer. Raises AnswerError, whatever the bytes."""
+    try:
+        data = read_beginning(path, MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise AnswerError(f"its answer has more than {MAX_BYTES} bytes")
+        answer = msgspec.json.decode(data, type=NodeAnswer)
+    except OSError as error:
+        raise AnswerError(f"its answer cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise AnswerError(f"its answer is not valid: {error}"[:300]) from error
+    if answer.fingerprint.findings != fingerprint_findings(answer.findings):
+        raise AnswerError("its answer contradicts itself")
+    return answer
 
 
 def fingerprint_findings(findings: Iterable[Finding]) -> tuple[str, ...]:
@@ -152,97 +188,54 @@ def fingerprint_findings(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(sorted(f"{finding.id} {finding.severity}" for finding in findings))
 
 
-def file_stem(node: str) -> str:
-    """Return the name of a node as a part of a file name."""
-    return f"{_PREFIX}{quote(node, safe='')[:_NAME_LIMIT]}"
-
-
-def node_of_file(name: str) -> str:
-    """Return the node that a file of `write_answer` is named for."""
-    return unquote(name.rsplit(".", 2)[0].removeprefix(_PREFIX))
-
-
-def is_answer(name: str) -> bool:
-    """Whether a file of a check's folder holds an answer: not a started mark, nor one that is being written."""
-    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
-
-
-def read_answer(path: Path, fingerprints: dict[bytes, Fingerprint]) -> NodeAnswer:
-    """Return an answer. Raises AnswerError, whatever the bytes.
-
-    `fingerprints`: those that were read already, by their bytes; this one is added.
-    """
-    try:
-        data = read_beginning(path, MAX_BYTES + 1)
-    except OSError as error:
-        raise AnswerError(f"its answer cannot be read: {error.strerror}") from error
-    if len(data) > MAX_BYTES:
-        raise AnswerError(f"its answer has more than {MAX_BYTES} bytes")
-    try:
-        parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        said = bytes(parts.pop("fingerprint", b"{}"))
-        fingerprint = fingerprints.setdefault(said, fingerprints.get(said) or decode_json(said, Fingerprint))
-        answer = decode({key: msgspec.json.decode(part) for key, part in parts.items()}, NodeAnswer)
-    except (DecodeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise AnswerError(f"its answer is not valid: {error}"[:300]) from error
-    if fingerprint.findings != fingerprint_findings(answer.findings):
-        raise AnswerError("its answer contradicts itself")
-    return replace(answer, fingerprint=fingerprint)
-
-
 def gather(
     folder: Path, run: str, nodes: Collection[str], started: Collection[str], *, out_of_time: bool = False
 ) -> NodeAnswers:
     """Return the answers of `nodes` in a folder to the check `run`; `started` are those that were seen to begin.
 
-    Of a node that answered twice, the answers must be the same. Raises OSError if the folder cannot be read.
+    Of a node that answered twice, the answers must be the same. A file of another node, or another check, is passed
+    over. Raises OSError if the folder cannot be read.
     """
-    found, faults = _read_all(folder, run, set(nodes))
-    same: dict[Fingerprint, list[NodeAnswer]] = {}
-    for node, answers in found.items():
-        if any(answer.fingerprint != answers[0].fingerprint for answer in answers):
-            faults[node] = f"gave {len(answers)} different answers"
-        else:
-            same.setdefault(answers[0].fingerprint, []).append(answers[0])
-    groups = [_group(fingerprint, answers) for fingerprint, answers in same.items()]
-    groups.sort(key=lambda group: (-len(group.nodes), group.nodes))
-    until = " before the time of the job was up" if out_of_time else ""
-    for node in set(nodes) - found.keys() - faults.keys():
-        faults[node] = f"{'started, but gave no answer' if node in started else 'never started'}{until}"
-    return NodeAnswers(tuple(groups), tuple(_silent(faults)), out_of_time)
-
-
-def _group(fingerprint: Fingerprint, answers: list[NodeAnswer]) -> FingerprintGroup:
-    names = tuple(sorted(answer.node for answer in answers))
-    slowest = max(answer.milliseconds for answer in answers)
-    return FingerprintGroup(names, fingerprint, answers[0].findings, answers[0].no_gpu, slowest)
-
-
-def _read_all(folder: Path, run: str, nodes: Collection[str]) -> tuple[dict[str, list[NodeAnswer]], dict[str, str]]:
-    """Return (answers by node, what is wrong with others by node); a file of no node of the check is passed over."""
-    found: dict[str, list[NodeAnswer]] = {}
-    faults: dict[str, str] = {}
-    fingerprints: dict[bytes, Fingerprint] = {}
+    wanted, answers, invalid = set(nodes), dict[str, list[NodeAnswer]](), dict[str, str]()
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for _, entry in zip(range(_FILE_LIMIT), entries, strict=False))
+        names = sorted(entry.name for entry in islice(entries, _FILE_LIMIT))
     for name in filter(is_answer, names):
         try:
-            answer = read_answer(folder / name, fingerprints)
+            answer = read_answer(folder / name)
         except AnswerError as error:
-            if (node := node_of_file(name)) in nodes:
-                faults[node] = str(error)
+            invalid[node_of_file(name)] = str(error)
             continue
-        if answer.run == run and answer.node in nodes:
-            found.setdefault(answer.node, []).append(answer)
-    return found, {node: why for node, why in faults.items() if node not in found}
-
-
-def _silent(faults: Mapping[str, str]) -> Iterator[UnresponsiveNodes]:
-    reasons: dict[str, list[str]] = {}
-    for node, why in faults.items():
-        reasons.setdefault(why, []).append(node)
-    for why, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-        yield UnresponsiveNodes(tuple(sorted(names)), why)
+        if answer.run == run and answer.node in wanted:
+            answers.setdefault(answer.node, []).append(answer)
+    same: dict[Fingerprint, list[NodeAnswer]] = {}
+    silent: dict[str, list[str]] = {}
+    until = " before the time of the job was up" if out_of_time else ""
+    for node in sorted(wanted):
+        if (given := answers.get(node)) is None:
+            never = f"{'started, but gave no answer' if node in started else 'never started'}{until}"
+            silent.setdefault(invalid.get(node, never), []).append(node)
+        elif any(answer.fingerprint != given[0].fingerprint for answer in given):
+            silent.setdefault(f"gave {len(given)} different answers", []).append(node)
+        else:
+            same.setdefault(given[0].fingerprint, []).append(given[0])
+    groups = [
+        FingerprintGroup(
+            nodes=tuple(answer.node for answer in alike),
+            fingerprint=fingerprint,
+            findings=alike[0].findings,
+            no_gpu=alike[0].no_gpu,
+            slowest_ms=max(answer.milliseconds for answer in alike),
+        )
+        for fingerprint, alike in same.items()
+    ]
+    return NodeAnswers(
+        groups=tuple(sorted(groups, key=lambda group: (-len(group.nodes), group.nodes))),
+        silent=tuple(
+            UnresponsiveNodes(tuple(names), why)
+            for why, names in sorted(silent.items(), key=lambda item: (-len(item[1]), item[0]))
+        ),
+        out_of_time=out_of_time,
+    )
 
 
 # -- on the node --
@@ -303,11 +296,6 @@ def read_task(folder: Path, node: str) -> NodeTask:
         raise BadInputError(f"is not the task of a check: {error}", where=str(path)) from error
 
 
-def is_mark(name: str) -> bool:
-    """Whether a file of a check's folder says that a node has started."""
-    return name.endswith(_STARTED) and not name.startswith(".")  # nor one that is being written
-
-
 def node_name(environment: Mapping[str, str]) -> str:
     """Return the name that Slurm has for this node; without Slurm, its own."""
     return environment.get("SLURMD_NODENAME") or platform.node().partition(".")[0]
@@ -322,40 +310,39 @@ def take_part(folder: Path, environment: Mapping[str, str]) -> None:
     node = node_name(environment)
     task = read_task(folder, node)
     write_text(folder / f"{file_stem(node)}.{os.getpid()}{_STARTED}", task.run)
-    fingerprint, findings, no_gpu = _probed(task, environment)
-    took = int((time.monotonic() - start) * 1000)
-    write_answer(folder, NodeAnswer(task.run, node, took, fingerprint, findings, no_gpu))
-
-
-def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint, tuple[Finding, ...], str | None]:
-    """Return by what nodes are compared, what the probes found, and what HIP says where it finds no GPU."""
     root = RootFileSystem(FolderTree(Path("/")))
     here = Fingerprint(
         kernel=read_word(root, "/proc/sys/kernel/osrelease") or "",
         gpu_driver=read_word(root, "/sys/module/amdgpu/version"),
         nics=tuple(replace(nic, pci=None) for nic in host_node.nics(root)),
     )
+    answer = NodeAnswer(task.run, node, 0, here)
     try:
-        identity = identity_of(Path(task.probes.image))
-        if identity != task.identity:
-            what = f"another image is there ({identity} instead of {task.identity})"
-            return replace(here, trouble=what), (), None
-        engine = find_engine(environment)
-        here = replace(here, engine=engine.name)
-        result = carry_out(task.probes, engine, environment)
+        answer = _probed(task, answer, environment)
     except LumiimgError as error:
-        return replace(here, trouble=str(error)), (), None
+        answer = replace(answer, fingerprint=replace(here, trouble=str(error)))
+    write_answer(folder, replace(answer, milliseconds=int((time.monotonic() - start) * 1000)))
+
+
+def _probed(task: NodeTask, answer: NodeAnswer, environment: Mapping[str, str]) -> NodeAnswer:
+    """Return the answer with what the probes found. Raises LumiimgError where nothing can be probed."""
+    identity = identity_of(Path(task.probes.image))
+    if identity != task.identity:
+        raise BadInputError(f"another image is there ({identity} instead of {task.identity})")
+    engine = find_engine(environment)
+    result = carry_out(task.probes, engine, environment)
     gpus, no_gpu = _gpus(task, engine, environment)
     found = tuple(result.findings.found)
-    seen = replace(
-        here,
+    fingerprint = replace(
+        answer.fingerprint,
+        engine=engine.name,
         findings=fingerprint_findings(found),
         fabric=result.path,
         rccl=result.loaded_rccl,
         libraries=_libraries(result),
         gpus=gpus,
     )
-    return seen, found, no_gpu
+    return replace(answer, fingerprint=fingerprint, findings=found, no_gpu=no_gpu)
 
 
 def _gpus(task: NodeTask, engine: Engine, environment: Mapping[str, str]) -> tuple[int | None, str | None]:

@@ -14,7 +14,7 @@ from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - as above
 from lumiimg.joblog.node_names import folded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.run.execution import RunResult
@@ -97,11 +97,6 @@ def build_report(
     # one node that says no is a no, one that says nothing leaves it open
     answers = [*(group.answer for group in groups), *([Answer.UNDECIDED] if silent else [])]
     answer = min(answers, key=_WORST_FIRST.index, default=Answer.NO_OBSTACLE)
-    outcome = ran.outcome if ran is not None else None
-    levels = levels_taken(
-        f"done on {count(sum(len(group.nodes) for group in groups), 'node')}",
-        why,
-    )
     words = _sentence(answer, groups, silent)
     missing = f"level run {why}" if owes_run and ran is None else None
     if answer is Answer.NO_OBSTACLE and missing is not None:
@@ -111,11 +106,11 @@ def build_report(
         job=job,
         answer=answer,
         sentence=words,
-        levels=levels,
+        levels=levels_taken(f"done on {count(sum(len(group.nodes) for group in groups), 'node')}", why),
         groups=groups,
         silent=silent,
         output=output if silent else (),
-        collective=outcome,
+        collective=ran.outcome if ran is not None else None,
         gpu=files.gpu,
         advice=_advice(answer, groups, silent, missing),
     )
@@ -123,13 +118,20 @@ def build_report(
 
 def report_without_rccl(context: ImageInContext, files: HostFit, nodes: tuple[str, ...], job: str) -> NodesReport:
     """Return what an image comes to in which there is nothing to run: the same on all nodes."""
-    found = conclude(context, files, files.static.path, level=Level.STATIC)
-    path = files.static.path
+    found, path = conclude(context, files, files.static.path, level=Level.STATIC), files.static.path
     group = NodeGroup(nodes, found.answer, found.sentence, (), path, found.findings, (), 0, steps=found.steps)
-    advice = advice_from_findings(found.answer, found.findings, str(context.path))
-    levels = levels_taken(NO_RCCL, NO_RCCL)
-    said = (str(context.path), found.answer, found.sentence, levels)
-    return NodesReport(*said, job, (group,), (), (), gpu=files.gpu, advice=advice)
+    return NodesReport(
+        image=str(context.path),
+        job=job,
+        answer=found.answer,
+        sentence=found.sentence,
+        levels=levels_taken(NO_RCCL, NO_RCCL),
+        groups=(group,),
+        silent=(),
+        output=(),
+        gpu=files.gpu,
+        advice=advice_from_findings(found.answer, found.findings, str(context.path)),
+    )
 
 
 def _advice(
@@ -203,56 +205,17 @@ def _all(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
     if of.trouble != usual.trouble:
         yield f"not probed: {of.trouble}" if of.trouble else "probed"
         return
-    yield from _word("RCCL", of.rccl or "unknown", usual.rccl or "unknown")
     yield from _libraries(of, usual)
-    if of.fabric.provider != usual.fabric.provider:
-        yield f"provider {of.fabric.provider or 'not known'} instead of {usual.fabric.provider or 'none known'}"
-    if of.nics != usual.nics:
-        yield f"other NICs: {_nics(of)} instead of {_nics(usual)}"
-    for field in ("plugin", "plugin_api", "libfabric", "libcxi"):
-        here, there = getattr(of.fabric, field), getattr(usual.fabric, field)
-        yield from _word(field.replace("_", " "), f"{here or 'none'}", f"{there or 'none'}")
-    yield from _word("GPUs", f"{of.gpus or 0}", f"{usual.gpus or 0}")
-    yield from _word("amdgpu", of.gpu_driver or "none", usual.gpu_driver or "none")
-    yield from _word("engine", of.engine or "none", usual.engine or "none")
-    yield from _word("kernel", of.kernel, usual.kernel)
-    for finding in sorted(set(of.findings) - set(usual.findings)):
+    for name, value in _COMPARED.items():
+        here, there = value(of) or "none", value(usual) or "none"
+        if here != there:
+            yield f"{name} {here} instead of {there}"
+    for finding in sorted({*of.findings} - {*usual.findings}):
         identity, _, severity = finding.partition(" ")
         yield f"{identity} is {severity}"
-    for finding in sorted(set(usual.findings) - set(of.findings)):
-        identity = finding.partition(" ")[0]
-        if not any(other.startswith(f"{identity} ") for other in of.findings):
-            yield f"no {identity}"
-
-
-def _libraries(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
-    """Yield which libraries are others; one that lies elsewhere is the same if its build is."""
-    ours, theirs = _by_name(of), _by_name(usual)
-    for name in sorted(ours.keys() & theirs.keys()):
-        here, there = ours[name], theirs[name]
-        if here.build != there.build:
-            yield f"another {name} (build {_short(here)} instead of {_short(there)})"
-        elif here.path != there.path:
-            yield f"{name} from {here.path} instead of {there.path}"
-    for name in sorted(theirs.keys() - ours.keys()):
-        yield f"without {name}"
-    for name in sorted(ours.keys() - theirs.keys()):
-        yield f"with {name}"
-
-
-def _by_name(of: Fingerprint) -> dict[str, Library]:
-    """Return the libraries by name up to `.so.N`: libcxi.so.1.5.0 is another build of libcxi.so.1.7.0."""
-    return {_soname(library.name): library for library in of.libraries}
-
-
-def _soname(name: str) -> str:
-    stem, so, versions = name.partition(".so")
-    major = versions.split(".")[1:2]
-    return ".".join((stem + so, *major)) if so else name
-
-
-def _short(library: Library) -> str:
-    return library.build[:_BUILD_DIGITS] or "unknown"
+    of_both = {finding.partition(" ")[0] for finding in of.findings}
+    lacking = {finding.partition(" ")[0] for finding in usual.findings} - of_both
+    yield from (f"no {identity}" for identity in sorted(lacking))
 
 
 def _nics(of: Fingerprint) -> str:
@@ -263,6 +226,38 @@ def _nics(of: Fingerprint) -> str:
     return f"{len(of.nics)}{f', {down} down' if down else ''}{f', firmware {firmware}' if firmware else ''}"
 
 
-def _word(what: str, here: str, there: str) -> Iterator[str]:
-    if here != there:
-        yield f"{what} {here} instead of {there}"
+_COMPARED: Mapping[str, Callable[[Fingerprint], object]] = {
+    "RCCL": lambda of: of.rccl,
+    "provider": lambda of: of.fabric.provider,
+    "other NICs:": _nics,
+    "plugin": lambda of: of.fabric.plugin,
+    "plugin api": lambda of: of.fabric.plugin_api,
+    "libfabric": lambda of: of.fabric.libfabric,
+    "libcxi": lambda of: of.fabric.libcxi,
+    "GPUs": lambda of: of.gpus or "0",
+    "amdgpu": lambda of: of.gpu_driver,
+    "engine": lambda of: of.engine,
+    "kernel": lambda of: of.kernel,
+}
+"""What is compared beside the libraries, and said of a node that has it otherwise."""
+
+
+def _libraries(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
+    """Yield which libraries are others; one that lies elsewhere is the same if its build is."""
+    # by the name up to `.so.N`: libcxi.so.1.5.0 is another build of libcxi.so.1.7.0
+    ours, theirs = ({_soname(library.name): library for library in one.libraries} for one in (of, usual))
+    for name in sorted(ours.keys() & theirs.keys()):
+        here, there = ours[name], theirs[name]
+        if here.build != there.build:
+            builds = (library.build[:_BUILD_DIGITS] or "unknown" for library in (here, there))
+            yield f"another {name} (build {' instead of '.join(builds)})"
+        elif here.path != there.path:
+            yield f"{name} from {here.path} instead of {there.path}"
+    yield from (f"without {name}" for name in sorted(theirs.keys() - ours.keys()))
+    yield from (f"with {name}" for name in sorted(ours.keys() - theirs.keys()))
+
+
+def _soname(name: str) -> str:
+    stem, so, versions = name.partition(".so")
+    major = versions.split(".")[1:2]
+    return ".".join((stem + so, *major)) if so else name

@@ -218,7 +218,7 @@ def _woven(data: bytes) -> None:
 
 @target("node-answer", "cluster.nodes.node.read_answer", refuses=(AnswerError,), form="json")
 def _answer(data: bytes) -> None:
-    read_answer(written(data, "answer"), {})
+    read_answer(written(data, "answer"))
 
 
 @target(
