@@ -24,7 +24,7 @@ from PySquashfsImage import SquashFsImage
 from lumiimg.cluster.nodes.node import Fingerprint, Library, NodeAnswer, gather, write_answer
 from lumiimg.cluster.nodes.report import build_report
 from lumiimg.core.findings import Code, Finding, Level, Severity
-from lumiimg.elf.loader import Process
+from lumiimg.elf import Process
 from lumiimg.engine.engine import PACKED, exec_words, of_kernel
 from lumiimg.fabric.path import FabricPath
 from lumiimg.image import open_image

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 _ENGINES = ("apptainer", "singularity")
+_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}")
 _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
 
 
@@ -73,3 +75,9 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """Return the dotted number at the end of a version's name, GLIBC_2.38 or 2.38; nothing where there is none."""
+    number = version.rpartition("_")[2]
+    return tuple(map(int, number.split("."))) if _VERSION.fullmatch(number) else ()

@@ -1,1 +1,54 @@
-"""What an ELF file says, and what glibc's dynamic loader would do with it over a root file system."""
+"""What an ELF file says, and what glibc's dynamic loader would do with it over a root file system.
+
+process = Process(fs, LoaderConfig(library_path="/opt/lib"))
+result = process.start("/usr/bin/python3")
+print(result.closure, result.errors)
+"""
+
+from lumiimg.elf.binding import (
+    GlibcMismatch,
+    UndefinedSymbols,
+    glibc_mismatch,
+    interposed,
+    is_glibc_part,
+    undefined_in,
+)
+from lumiimg.elf.config import LoaderConfig, cpu_levels
+from lumiimg.elf.facts import ElfAbi, ElfFacts, SnapshotElf, read_abi, read_elf
+from lumiimg.elf.files import ElfCache
+from lumiimg.elf.glibc import abi_at, c_library_of, exported_at, facts_at, wanted_at
+from lumiimg.elf.loader import Process
+from lumiimg.elf.objects import FoundBy, LoadedObject, LoadResult, MissingLibrary, MissingVersion, duplicate_libraries
+from lumiimg.elf.segments import ElfError
+from lumiimg.elf.symbols import exported_symbols
+
+__all__ = [
+    "ElfAbi",
+    "ElfCache",
+    "ElfError",
+    "ElfFacts",
+    "FoundBy",
+    "GlibcMismatch",
+    "LoadResult",
+    "LoadedObject",
+    "LoaderConfig",
+    "MissingLibrary",
+    "MissingVersion",
+    "Process",
+    "SnapshotElf",
+    "UndefinedSymbols",
+    "abi_at",
+    "c_library_of",
+    "cpu_levels",
+    "duplicate_libraries",
+    "exported_at",
+    "exported_symbols",
+    "facts_at",
+    "glibc_mismatch",
+    "interposed",
+    "is_glibc_part",
+    "read_abi",
+    "read_elf",
+    "undefined_in",
+    "wanted_at",
+]

@@ -1,55 +1,58 @@
 """What one ELF file says about itself, read the way the dynamic loader reads it.
 
-Everything comes from the program headers and the dynamic segment: tag and value pairs up to DT_NULL whose values are
-numbers, addresses, or offsets into DT_STRTAB (gABI chapter 5, `elf.h`). Section headers are never used: stripped and
-sstripped files say the same as whole ones. A few ranges are read, never the whole file.
+Everything comes from the program headers, the dynamic segment and the notes. Section headers are never used: stripped
+and sstripped files say the same as whole ones. A few ranges are read, never the whole file.
+
+A note is namesz u32, descsz u32, type u32, name, desc, each padded to the segment's alignment (4, or 8 for GNU
+properties); a property is type u32, datasz u32, data, padded to 8. Source: gABI chapter 5, Linux gABI extensions,
+x86-64 psABI "Program Property".
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
+import struct
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.notes import read_notes
-from lumiimg.elf.reader import ElfError
-from lumiimg.elf.relocations import symbols_looked_up
-from lumiimg.elf.segments import PF_X, PT_DYNAMIC, PT_GNU_STACK, PT_INTERP, PT_TLS, Segments, StringTable
-from lumiimg.elf.symbols import DT_STRSZ, DT_STRTAB, WantedSymbol, defined_among, defined_names, wanted_symbols
-from lumiimg.elf.versions import VersionNeed, read_version_definitions, read_version_needs
+from lumiimg.elf.dynamic import DT_NEEDED, Dynamic, VersionNeed
+from lumiimg.elf.segments import (
+    ET_DYN,
+    ET_EXEC,
+    PT_GNU_PROPERTY,
+    PT_GNU_STACK,
+    PT_INTERP,
+    PT_NOTE,
+    PT_TLS,
+    ElfError,
+    Segments,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
     from lumiimg.core.access import RandomAccess
 
-_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_FLAGS = 1, 14, 15, 29, 30
-_DT_RELR = 36
-_DT_FLAGS_1, _DT_VERDEF, _DT_VERNEED = 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
+_DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_FLAGS, _DT_RELR, _DT_FLAGS_1 = 14, 15, 29, 30, 36, 0x6FFFFFFB
 _DT_AUXILIARY, _DT_FILTER = 0x7FFFFFFD, 0x7FFFFFFF
-_REPEATED = frozenset({_DT_NEEDED, _DT_AUXILIARY, _DT_FILTER})
-
 DF_STATIC_TLS = 0x10
 DF_1_NODEFLIB, DF_1_NOOPEN, DF_1_PIE = 0x800, 0x40, 0x08000000
-ET_EXEC, ET_DYN = 2, 3
 
-_MAX_PATH_BYTES = 4096
-_MAX_DYNAMIC_BYTES = 1 << 20
-_MAX_NEEDED = 4096
-_DYNAMIC_READ_BYTES = 4096
+_PF_X = 1
 _PAGE_BYTES = 4096
+_MAX_PATH_BYTES = 4096
 # DEFAULT_STACK_PERMS in sysdeps/*/stackinfo.h: without PT_GNU_STACK the stack is executable on these machines
-_EXECUTABLE_BY_DEFAULT = frozenset({2, 3, 4, 8, 15, 20, 22, 40, 42, 43, 62, 92, 0x9026})
+_EXECUTABLE_BY_DEFAULT = frozenset({21, 62})
+
+_NT_GNU_ABI_TAG, _NT_GNU_BUILD_ID, _NT_GNU_PROPERTY_TYPE_0 = 1, 3, 5
+_X86_ISA_1_NEEDED = 0xC0008002
+_NOTE, _PROPERTY, _ABI_TAG = struct.Struct("<III"), struct.Struct("<III"), struct.Struct("<IIII")
+_MAX_NOTES_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True)
 class ElfFacts:
     """One ELF file. Names are text with surrogates for bytes that are not UTF-8; an absent fact is None."""
 
-    elf_class: int
-    """32 or 64."""
-    little_endian: bool
-    """Whether its byte order is that of x86-64."""
     machine: int
     """e_machine: 62 is x86-64, 183 aarch64."""
     type: int
@@ -102,138 +105,91 @@ class ElfFacts:
     """NT_GNU_ABI_TAG: glibc before 2.36 passes the file over on an older kernel."""
 
 
-def read_elf(reader: RandomAccess, first: bytes | None = None) -> ElfFacts:
+@dataclass(frozen=True, slots=True)
+class SnapshotElf:
+    """A library of which only the facts are at hand, out of a snapshot; whoever wants its bytes gets an ElfError."""
+
+    facts: ElfFacts
+    size: int
+    """In bytes."""
+    identity: Hashable
+    exports: tuple[str, ...] = ()
+    """Of the names that it exports, those that were recorded."""
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Raise ElfError."""
+        raise ElfError(f"only the facts of this file are recorded, not the {size} bytes at {offset}")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElfAbi:
+    """For what kind of machine an ELF file is, by its header."""
+
+    machine: int
+    """e_machine: 62 is x86-64, 183 aarch64."""
+    bits: int
+    little_endian: bool
+    is_code: bool
+    """Whether it is a program or a shared library, rather than an object file or a core dump."""
+
+    @property
+    def is_modelled(self) -> bool:
+        """Whether it is of the kind that is read here: 64 bits, with the byte order of x86-64."""
+        return self.bits == 64 and self.little_endian
+
+
+def read_abi(file: RandomAccess) -> ElfAbi | None:
+    """Return what the header says; None for what is not an ELF file. Raises what reading the file raises."""
+    if isinstance(file, SnapshotElf):
+        return ElfAbi(file.facts.machine, 64, little_endian=True, is_code=True)
+    head = file.read_at(0, 20)
+    if len(head) < 20 or head[:4] != b"\x7fELF" or head[4] not in (1, 2) or head[5] not in (1, 2):
+        return None
+    kind, machine = struct.unpack_from("<HH" if head[5] == 1 else ">HH", head, 16)
+    return ElfAbi(machine, 32 * head[4], head[5] == 1, kind in (ET_EXEC, ET_DYN))
+
+
+def read_elf(file: RandomAccess, first: bytes | None = None) -> ElfFacts:
     """Return the facts of one file, whose first bytes may be at hand (see Segments).
 
     Raises ElfError, whatever the bytes.
     """
-    segments = Segments(reader, first)
-    dynamic, repeated = _read_dynamic(segments)
-    strings = _strings(segments, dynamic)
-
-    def text(tag: int) -> str | None:
-        return _string(strings, dynamic[tag]) if tag in dynamic else None
-
-    def texts(tag: int) -> tuple[str, ...]:
-        return tuple([_string(strings, offset) for number, offset in repeated if number == tag])
-
+    dynamic = Dynamic(file, first)
+    segments, values = dynamic.segments, dynamic.values
     stacks = segments.of_type(PT_GNU_STACK)
     tls = next((each for each in reversed(segments.of_type(PT_TLS)) if each.memory_bytes), None)
     loads = segments.loads
-    notes = read_notes(segments)
-    needs: tuple[VersionNeed, ...] = ()
-    definitions: tuple[str, ...] = ()
-    if strings is not None and _DT_VERNEED in dynamic:
-        needs = tuple([need for _, need in read_version_needs(segments, strings, dynamic[_DT_VERNEED])])
-    if strings is not None and _DT_VERDEF in dynamic:
-        definitions = tuple([name for _, name in read_version_definitions(segments, strings, dynamic[_DT_VERDEF])])
+    build_id, isa_needed, linux_needed = _notes_of(segments)
     return ElfFacts(
-        elf_class=segments.layout.bits,
-        little_endian=segments.layout.little_endian,
         machine=segments.machine,
         type=segments.type,
-        is_dynamic=bool(dynamic),
+        is_dynamic=bool(values),
         interpreter=_interpreter(segments),
-        soname=text(_DT_SONAME),
-        needed=texts(_DT_NEEDED),
-        rpath=text(_DT_RPATH),
-        runpath=text(_DT_RUNPATH),
-        filters=(*texts(_DT_FILTER), *texts(_DT_AUXILIARY)),
-        flags=dynamic.get(_DT_FLAGS, 0),
-        flags_1=dynamic.get(_DT_FLAGS_1, 0),
-        version_needs=needs,
-        version_definitions=definitions,
+        soname=dynamic.name(_DT_SONAME),
+        needed=dynamic.names(DT_NEEDED),
+        rpath=dynamic.name(_DT_RPATH),
+        runpath=dynamic.name(_DT_RUNPATH),
+        filters=(*dynamic.names(_DT_FILTER), *dynamic.names(_DT_AUXILIARY)),
+        flags=values.get(_DT_FLAGS, 0),
+        flags_1=values.get(_DT_FLAGS_1, 0),
+        version_needs=tuple([need for _, need in dynamic.version_needs()]),
+        version_definitions=tuple([name for _, name in dynamic.version_definitions()]),
         tls_size_bytes=tls.memory_bytes if tls else 0,
-        executable_stack=bool(stacks[-1].flags & PF_X) if stacks else segments.machine in _EXECUTABLE_BY_DEFAULT,
-        isa_needed=notes.isa_needed,
-        build_id=notes.build_id,
-        has_relr=_DT_RELR in dynamic,
+        executable_stack=bool(stacks[-1].flags & _PF_X) if stacks else segments.machine in _EXECUTABLE_BY_DEFAULT,
+        isa_needed=isa_needed,
+        build_id=build_id,
+        has_relr=_DT_RELR in values,
         tls_align=tls.align if tls else 0,
         tls_skew_bytes=tls.address & (tls.align - 1) if tls and tls.align else 0,
         has_loads=bool(loads),
         loads_misplaced=any((load.address - load.offset) % _PAGE_BYTES for load in loads),
         loads_underaligned=any(load.align % _PAGE_BYTES for load in loads),
-        missing_bytes=max([0, *(load.offset + load.file_bytes - reader.size for load in loads)]),
-        linux_needed=notes.linux,
+        missing_bytes=max([0, *(load.offset + load.file_bytes - file.size for load in loads)]),
+        linux_needed=linux_needed,
     )
-
-
-def exported_symbols(reader: RandomAccess, prefix: str = "") -> frozenset[str]:
-    """Return the names of defined global and weak dynamic symbols. Raises ElfError."""
-    segments = Segments(reader)
-    dynamic, _ = _read_dynamic(segments)
-    return defined_names(segments, dynamic, prefix.encode("utf-8", "surrogateescape"))
-
-
-def undefined_symbols(reader: RandomAccess, *, lazily: bool = False) -> frozenset[WantedSymbol]:
-    """Return the symbols that the loader looks up elsewhere, and must find.
-
-    `lazily`: those that it looks up at the load, where calls are bound at their first use. Raises ElfError.
-    """
-    segments = Segments(reader)
-    dynamic, _ = _read_dynamic(segments)
-    strings = _strings(segments, dynamic)
-    asked: dict[int | None, str] = {}
-    if strings is not None and _DT_VERNEED in dynamic:
-        needs = read_version_needs(segments, strings, dynamic[_DT_VERNEED])
-        asked = {index: need.name for index, need in needs}
-    return wanted_symbols(segments, dynamic, symbols_looked_up(segments, dynamic, lazily=lazily), asked)
-
-
-def defined_symbols(reader: RandomAccess, wanted: Iterable[WantedSymbol]) -> set[WantedSymbol]:
-    """Return those of some symbols that a file defines, in the versions that are asked for. Raises ElfError."""
-    segments = Segments(reader)
-    dynamic, _ = _read_dynamic(segments)
-    strings = _strings(segments, dynamic)
-    given: dict[int | None, str] = {}
-    if strings is not None and _DT_VERDEF in dynamic:
-        given = dict(read_version_definitions(segments, strings, dynamic[_DT_VERDEF]))
-    return defined_among(segments, dynamic, wanted, given)
-
-
-def _read_dynamic(segments: Segments) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Return (the last value of each tag, as the loader keeps it; the entries of tags that may repeat).
-
-    The loader never looks at the size of PT_DYNAMIC: it reads to DT_NULL. Where none is left in the file, zeros follow
-    in memory. A PT_DYNAMIC without bytes is what a file of separate debug information has, and is none.
-    """
-    found = segments.of_type(PT_DYNAMIC)
-    if not found or found[-1].file_bytes == 0:
-        return {}, []
-    entries = _dynamic_entries(segments, found[-1].address, found[-1].file_bytes)
-    repeated = [entry for entry in entries if entry[0] in _REPEATED]
-    if len(repeated) > _MAX_NEEDED:
-        raise ElfError(f"{len(repeated)} needed libraries")
-    return dict(entries), repeated
-
-
-def _dynamic_entries(segments: Segments, address: int, file_bytes: int) -> list[tuple[int, int]]:
-    entry = segments.layout.dynamic
-    size = min(max(file_bytes, entry.size), _MAX_DYNAMIC_BYTES)
-    while True:
-        data = segments.at(address, size)
-        count = len(data) // entry.size
-        # every tag but DT_NULL is a true value
-        entries = list(itertools.takewhile(itemgetter(0), entry.iter_unpack(data[: count * entry.size])))
-        if len(entries) < count or len(data) < size:
-            return entries
-        if size >= _MAX_DYNAMIC_BYTES:
-            raise ElfError(f"a dynamic segment of more than {_MAX_DYNAMIC_BYTES} bytes")
-        size = min(max(2 * size, _DYNAMIC_READ_BYTES), _MAX_DYNAMIC_BYTES)
-
-
-def _strings(segments: Segments, dynamic: dict[int, int]) -> StringTable | None:
-    if DT_STRTAB not in dynamic:
-        return None
-    # DT_STRSZ is mandatory in the gABI, but the loader never reads it; the segment is the bound then
-    address = dynamic[DT_STRTAB]
-    return StringTable(segments, address, dynamic.get(DT_STRSZ) or segments.rest_bytes(address))
-
-
-def _string(strings: StringTable | None, offset: int) -> str:
-    if strings is None:
-        raise ElfError("a dynamic segment with names but no string table")
-    return strings.at(offset)
 
 
 def _interpreter(segments: Segments) -> str | None:
@@ -247,3 +203,50 @@ def _interpreter(segments: Segments) -> str | None:
     if not end:
         raise ElfError("the interpreter path has no end")
     return path.decode("utf-8", "surrogateescape")
+
+
+def _notes_of(segments: Segments) -> tuple[str | None, int | None, tuple[int, int, int] | None]:
+    """Return (the build id in hex digits, the x86-64 levels, the oldest kernel) that the notes name.
+
+    A note that runs out of its segment ends the segment: the loader reads on without it too.
+    """
+    found: dict[int, bytes] = {}
+    isa_needed: int | None = None
+    for segment in segments.all:
+        if segment.type not in (PT_NOTE, PT_GNU_PROPERTY):
+            continue
+        data = segments.file_range(segment.offset, min(segment.file_bytes, _MAX_NOTES_BYTES))
+        for kind, description in _notes_of_gnu(data, 8 if segment.align == 8 else 4):
+            found.setdefault(kind, description)
+            if kind == _NT_GNU_PROPERTY_TYPE_0 and isa_needed is None:
+                isa_needed = _isa_needed(description)
+    build_id = found[_NT_GNU_BUILD_ID].hex() if _NT_GNU_BUILD_ID in found else None
+    tag = found.get(_NT_GNU_ABI_TAG, b"")
+    system, *version = _ABI_TAG.unpack_from(tag) if len(tag) >= _ABI_TAG.size else (None, 0, 0, 0)
+    return build_id, isa_needed, (version[0], version[1], version[2]) if system == 0 else None
+
+
+def _notes_of_gnu(data: bytes, align: int) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    while offset + _NOTE.size <= len(data):
+        name_bytes, size_bytes, kind = _NOTE.unpack_from(data, offset)
+        name_at = offset + _NOTE.size
+        at = _up(name_at + name_bytes, align)
+        offset = _up(at + size_bytes, align)
+        description = data[at : at + size_bytes]
+        if data[name_at : name_at + name_bytes] == b"GNU\0" and len(description) == size_bytes:
+            yield kind, description
+
+
+def _isa_needed(properties: bytes) -> int | None:
+    offset = 0
+    while offset + _PROPERTY.size <= len(properties):
+        kind, size_bytes, value = _PROPERTY.unpack_from(properties, offset)
+        if kind == _X86_ISA_1_NEEDED and size_bytes == 4:
+            return int(value)
+        offset = _up(offset + 8 + size_bytes, 8)
+    return None
+
+
+def _up(value: int, align: int) -> int:
+    return (value + align - 1) & -align

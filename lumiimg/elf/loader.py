@@ -4,9 +4,9 @@ The rules are those of `elf/dl-load.c` (where a name is searched), `elf/dl-deps.
 `elf/dl-version.c` (whether the versions fit) of glibc 2.26 to 2.43; ld.so(8) gives them in short. A process is started
 with a program or a library, as `ld.so --list` does it, and may then dlopen more on top of what it has:
 
-    process = Process(fs, Settings(library_path="/opt/lib"))
+    process = Process(fs, LoaderConfig(library_path="/opt/lib"))
     process.start("/usr/bin/python3")
-    outcome = process.dlopen("librccl-net.so", requester)
+    result = process.dlopen("libfabric.so.1", requester)
 
 Where ld.so stops at the first error, the model notes it and goes on, so that one run reports everything that is wrong.
 
@@ -17,26 +17,26 @@ the preloads of a static program under an explicit ld.so, and whether the symbol
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 from copy import copy
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from lumiimg.elf.files import Files, FileVerdict, Opened
-from lumiimg.elf.hwcaps import platform
-from lumiimg.elf.load_checks import isa_problem, map_problem, open_problem, run_problem, since
-from lumiimg.elf.objects import FoundBy, LoadedNames, LoadedObject, LoadOutcome, MissingLibrary, Report
-from lumiimg.elf.reader import FileSystem, Native
-from lumiimg.elf.rules import LoaderSettings, SearchResult, SearchRules, expand, origin_of
-from lumiimg.elf.scopes import SymbolScopes
-from lumiimg.elf.static_tls import StaticTls
-from lumiimg.elf.system import System, read_what_is_there
+from lumiimg.elf.config import LoaderConfig, since
+from lumiimg.elf.files import Candidate, ElfCache
+from lumiimg.elf.glibc import FileSystem, Loader, read_or_empty
+from lumiimg.elf.objects import FoundBy, LoadedNames, LoadedObject, LoadResult, MissingLibrary, SymbolScopes
+from lumiimg.elf.refusals import FIRST_MINOR_WITH_RELR, StaticTls, isa_problem, map_problem, open_problem, run_problem
+from lumiimg.elf.search import SearchRules, origin_of
 from lumiimg.elf.version_check import check_versions
+
+if TYPE_CHECKING:
+    from lumiimg.core.access import OpenFile
 
 _SPELLED_AT_START = (errno.ENOMEM, errno.EINVAL, errno.ENOENT, errno.EPERM, errno.EIO, errno.EACCES)
 _ERRNO_AT_END = re.compile(f": (?:Error [0-9]+|{'|'.join(map(os.strerror, _SPELLED_AT_START))})$")
-_DEFAULT_NATIVE = Native(machine=62, elf_class=64)
 _PRELOAD_FILE = "/etc/ld.so.preload"
 _MAX_PRELOAD_BYTES = 1 << 20
 _OF_THE_KERNEL = frozenset({"linux-vdso.so.1", "linux-gate.so.1", "linux-vdso64.so.1"})
@@ -51,17 +51,17 @@ _NO_STATIC_TLS = "cannot allocate memory in static TLS block"
 class Process:
     """One process: the objects that it has loaded, and the rules by which it loads more.
 
-    `files` may be shared by processes over the same root file system, which saves reading its libraries again.
+    `cache` may be shared by processes over the same root file system, which saves reading its libraries again.
     """
 
-    def __init__(self, fs: FileSystem, settings: LoaderSettings | None = None, *, files: Files | None = None) -> None:
-        self.settings = settings or LoaderSettings()
+    def __init__(self, fs: FileSystem, config: LoaderConfig | None = None, *, cache: ElfCache | None = None) -> None:
+        self.config = config or LoaderConfig()
         self.scopes = SymbolScopes()
-        self._files = files or Files(fs)
-        self._native = _DEFAULT_NATIVE
+        self.files = cache or ElfCache(fs)
         self._names = LoadedNames()
-        self._system: System | None = None
         self._rules: SearchRules | None = None
+        self._loader: Loader | None = None
+        self._machine = 0
         self._stack_is_executable = False
         self._is_running = False
         self._runs = False
@@ -74,64 +74,73 @@ class Process:
         return self._names.objects
 
     @property
-    def system(self) -> System:
-        """What the loader of this process has compiled in. Only after `start`."""
-        if self._system is None:
+    def loader(self) -> Loader:
+        """The loader of this process. Only after `start`."""
+        if self._loader is None:
             raise RuntimeError("the process is not started")
-        return self._system
+        return self._loader
 
-    def start(self, path: str, *, by_kernel: bool = False) -> LoadOutcome:
+    @property
+    def machine(self) -> int:
+        """e_machine of what was started."""
+        return self._machine
+
+    def start(self, path: str, *, exec_start: bool = False) -> LoadResult:
         """Start a program, or load a library alone, as `ld.so --list PATH` does it.
 
-        $ORIGIN of the program is the directory of its real path where the kernel starts it (`by_kernel`: it is run by
+        $ORIGIN of the program is the directory of its real path where the kernel starts it (`exec_start`: it is run by
         its own name), and since glibc 2.42 under an explicit ld.so too; before that, of the path as given.
         """
-        report = Report()
-        self._runs = by_kernel
-        absolute = self.settings.absolute(path)
-        self._native = self._files.native_of(absolute) or _DEFAULT_NATIVE
-        opened = self._files.open(absolute, self._native)
-        if opened.verdict is not FileVerdict.GOOD or opened.facts is None:
-            report.errors.append(self._failure(path, opened))
-            return report.outcome(None)
+        result = LoadResult()
+        self._runs = exec_start
+        self._start(path, result)
+        return result.without_repetitions()
+
+    def _start(self, path: str, result: LoadResult) -> None:
+        absolute = self.config.absolute(path)
+        opened = self.files.open(absolute, None)
         facts = opened.facts
-        system = self._files.system(self._native, facts.interpreter)
-        own_platform = platform(self._native.machine, self.settings.hwcaps, intel=self.settings.intel)
-        self._system = system = replace(system, platform=own_platform)
-        if by_kernel or since(system.glibc_minor, _FIRST_MINOR_WITH_REAL_ORIGIN):
-            absolute = self._files.fs.resolve(absolute)
-        main = LoadedObject(path, path, facts, FoundBy.PROGRAM, None, origin_of(absolute, "/"))
+        if facts is None:
+            result.errors.append(self._failure(path, opened))
+            return
+        self._machine = facts.machine
+        self._loader = loader = self.files.loader(facts.machine, facts.interpreter)
+        minor = loader.glibc_minor
+        if self._runs or since(minor, _FIRST_MINOR_WITH_REAL_ORIGIN):
+            absolute = self.files.fs.resolve(absolute)
+        main = result.root = LoadedObject(path, path, facts, FoundBy.PROGRAM, None, origin_of(absolute))
         self._names.add(main)
-        report.order.append(main)
-        problem = None if by_kernel else map_problem(facts, system.glibc_minor, is_program=True)
+        result.objects.append(main)
+        problem = None if self._runs else map_problem(facts, minor, is_program=True)
         if problem:
-            report.errors.append(f"{path}: {problem}")
+            result.errors.append(f"{path}: {problem}")
         if problem or not facts.is_dynamic:
-            return report.outcome(main)
+            return
         if facts.interpreter and "ld-musl" in facts.interpreter:
-            report.errors.append(f"{path}: its loader is {facts.interpreter} of musl, not glibc's")
-            return report.outcome(main)
-        self._rules = SearchRules(self._files, self._native, self.settings, system, main)
-        report.warnings.extend(system.warnings)
-        self._add_loader(main, opened, report)
-        self._preload(main, report)
-        self._load_needed(report)
-        lists_itself = since(system.glibc_minor, _FIRST_MINOR_LISTING_ITSELF)
-        if lists_itself and (facts.needed or len(report.order) > 1):
+            result.errors.append(f"{path}: its loader is {facts.interpreter} of musl, not glibc's")
+            return
+        self._rules = SearchRules(self.files, facts.machine, self.config, loader, main)
+        result.warnings.extend(loader.warnings)
+        self._add_loader(main, opened, result)
+        self._preload(main, result)
+        order = result.objects
+        self._load_needed(order, result)
+        if since(minor, _FIRST_MINOR_LISTING_ITSELF) and (facts.needed or len(order) > 1):
             # it is in every process; ld.so lists it last where nothing needs it, and calls a lone object static
-            report.order.extend(loader for loader in self.objects[1:2] if loader not in report.order)
-        self.scopes.give_to_all([*report.order, *self.objects[1:2]])
-        self._stack_is_executable = any(loaded.facts.executable_stack for loaded in report.order)
-        self._check(report.order, report)
-        report.warnings.extend(self._rules.doubts)
-        self._tls = StaticTls(self._native.machine, report.order, system.glibc_minor)
+            order.extend(each for each in self.objects[1:2] if each not in order)
+        self.scopes.add_global([*order, *self.objects[1:2]])
+        self._stack_is_executable = any(loaded.facts.executable_stack for loaded in order)
+        self._check(order, result)
+        self._tls = StaticTls(facts.machine, [loaded.facts for loaded in order], minor)
         self._is_running = True
-        return report.outcome(main)
 
-    def dlopen(self, name: str, requester: LoadedObject | None = None, *, for_all: bool = False) -> LoadOutcome:
+    def may_differ_by_exec(self, path: str) -> bool:
+        """Whether a program that was started as `ld.so --list` does it may load others where the kernel starts it."""
+        absolute = self.config.absolute(path)
+        return not since(self.loader.glibc_minor, FIRST_MINOR_WITH_RELR) or self.files.fs.resolve(absolute) != absolute
+
+    def dlopen(self, name: str, requester: LoadedObject | None = None, *, rtld_global: bool = False) -> LoadResult:
         """Load a library on top of what the process has; `requester` is the object whose code calls dlopen.
-
-        `for_all`: with RTLD_GLOBAL.
 
         What a dlopen with errors has loaded can be looked at until the next dlopen, which finds the process without it.
         """
@@ -140,31 +149,33 @@ class Process:
         if self._before_failure is not None:
             self._names, self._tls = self._before_failure
         before = self._names.copy(), copy(self._tls)
-        report = Report()
-        outcome = self._dlopen(name, requester or self.objects[0], report)
-        if for_all and outcome.root is not None:
-            self.scopes.give_to_all([outcome.root])
-        self._before_failure = before if report.errors else None
-        return outcome
+        result = LoadResult()
+        self._dlopen(name, requester or self.objects[0], result)
+        if rtld_global and result.root is not None:
+            self.scopes.add_global([result.root])
+        self._before_failure = before if result.errors else None
+        return result.without_repetitions()
 
-    def _dlopen(self, name: str, requester: LoadedObject, report: Report) -> LoadOutcome:
+    def _dlopen(self, name: str, requester: LoadedObject, result: LoadResult) -> None:
         already = frozenset(self.objects)
-        root = self._map(name, requester, report, by_dlopen=True) if name else self.objects[0]
+        root = result.root = self._map(name, requester, result, by_dlopen=True) if name else self.objects[0]
         if root is None:
-            return report.outcome(None)
-        report.closure[name] = root.path
+            return
+        result.closure[name] = root.path
         if root in already:
-            return report.outcome(root, already)
-        report.order.append(root)
-        self._load_needed(report)
-        new = [loaded for loaded in report.order if loaded not in already]
-        self._check(new, report)
-        report.warnings.extend(self._rules.doubts if self._rules else ())
+            return
+        order = [root]
+        self._load_needed(order, result)
+        result.objects = [loaded for loaded in order if loaded not in already]
+        self._check(result.objects, result)
         # relocated in the reverse order, what is needed before what needs it
-        for loaded in reversed(new):
+        for loaded in reversed(result.objects):
             if self._tls is not None and not self._tls.take(loaded.facts):
-                report.errors.append(f"{loaded.path}: {_NO_STATIC_TLS}")
-        return report.outcome(root, already)
+                result.errors.append(f"{loaded.path}: {_NO_STATIC_TLS}")
+
+    def open(self, loaded: LoadedObject) -> contextlib.closing[OpenFile]:
+        """Open the file of an object, for a `with`. Raises OSError, BadInputError."""
+        return contextlib.closing(self.files.fs.open(self.config.absolute(loaded.path)))
 
     def find(self, name: str) -> LoadedObject | None:
         """Return the object of the process that a name, path or soname belongs to."""
@@ -175,82 +186,84 @@ class Process:
 
     def passes_over(self, path: str) -> str | None:
         """Return why its search goes on behind a file that is there; None where it does not. Only after `start`."""
-        opened = self._files.open(self.settings.absolute(path), self._native)
-        if opened.verdict in {FileVerdict.OTHER_MACHINE, FileVerdict.OTHER_CLASS}:
+        opened = self.files.open(self.config.absolute(path), self._machine)
+        if opened.is_other_machine or opened.is_other_class:
             return "it is for another architecture"
         return os.strerror(errno.EACCES) if opened.errno == errno.EACCES else None
 
-    def _add_loader(self, main: LoadedObject, program: Opened, report: Report) -> None:
-        """Put the loader itself into the process: a need for it is met before any search."""
-        path = self.system.loader
-        opened = self._files.open(self.settings.absolute(path), self._native)
-        if opened.verdict is not FileVerdict.GOOD or opened.facts is None:
-            report.errors.append(self._failure(path, opened))
-            return
-        if opened.identity == program.identity:
-            return  # the loader was started on itself
-        name = opened.facts.soname or path
-        loader = LoadedObject(name, path, opened.facts, FoundBy.INTERPRETER, main, origin_of(path, "/"))
-        self._names.add(loader, name, path)
+    def cached(self, name: str) -> str | None:
+        """Return the path that /etc/ld.so.cache has for a name."""
+        return self._rules.cached(name) if self._rules else None
 
-    def _preload(self, main: LoadedObject, report: Report) -> None:
-        sources = [("LD_PRELOAD", name) for entry in self.settings.preload for name in re.split("[ :]", entry) if name]
+    def _add_loader(self, main: LoadedObject, program: Candidate, result: LoadResult) -> None:
+        """Put the loader itself into the process: a need for it is met before any search."""
+        path = self.loader.path
+        opened = self.files.open(self.config.absolute(path), self._machine)
+        if opened.facts is None:
+            result.errors.append(self._failure(path, opened))
+        elif opened.identity != program.identity:  # else the loader was started on itself
+            name = opened.facts.soname or path
+            loader = LoadedObject(name, path, opened.facts, FoundBy.INTERPRETER, main, origin_of(path))
+            self._names.add(loader, name, path)
+
+    def _preload(self, main: LoadedObject, result: LoadResult) -> None:
+        sources = [("LD_PRELOAD", name) for entry in self.config.preload for name in re.split("[ :]", entry) if name]
         sources += [(_PRELOAD_FILE, name) for name in self._preload_file()]
         for source, name in sources:
-            attempt = Report()
+            attempt = LoadResult()
             loaded = self._map(name, main, attempt, found_by=FoundBy.PRELOAD)
-            if loaded is not None and loaded not in report.order:
-                report.order.append(loaded)
-                report.closure[name] = loaded.path
+            if loaded is not None and loaded not in result.objects:
+                result.objects.append(loaded)
+                result.closure[name] = loaded.path
             for error in attempt.errors:
                 words = _ERRNO_AT_END.sub("", error.split(": ", 1)[-1])
-                report.warnings.append(
+                result.warnings.append(
                     f"ERROR: ld.so: object '{name}' from {source} cannot be preloaded ({words}): ignored."
                 )
 
     def _preload_file(self) -> list[str]:
-        data = read_what_is_there(self._files.fs, _PRELOAD_FILE, _MAX_PRELOAD_BYTES)
+        data = read_or_empty(self.files.fs, _PRELOAD_FILE, _MAX_PRELOAD_BYTES)
         text = re.sub(r"#[^\n]*", " ", data.decode("utf-8", "surrogateescape"))
         return [name for name in re.split(r"[ \t\n:]+", text) if name]
 
-    def _load_needed(self, report: Report) -> None:
-        """Load what the objects of a list need, breadth first."""
-        order, listed = report.order, set(report.order)
+    def _load_needed(self, order: list[LoadedObject], result: LoadResult) -> None:
+        """Load what the objects of a list need, breadth first, and put it at the end of that list."""
+        listed = set(order)
         for loaded in order:
             if len(self.objects) >= _MAX_OBJECTS:
-                report.errors.append(f"more than {_MAX_OBJECTS} objects in one process: the rest is not followed")
+                result.errors.append(f"more than {_MAX_OBJECTS} objects in one process: the rest is not followed")
                 return
-            if len(report.errors) >= _MAX_ERRORS:
-                report.errors.append(f"{len(report.errors)} errors in one load: the rest is not followed")
+            if len(result.errors) >= _MAX_ERRORS:
+                result.errors.append(f"{len(result.errors)} errors in one load: the rest is not followed")
                 return
             if loaded.facts.filters:
                 filters = ", ".join(loaded.facts.filters)
-                report.warnings.append(f"{loaded.path}: filters {filters}, which lumiimg does not follow")
+                result.warnings.append(f"{loaded.path}: filters {filters}, which lumiimg does not follow")
             for name in loaded.facts.needed:
-                dependency = self._need(name, loaded, report)
+                dependency = self._need(name, loaded, result)
                 if dependency is not None:
                     self.scopes.link(loaded, dependency)
                 if dependency is not None and dependency not in listed:
                     order.append(dependency)
                     listed.add(dependency)
 
-    def _need(self, name: str, loaded: LoadedObject, report: Report) -> LoadedObject | None:
+    def _need(self, name: str, loaded: LoadedObject, result: LoadResult) -> LoadedObject | None:
         if name in _OF_THE_KERNEL:
             # in every process from its first moment, and known by its soname: no file of that name is looked for
-            report.missing_names.add(name)
-            report.closure[name] = name
+            result.missing_names.add(name)
+            result.closure[name] = name
             return None
-        found = self._map(name, loaded, report)
-        if report.closure.get(name) is None:
+        found = self._map(name, loaded, result)
+        if result.closure.get(name) is None:
             # the same name may be found for one object and not for another
-            report.closure[name] = found.path if found else None
+            result.closure[name] = found.path if found else None
         return found
 
     def _map(
         self,
         name: str,
         requester: LoadedObject,
-        report: Report,
+        result: LoadResult,
         *,
         found_by: FoundBy | None = None,
         by_dlopen: bool = False,
@@ -260,64 +273,62 @@ class Process:
             raise RuntimeError("the process has no loader: it is static, or not started")
         # a need is expanded whatever it looks like, any other name only where it is a path
         is_need = found_by is None and not by_dlopen
-        wanted = expand(name, origin=requester.origin, system=self.system) if is_need or "/" in name else name
+        wanted = self._rules.expand(name, requester.origin) if is_need or "/" in name else name
         known = self._names.lookup(wanted)
         if known is not None:
             return known
+        said = wanted if is_need else name
         rule, found, other_class = self._rules.search(wanted, requester)
-        if found is None or found.opened.verdict is not FileVerdict.GOOD or found.opened.facts is None:
-            report.missing_names.update((name, wanted))
-            report.errors.append(self._missing_words(wanted if is_need else name, found, other_class=other_class))
-            if found is None or found.opened.verdict is not FileVerdict.FATAL:
-                report.missing.append(MissingLibrary(name, requester))
+        facts = found.facts if found is not None else None
+        if found is None or facts is None:
+            result.missing_names.update((name, wanted))
+            if found is not None and found.problem:
+                result.errors.append(self._failure(found.path, found))
+            else:
+                number = found.errno if found is not None else errno.ENOENT
+                result.errors.append(self._failure(said, Candidate(said, errno=number, is_other_class=other_class)))
+                result.missing.append(MissingLibrary(name, requester))
             return None
-        facts = found.opened.facts
-        same = self._names.same_file(found.opened.identity, wanted)
+        same = self._names.same_file(found.identity, wanted)
         if same is not None:
             return same
-        problem = map_problem(facts, self.system.glibc_minor)
+        problem = map_problem(facts, self.loader.glibc_minor)
         if problem:
-            report.missing_names.update((name, wanted))
-            report.errors.append(f"{wanted if is_need else name}: {problem}")
+            result.missing_names.update((name, wanted))
+            result.errors.append(f"{said}: {problem}")
             return None
         if self._is_running:
-            refused = open_problem(facts, self.system.glibc_minor, stack_is_executable=self._stack_is_executable)
+            refused = open_problem(facts, self.loader.glibc_minor, stack_is_executable=self._stack_is_executable)
             if refused:
-                report.errors.append(f"{wanted if is_need else name}: {refused}")
-        origin = origin_of(found.path, self.settings.cwd)
+                result.errors.append(f"{said}: {refused}")
+        origin = origin_of(found.path, self.config.cwd)
         loaded = LoadedObject(wanted, found.path, facts, found_by or rule, requester, origin, by_dlopen)
-        self._names.add(loaded, wanted, found.path, identity=found.opened.identity)
+        self._names.add(loaded, wanted, found.path, identity=found.identity)
         return loaded
 
-    def _missing_words(self, name: str, found: SearchResult | None, *, other_class: bool) -> str:
-        if found is not None and found.opened.verdict is FileVerdict.FATAL:
-            return self._failure(found.path, found.opened)
-        number = found.opened.errno if found is not None else errno.ENOENT
-        opened = Opened(FileVerdict.OTHER_CLASS if other_class else FileVerdict.ABSENT, errno=number)
-        return self._failure(name, opened)
-
-    def _check(self, objects: list[LoadedObject], report: Report) -> None:
+    def _check(self, objects: list[LoadedObject], result: LoadResult) -> None:
         """Judge what is new in the process: versions, the CPU that it needs, and whether it is whole."""
-        minor = self.system.glibc_minor
-        check_versions(objects, self._names.named, minor, report, warns=not self._is_running)
+        minor = self.loader.glibc_minor
+        check_versions(objects, self._names.named, minor, result, warns=not self._is_running)
         for loaded in objects:
-            problem = isa_problem(loaded.facts, minor, self.settings.hwcaps)
+            problem = isa_problem(loaded.facts, minor, self.config.isa)
             if problem and loaded.found_by is not FoundBy.INTERPRETER:
-                report.errors.append(f"{loaded.path}: {problem}")
+                result.errors.append(f"{loaded.path}: {problem}")
             crash = run_problem(loaded.facts, minor) if self._runs or self._is_running else None
-            if crash and not report.missing_versions:
-                report.errors.append(f"{loaded.path}: {crash}")
-        for loaded in objects:
+            if crash and not result.missing_versions:
+                result.errors.append(f"{loaded.path}: {crash}")
             # mmap(2) takes a file that was cut off, and a read of a page that is not there is SIGBUS
             if loaded.facts.missing_bytes:
-                lost = loaded.facts.missing_bytes
-                report.warnings.append(f"{loaded.path}: cut off: {lost} bytes are not in the file")
+                result.warnings.append(
+                    f"{loaded.path}: cut off: {loaded.facts.missing_bytes} bytes are not in the file"
+                )
+        result.warnings.extend(self._rules.doubts if self._rules else ())
 
-    def _failure(self, name: str, opened: Opened) -> str:
+    def _failure(self, name: str, opened: Candidate) -> str:
         """Return the loader's words for a file that it cannot take."""
-        if opened.verdict is FileVerdict.OTHER_CLASS:
-            return f"{name}: wrong ELF class: ELFCLASS{32 if self._native.elf_class == 64 else 64}"
-        if opened.verdict is FileVerdict.FATAL and not opened.errno:
+        if opened.is_other_class:
+            return f"{name}: wrong ELF class: ELFCLASS32"
+        if opened.problem and not opened.errno:
             return f"{name}: {opened.problem}"
         number = opened.errno or errno.ENOENT
         what = opened.problem or "cannot open shared object file"

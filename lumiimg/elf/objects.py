@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -74,6 +74,14 @@ class LoadedObject:
             above = above.requested_by
         return tuple(reversed(names))
 
+    @property
+    def load_root(self) -> LoadedObject:
+        """What was started, or opened, and brought this object into the process."""
+        loaded = self
+        while loaded.requested_by is not None and not loaded.by_dlopen:
+            loaded = loaded.requested_by
+        return loaded
+
 
 @dataclass(frozen=True, slots=True)
 class MissingLibrary:
@@ -103,23 +111,37 @@ class MissingVersion:
         return f"{self.provider}: version `{self.version}' not found (required by {self.required_by})"
 
 
-@dataclass(frozen=True, slots=True)
-class LoadOutcome:
-    """What starting a program, or one dlopen, does."""
+def duplicate_libraries(objects: Iterable[LoadedObject]) -> dict[str, tuple[str, ...]]:
+    """Return the paths of each library that is there twice, by its name without `.so` and what follows.
 
-    root: LoadedObject | None
+    The loader distinguishes libraries by their SONAME, so two majors (libjson-c.so.3 and .so.5) do not collide by name;
+    a symbol without a version is still bound to the first of them that has it (glibc `elf/dl-lookup.c:do_lookup_x`).
+    """
+    by_stem: dict[str, list[str]] = {}
+    for loaded in objects:
+        by_stem.setdefault(loaded.path.rpartition("/")[2].partition(".so")[0], []).append(loaded.path)
+    return {stem: tuple(paths) for stem, paths in by_stem.items() if len(paths) > 1}
+
+
+@dataclass(slots=True)
+class LoadResult:
+    """What starting a program, or one dlopen, does: filled as it goes on."""
+
+    root: LoadedObject | None = None
     """The program, or the object that dlopen returns; None where it cannot be loaded."""
-    objects: tuple[LoadedObject, ...]
+    objects: list[LoadedObject] = field(default_factory=list)
     """Newly loaded, in the order of the loader's list (breadth first)."""
-    missing: tuple[MissingLibrary, ...] = ()
-    missing_versions: tuple[MissingVersion, ...] = ()
+    missing: list[MissingLibrary] = field(default_factory=list)
+    missing_versions: list[MissingVersion] = field(default_factory=list)
     """Symbol versions that are not there."""
-    errors: tuple[str, ...] = ()
+    errors: list[str] = field(default_factory=list)
     """In ld.so's words: why it would not start."""
-    warnings: tuple[str, ...] = ()
+    warnings: list[str] = field(default_factory=list)
     """In ld.so's words: what it would print and go on."""
     closure: dict[str, str | None] = field(default_factory=dict)
     """Needed name to path in the image, as ld.so prints them; null where nothing serves it."""
+    missing_names: set[str] = field(default_factory=set)
+    """Every name that found no object that can be loaded, as written and as expanded."""
 
     @property
     def ok(self) -> bool:
@@ -131,48 +153,51 @@ class LoadOutcome:
         """Whether the program needs no loader."""
         return self.root is not None and not self.root.facts.is_dynamic
 
+    def without_repetitions(self) -> Self:
+        """Say each error and each warning once."""
+        self.errors, self.warnings = [*dict.fromkeys(self.errors)], [*dict.fromkeys(self.warnings)]
+        return self
+
     def finds_nothing(self, name: str) -> bool:
         """Whether a dlopen of this name met no file at all: neither one that loads nor one that cannot be loaded."""
         absent = f"{name}: cannot open shared object file: No such file or directory"
         return self.root is None and all(error == absent for error in self.errors)
 
 
-@dataclass(slots=True)
-class Report:
-    """What one load has met so far: objects in the order of the loader's list, and everything that went wrong."""
+class SymbolScopes:
+    """In which objects of a process a symbol is looked up.
 
-    order: list[LoadedObject] = field(default_factory=list)
-    missing: list[MissingLibrary] = field(default_factory=list)
-    missing_names: set[str] = field(default_factory=set)
-    """Every name that found no object that can be loaded, as written and as expanded."""
-    missing_versions: list[MissingVersion] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    closure: dict[str, str | None] = field(default_factory=dict)
-
-    def outcome(self, root: LoadedObject | None, already: frozenset[LoadedObject] = frozenset()) -> LoadOutcome:
-        """Return it as a value, without the objects that were there before."""
-        return LoadOutcome(
-            root=root,
-            objects=tuple(loaded for loaded in self.order if loaded not in already),
-            missing=tuple(self.missing),
-            missing_versions=tuple(self.missing_versions),
-            errors=tuple(dict.fromkeys(self.errors)),
-            warnings=tuple(dict.fromkeys(self.warnings)),
-            closure=self.closure,
-        )
-
-
-def second_copies(objects: Iterable[LoadedObject]) -> dict[str, tuple[str, ...]]:
-    """Return the paths of each library that is there twice, by its name without `.so` and what follows.
-
-    The loader distinguishes libraries by their SONAME, so two majors (libjson-c.so.3 and .so.5) do not collide by name;
-    a symbol without a version is still bound to the first of them that has it (glibc `elf/dl-lookup.c:do_lookup_x`).
+    First in those that all see: what the process was started with, and what was opened with RTLD_GLOBAL. Then in the
+    object that dlopen was asked for, and all that it needs, whoever brought that: its own list, which other loads do
+    not see (glibc `elf/dl-open.c`, `elf/dl-scope.c`; dlopen(3), RTLD_LOCAL).
     """
-    by_stem: dict[str, list[str]] = {}
-    for loaded in objects:
-        by_stem.setdefault(loaded.path.rpartition("/")[2].partition(".so")[0], []).append(loaded.path)
-    return {stem: tuple(paths) for stem, paths in by_stem.items() if len(paths) > 1}
+
+    def __init__(self) -> None:
+        self._needs: dict[LoadedObject, dict[LoadedObject, None]] = {}
+        self._global: dict[LoadedObject, None] = {}
+
+    def link(self, loaded: LoadedObject, dependency: LoadedObject) -> None:
+        """Note that an object needs another."""
+        self._needs.setdefault(loaded, {})[dependency] = None
+
+    def add_global(self, objects: Iterable[LoadedObject]) -> None:
+        """Let all see some objects, and what these need."""
+        for loaded in objects:
+            self._global |= self.list_of(loaded)
+
+    def of(self, loaded: LoadedObject) -> list[LoadedObject]:
+        """Return where symbols of an object are looked up, in this order."""
+        return [*(self._global | self.list_of(loaded.load_root))]
+
+    def list_of(self, root: LoadedObject) -> dict[LoadedObject, None]:
+        """Return an object and all that it needs, directly or not."""
+        found = {root: None}
+        todo = [root]
+        for loaded in todo:
+            new = [each for each in self._needs.get(loaded, ()) if each not in found]
+            found |= dict.fromkeys(new)
+            todo += new
+        return found
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """The header and program headers of an ELF file, and the address space that they lay out.
 
-gABI chapters 4 and 5, `elf.h`. Only what the loader itself looks at: section headers may be stripped or lie.
+gABI chapters 4 and 5, `elf.h`. Only what the loader itself looks at: section headers may be stripped or lie. Files of
+64 bits with the byte order of x86-64 are read; any other is recognised by its header.
 
     0   e_ident[16]: 7f 'E' 'L' 'F', class, data, version, osabi, abiversion, pad
     16  e_type, e_machine, e_version, e_entry, e_phoff, e_shoff, e_flags, e_ehsize, e_phentsize, e_phnum, ...
@@ -13,53 +14,31 @@ the loader's mmap does.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.elf.reader import ElfError
+from lumiimg.core.errors import BadInputError
 
 if TYPE_CHECKING:
     from lumiimg.core.access import RandomAccess
 
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_TLS = 1, 2, 3, 4, 7
 PT_GNU_STACK, PT_GNU_PROPERTY = 0x6474E551, 0x6474E553
-PF_X = 1
+ET_EXEC, ET_DYN = 2, 3
+HEADER_BYTES = 64
 FIRST_READ_BYTES = 4096
 
-_IDENT_BYTES = 16
+_IDENT = b"\x7fELF\2\1"
+_HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQ8xQQQ")
 _MAX_SEGMENTS = 1024
 _MAX_STRING_BYTES = 65536
 _STRING_READ_BYTES = 4096
 _WHOLE_STRINGS_BYTES = 16384
-_MAX_NAMES_BYTES = 16 << 20
+MAX_NAMES_BYTES = 16 << 20
 
 
-class Layout(NamedTuple):
-    """How one (class, byte order) pair packs its records."""
-
-    bits: int
-    little_endian: bool
-    header: struct.Struct
-    segment: struct.Struct
-    dynamic: struct.Struct
-    symbol: struct.Struct
-    word: struct.Struct
-    half: struct.Struct
-    address: struct.Struct
-
-
-def _layout(bits: int, order: str) -> Layout:
-    header, segment, dynamic, symbol, address = (
-        ("HHIQQQIHHHHHH", "IIQQ8xQQQ", "qQ", "IBBHQQ", "Q")
-        if bits == 64
-        else ("HHIIIIIHHHHHH", "III4xIIII", "iI", "IIIBBH", "I")
-    )
-    records = (header, segment, dynamic, symbol, "I", "H", address)
-    return Layout(bits, order == "<", *(struct.Struct(order + record) for record in records))
-
-
-_LAYOUTS = {(number, place): _layout(32 * number, order) for number in (1, 2) for place, order in ((1, "<"), (2, ">"))}
-"""By class and byte order, as in the header."""
+class ElfError(BadInputError):
+    """Bytes that are not an ELF file (or not a loader cache), or that lie about their own sizes."""
 
 
 class Segment(NamedTuple):
@@ -77,51 +56,43 @@ class Segment(NamedTuple):
 class Segments:
     """An ELF file seen through its program headers."""
 
-    def __init__(self, reader: RandomAccess, first: bytes | None = None) -> None:
+    def __init__(self, file: RandomAccess, first: bytes | None = None) -> None:
         """`first` are the first FIRST_READ_BYTES of the file (all of a shorter one) where they are at hand."""
-        self._reader = reader
-        self._size_bytes = reader.size
-        self._first = reader.read_at(0, FIRST_READ_BYTES) if first is None else first
-        ident = self._first[:_IDENT_BYTES]
-        if ident[:4] != b"\x7fELF":
+        self._file = file
+        self._size_bytes = file.size
+        self._first = file.read_at(0, FIRST_READ_BYTES) if first is None else first
+        if self._first[:4] != _IDENT[:4]:
             raise ElfError("not an ELF file")
-        if len(ident) < _IDENT_BYTES:
+        if len(self._first) < HEADER_BYTES:
             raise ElfError("ELF header is cut off")
-        layout = _LAYOUTS.get((ident[4], ident[5]))
-        if layout is None:
-            raise ElfError(f"unknown ELF class {ident[4]} or byte order {ident[5]}")
-        self.layout = layout
-        if len(self._first) < _IDENT_BYTES + layout.header.size:
-            raise ElfError("ELF header is cut off")
-        fields = layout.header.unpack_from(self._first, _IDENT_BYTES)
-        self.type: int = fields[0]
-        self.machine: int = fields[1]
-        self.all = self._read_table(offset=fields[4], entry_bytes=fields[8], count=fields[9])
+        if self._first[:6] != _IDENT:
+            kind = f"class {self._first[4]}, byte order {self._first[5]}"
+            raise ElfError(f"an ELF file of another kind than 64 bits, little-endian: {kind}")
+        self.type, self.machine, _, _, table_at, _, _, _, entry_bytes, count, *_ = _HEADER.unpack_from(self._first)
+        self.all = self._read_table(table_at, entry_bytes, count)
         self._of_type: dict[int, list[Segment]] = {}
         for segment in self.all:
             self._of_type.setdefault(segment.type, []).append(segment)
         self.loads = self.of_type(PT_LOAD)
 
-    def _read_table(self, *, offset: int, entry_bytes: int, count: int) -> tuple[Segment, ...]:
+    def _read_table(self, offset: int, entry_bytes: int, count: int) -> tuple[Segment, ...]:
         if count == 0:
             return ()
-        entry = self.layout.segment
-        if entry_bytes != entry.size:
-            raise ElfError(f"program headers of {entry_bytes} bytes, {entry.size} expected")
-        if offset + count * entry.size > self._size_bytes:
+        if entry_bytes != _SEGMENT.size:
+            raise ElfError(f"program headers of {entry_bytes} bytes, {_SEGMENT.size} expected")
+        size = count * entry_bytes
+        if offset + size > self._size_bytes:
             raise ElfError("cannot read file data")  # the loader's words for program headers outside of the file
         if count > _MAX_SEGMENTS:
             raise ElfError(f"{count} program headers, more than the {_MAX_SEGMENTS} that are read")
-        table = self.file_range(offset, count * entry.size)
-        if len(table) != count * entry.size:
+        table = self.file_range(offset, size)
+        if len(table) != size:
             raise ElfError("cannot read file data")
-        if self.layout.bits == 64:
-            return tuple(map(Segment._make, entry.iter_unpack(table)))
-        return tuple(Segment(t, f, o, a, fs, ms, al) for t, o, a, fs, ms, f, al in entry.iter_unpack(table))
+        return tuple(map(Segment._make, _SEGMENT.iter_unpack(table)))
 
-    def of_type(self, kind: int) -> Sequence[Segment]:
+    def of_type(self, kind: int) -> list[Segment]:
         """Return the segments of a type; the kernel takes the first of them, the loader ends up with the last."""
-        return self._of_type.get(kind, ())
+        return self._of_type.get(kind, [])
 
     def file_range(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes of the file, from the part already read where that holds them."""
@@ -129,7 +100,7 @@ class Segments:
             return self._first[offset : offset + size]
         if offset >= self._size_bytes:
             return b""
-        return self._reader.read_at(offset, size)
+        return self._file.read_at(offset, size)
 
     def at(self, address: int, size: int) -> bytes:
         """Return up to `size` bytes that the file puts at a virtual address; fewer at the end of their segment.
@@ -153,17 +124,26 @@ class Segments:
 class StringTable:
     """DT_STRTAB, DT_STRSZ: NUL-terminated names.
 
-    A small table is read whole. A big library has megabytes of names, and those asked for stand together, so of a big
-    one a block is read from the name on that was not in the block before.
+    A small table is read whole. A big library has megabytes of names, and those of its dynamic segment stand together,
+    so of a big one a block is read from the name on that was not in the block before.
     """
 
-    def __init__(self, segments: Segments, address: int, size_bytes: int) -> None:
+    def __init__(
+        self,
+        segments: Segments,
+        address: int,
+        size_bytes: int,
+        *,
+        is_whole: bool = False,
+        most_bytes: int = MAX_NAMES_BYTES,
+    ) -> None:
+        """`is_whole`: all of it is wanted. `most_bytes`: of the names that are given back, together."""
         self._segments = segments
         self._address = address
         self._size_bytes = size_bytes
-        self._left_bytes = _MAX_NAMES_BYTES
+        self._most_bytes = self._left_bytes = most_bytes
         self._block_at = 0
-        self._block = segments.at(address, size_bytes) if size_bytes <= _WHOLE_STRINGS_BYTES else b""
+        self._block = segments.at(address, size_bytes) if is_whole or size_bytes <= _WHOLE_STRINGS_BYTES else b""
 
     def at(self, offset: int) -> str:
         """Return one string; bytes that are not UTF-8 become surrogates, as in file names of Python."""
@@ -174,8 +154,12 @@ class StringTable:
         self._left_bytes -= end - start
         if self._left_bytes < 0:
             # thousands of names may be the ends of one long string: a small file would fill the memory
-            raise ElfError(f"more than {_MAX_NAMES_BYTES} bytes of names")
+            raise ElfError(f"more than {self._most_bytes} bytes of names")
         return self._block[start:end].decode("utf-8", "surrogateescape")
+
+    def starts_with(self, prefix: bytes, offset: int) -> bool:
+        """Return whether a string of a table that was read whole starts with some bytes."""
+        return self._block.startswith(prefix, offset)
 
     def _read_block(self, offset: int) -> int:
         """Read a block from a string on; return the length of the string."""

@@ -1,40 +1,59 @@
-"""Which names a library exports, and which it asks for: its dynamic symbol table, counted without section headers.
+"""Which names a library exports, and which it looks for elsewhere: its dynamic symbol table, without section headers.
 
 The number of symbols is nowhere in the dynamic segment. DT_HASH has it as nchain; with DT_GNU_HASH it is one more than
 the end of the longest chain (glibc `elf/dl-lookup.c` walks the same words):
 
     DT_HASH:     nbucket u32, nchain u32, bucket[nbucket] u32, chain[nchain] u32
-    DT_GNU_HASH: nbuckets u32, symoffset u32, bloom words u32, bloom shift u32, bloom[] (address size),
+    DT_GNU_HASH: nbuckets u32, symoffset u32, bloom words u32, bloom shift u32, bloom[] u64,
                  bucket[nbuckets] u32, chain[] u32 with the lowest bit set at the end of a chain
+
+What is looked for shows in the relocations. One that takes the value of a symbol (R_X86_64_COPY, GLOB_DAT, 64) is done
+when the file is loaded, before any code of it runs. A call by way of the linkage table (DT_JMPREL) is bound at its
+first use, unless all is to be bound at once: because the file says so, LD_BIND_NOW does, or whoever opens it, with
+RTLD_NOW. A symbol that no relocation names is never looked up (gABI chapter 5; glibc `elf/dl-reloc.c`, `elf/do-rel.h`).
 """
 
 from __future__ import annotations
 
 import array
 import itertools
+import struct
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.elf.reader import ElfError
+from lumiimg.elf.dynamic import DT_STRSZ, DT_STRTAB, Dynamic
+from lumiimg.elf.facts import SnapshotElf
+from lumiimg.elf.segments import ElfError, StringTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator
 
-    from lumiimg.elf.segments import Segments
+    from lumiimg.core.access import RandomAccess
 
-DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_GNU_HASH = 4, 5, 6, 10, 11, 0x6FFFFEF5
-DT_VERSYM = 0x6FFFFFF0
+_DT_HASH, _DT_SYMTAB, _DT_SYMENT, _DT_GNU_HASH, _DT_VERSYM = 4, 6, 11, 0x6FFFFEF5, 0x6FFFFFF0
+_DT_RELA, _DT_RELASZ, _DT_JMPREL, _DT_PLTRELSZ = 7, 8, 23, 2
+_DT_BIND_NOW, _DT_FLAGS, _DT_FLAGS_1 = 24, 30, 0x6FFFFFFB
+_DF_BIND_NOW, _DF_1_NOW = 8, 1
+
+_SYMBOL = struct.Struct("<IBBHQQ")
+_VERSION = struct.Struct("<H")
+_STB_GLOBAL, _STB_WEAK, _STB_GNU_UNIQUE = 1, 2, 10
+_EXPORTED_BINDINGS = (_STB_GLOBAL, _STB_WEAK, _STB_GNU_UNIQUE)
+_SHN_UNDEF = 0
+_HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
+# of .gnu.version (LSB, Symbol Versioning): 0 local, 1 global without a version, above that a version; bit 15 hides
+_VER_NDX_GLOBAL, _VER_NDX_FIRST, _VERSION_INDEX = 1, 2, 0x7FFF
+_COPIES = {21: 19, 62: 5, 183: 1024, 243: 4}
+"""R_*_COPY by machine: data of a library that a program at a fixed address has in itself."""
 
 _MAX_SYMBOLS = 4 << 20
 _MAX_TABLE_BYTES = 256 << 20
 _MAX_NAMES_BYTES = 64 << 20
 _CHAIN_READ_BYTES = 16384
-_GLOBAL_BINDINGS = (1, 2, 10)  # STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE
-_STB_GLOBAL = 1
-# of .gnu.version (LSB, Symbol Versioning): 0 local, 1 global without a version, above that a version; bit 15 hides
-_VER_NDX_GLOBAL, _VER_NDX_FIRST, _VERSION_INDEX = 1, 2, 0x7FFF
-_SHN_UNDEF = 0
-_HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
+_RELA_WORDS = 3
+_RELA_BYTES = 8 * _RELA_WORDS
+_READ_RELOCATIONS = 1 << 17
+"""At a time."""
 
 
 class WantedSymbol(NamedTuple):
@@ -48,115 +67,57 @@ class WantedSymbol(NamedTuple):
         return f"{self.name}, version {self.version}" if self.version else self.name
 
 
-def defined_names(segments: Segments, dynamic: Mapping[int, int], prefix: bytes) -> frozenset[str]:
-    """Return the names that start with `prefix` and that another object can bind to."""
-    table, strings = _tables(segments, dynamic)
-    wide = segments.layout.bits == 64
-    given = _Names(strings)
-    names: set[str] = set()
-    for fields in segments.layout.symbol.iter_unpack(table):
-        name_at, info, other, section = fields[:4] if wide else (fields[0], *fields[3:])
-        if section == _SHN_UNDEF or info >> 4 not in _GLOBAL_BINDINGS or other & 3 in _HIDDEN:
-            continue
-        if strings.startswith(prefix, name_at):
-            names.add(given.at(name_at))
-    return frozenset(names)
+def exported_symbols(file: RandomAccess, prefix: str = "") -> frozenset[str]:
+    """Return the names of defined global and weak dynamic symbols, of a recorded file those that are known of it.
 
-
-def _tables(segments: Segments, dynamic: Mapping[int, int]) -> tuple[bytes, bytes]:
-    """Return (the symbol table, the strings that it names); both empty where there are no symbols."""
-    if not {DT_STRTAB, DT_SYMTAB, DT_STRSZ} <= dynamic.keys():
-        return b"", b""
-    count = _symbol_count(segments, dynamic)
-    return _read_tables(segments, dynamic, count) if count else (b"", b"")
-
-
-def _read_tables(segments: Segments, dynamic: Mapping[int, int], count: int) -> tuple[bytes, bytes]:
-    entry = segments.layout.symbol
-    if dynamic.get(DT_SYMENT, entry.size) != entry.size:
-        raise ElfError(f"symbols of {dynamic[DT_SYMENT]} bytes, {entry.size} expected")
-    if count > _MAX_SYMBOLS or dynamic[DT_STRSZ] > _MAX_TABLE_BYTES:
-        raise ElfError(f"{count} symbols with {dynamic[DT_STRSZ]} bytes of names, more than are read")
-    table = segments.at(dynamic[DT_SYMTAB], count * entry.size)
-    if len(table) != count * entry.size:
-        raise ElfError("the symbol table runs out of its segment")
-    return table, segments.at(dynamic[DT_STRTAB], dynamic[DT_STRSZ])
-
-
-class _Names:
-    """The names of one table, up to a bound: thousands may be the ends of one long string, in a small file."""
-
-    def __init__(self, strings: bytes) -> None:
-        self._strings = strings
-        self._left_bytes = _MAX_NAMES_BYTES
-
-    def at(self, offset: int) -> str:
-        end = self._strings.find(b"\0", offset)
-        if end < 0:
-            raise ElfError("symbol name without an end")
-        self._left_bytes -= end - offset
-        if self._left_bytes < 0:
-            raise ElfError(f"more than {_MAX_NAMES_BYTES} bytes of symbol names")
-        return self._strings[offset:end].decode("utf-8", "surrogateescape")
-
-
-def wanted_symbols(
-    segments: Segments, dynamic: Mapping[int, int], numbers: Mapping[int, bool], versions: Mapping[int | None, str]
-) -> frozenset[WantedSymbol]:
-    """Return the symbols that must be defined elsewhere (not weak); `versions` are names by their index.
-
-    `numbers`: of the symbols with these numbers, which are undefined, or copied (True): then the file has a place for
-    what another defines. How many symbols there are need not show in the hash table, which has those that the file
-    defines.
+    Raises ElfError.
     """
-    if not numbers or not {DT_STRTAB, DT_SYMTAB, DT_STRSZ} <= dynamic.keys():
+    if isinstance(file, SnapshotElf):
+        return frozenset(name for name in file.exports if name.startswith(prefix))
+    table, start = _SymbolTable(Dynamic(file)), prefix.encode("utf-8", "surrogateescape")
+    return frozenset(table.names.at(at) for at, _ in table.exports() if table.names.starts_with(start, at))
+
+
+def undefined_symbols(file: RandomAccess, *, lazily: bool = False) -> frozenset[WantedSymbol]:
+    """Return the symbols that the loader looks up elsewhere, and must find: none that is weak.
+
+    `lazily`: those that it looks up at the load, where calls are bound at their first use. Raises ElfError.
+    """
+    dynamic = Dynamic(file)
+    numbers = _looked_up(dynamic, lazily=lazily)
+    if not numbers:
         return frozenset()
-    count = max(numbers) + 1
-    table, strings = _read_tables(segments, dynamic, count)
-    wide = segments.layout.bits == 64
-    given = _Names(strings)
+    # how many symbols there are need not show in the hash table, which has those that the file defines
+    table = _SymbolTable(dynamic, max(numbers) + 1)
+    versions = {index: need.name for index, need in dynamic.version_needs()}
     found: set[WantedSymbol] = set()
-    entries = zip(segments.layout.symbol.iter_unpack(table), _versions(segments, dynamic, count), strict=True)
-    for number, (fields, (version,)) in enumerate(entries):
+    for number, (name_at, info, _, section, version) in enumerate(table.entries()):
         is_copied = numbers.get(number)
-        if is_copied is None:
-            continue
-        name_at, info, _, section = fields[:4] if wide else (fields[0], *fields[3:])
-        if name_at and info >> 4 == _STB_GLOBAL and (section == _SHN_UNDEF or is_copied):
-            found.add(WantedSymbol(given.at(name_at), versions.get(version & _VERSION_INDEX)))
+        # what is copied has a place in this file, for what another defines
+        if is_copied is not None and name_at and info >> 4 == _STB_GLOBAL and (section == _SHN_UNDEF or is_copied):
+            found.add(WantedSymbol(table.names.at(name_at), versions.get(version & _VERSION_INDEX)))
     return frozenset(found)
 
 
-def defined_among(
-    segments: Segments,
-    dynamic: Mapping[int, int],
-    wanted: Iterable[WantedSymbol],
-    versions: Mapping[int | None, str],
-) -> set[WantedSymbol]:
-    """Return those of some symbols that a file defines; `versions` are names by their index.
+def defined_symbols(file: RandomAccess, wanted: Iterable[WantedSymbol]) -> set[WantedSymbol]:
+    """Return those of some symbols that a file defines, in the versions that are asked for. Raises ElfError.
 
     Which version serves which need: glibc `elf/dl-lookup.c`, check_match.
     """
     by_name: dict[str, list[WantedSymbol]] = {}
     for each in wanted:
         by_name.setdefault(each.name, []).append(each)
-    table, strings = _tables(segments, dynamic)
-    wide = segments.layout.bits == 64
-    given = _Names(strings)
+    dynamic = Dynamic(file)
+    table, versions = _SymbolTable(dynamic), dict(dynamic.version_definitions())
     found: set[WantedSymbol] = set()
-    count = len(table) // segments.layout.symbol.size
-    entries = zip(segments.layout.symbol.iter_unpack(table), _versions(segments, dynamic, count), strict=True)
-    for fields, (version,) in entries:
-        name_at, info, other, section = fields[:4] if wide else (fields[0], *fields[3:])
-        if section == _SHN_UNDEF or info >> 4 not in _GLOBAL_BINDINGS or other & 3 in _HIDDEN:
-            continue
-        for each in by_name.get(given.at(name_at), ()):
-            if _serves(version, versions.get(version & _VERSION_INDEX), each.version):
+    for name_at, version in table.exports():
+        for each in by_name.get(table.names.at(name_at), ()):
+            if _version_matches(version, versions.get(version & _VERSION_INDEX), each.version):
                 found.add(each)
     return found
 
 
-def _serves(number: int, own: str | None, wanted: str | None) -> bool:
+def _version_matches(number: int, own: str | None, wanted: str | None) -> bool:
     """Whether a definition with a number in .gnu.version, which is version `own`, serves a need for one, or for any."""
     is_shown = number <= _VERSION_INDEX
     if wanted is None:
@@ -164,49 +125,126 @@ def _serves(number: int, own: str | None, wanted: str | None) -> bool:
     return own == wanted or (own is None and is_shown)
 
 
-def _versions(segments: Segments, dynamic: Mapping[int, int], count: int) -> Iterable[tuple[int, ...]]:
-    """Return the version index of each symbol: of none where the file has no versions."""
-    if DT_VERSYM not in dynamic or count == 0:
-        return itertools.repeat((_VER_NDX_GLOBAL,), count)
-    half = segments.layout.half
-    data = segments.at(dynamic[DT_VERSYM], count * half.size)
-    if len(data) != count * half.size:
-        raise ElfError("the versions of the symbols run out of their segment")
-    return half.iter_unpack(data)
+class _SymbolTable:
+    """The dynamic symbols of a file; none where it has no table of them, or no names."""
+
+    def __init__(self, dynamic: Dynamic, count: int | None = None) -> None:
+        """`count` is of the symbols; None for as many as the hash table says."""
+        self._dynamic, self._table, self._count = dynamic, b"", 0
+        segments, values = dynamic.segments, dynamic.values
+        if not {DT_STRTAB, DT_STRSZ, _DT_SYMTAB} <= values.keys():
+            return
+        self._count = _symbol_count(dynamic) if count is None else count
+        if not self._count:
+            return
+        if values.get(_DT_SYMENT, _SYMBOL.size) != _SYMBOL.size:
+            raise ElfError(f"symbols of {values[_DT_SYMENT]} bytes, {_SYMBOL.size} expected")
+        if self._count > _MAX_SYMBOLS or values[DT_STRSZ] > _MAX_TABLE_BYTES:
+            raise ElfError(f"{self._count} symbols with {values[DT_STRSZ]} bytes of names, more than are read")
+        self._table = segments.at(values[_DT_SYMTAB], self._count * _SYMBOL.size)
+        if len(self._table) != self._count * _SYMBOL.size:
+            raise ElfError("the symbol table runs out of its segment")
+        self.names = StringTable(
+            segments, values[DT_STRTAB], values[DT_STRSZ], is_whole=True, most_bytes=_MAX_NAMES_BYTES
+        )
+
+    def exports(self) -> Iterator[tuple[int, int]]:
+        """Yield (place of the name, version) of each symbol that another object can bind to."""
+        for name_at, info, other, section, version in self.entries():
+            if section != _SHN_UNDEF and info >> 4 in _EXPORTED_BINDINGS and other & 3 not in _HIDDEN:
+                yield name_at, version
+
+    def entries(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield (place of the name, info, other, section, version) of each symbol."""
+        symbols = _SYMBOL.iter_unpack(self._table)
+        for (name_at, info, other, section, _, _), (version,) in zip(symbols, self._versions(), strict=True):
+            yield name_at, info, other, section, version
+
+    def _versions(self) -> Iterable[tuple[int, ...]]:
+        """Return the version of each symbol: of none where the file has no versions."""
+        address = self._dynamic.values.get(_DT_VERSYM)
+        if address is None or not self._table:
+            return itertools.repeat((_VER_NDX_GLOBAL,), len(self._table) // _SYMBOL.size)
+        data = self._dynamic.segments.at(address, self._count * _VERSION.size)
+        if len(data) != self._count * _VERSION.size:
+            raise ElfError("the versions of the symbols run out of their segment")
+        return _VERSION.iter_unpack(data)
 
 
-def _symbol_count(segments: Segments, dynamic: Mapping[int, int]) -> int:
-    if DT_HASH in dynamic:
-        return _words(segments, dynamic[DT_HASH], 2)[1]
-    if DT_GNU_HASH not in dynamic:
+def _symbol_count(dynamic: Dynamic) -> int:
+    if _DT_HASH in dynamic.values:
+        return _words(dynamic, dynamic.values[_DT_HASH], 2)[1]
+    if _DT_GNU_HASH not in dynamic.values:
         return 0
-    address = dynamic[DT_GNU_HASH]
-    bucket_count, first_symbol, bloom_words, _ = _words(segments, address, 4)
+    address = dynamic.values[_DT_GNU_HASH]
+    bucket_count, first_symbol, bloom_words, _ = _words(dynamic, address, 4)
     if bucket_count > _MAX_SYMBOLS or bloom_words > _MAX_SYMBOLS:
         raise ElfError("a symbol hash table larger than any real file's")
-    buckets_at = address + 16 + bloom_words * segments.layout.address.size
-    last = max(_words(segments, buckets_at, bucket_count), default=0)
+    buckets_at = address + 16 + 8 * bloom_words
+    last = max(_words(dynamic, buckets_at, bucket_count), default=0)
     if last < first_symbol or last == 0:
         return first_symbol
     chain_at = buckets_at + 4 * bucket_count
-    while True:
-        if last > _MAX_SYMBOLS:
-            raise ElfError("a symbol hash chain without an end")
+    while last <= _MAX_SYMBOLS:
         position = chain_at + 4 * (last - first_symbol)
-        words = _words(segments, position, min(_CHAIN_READ_BYTES, segments.rest_bytes(position)) // 4)
-        if not words:
-            raise ElfError("a symbol hash chain without an end")
-        for word in words:
+        count = min(_CHAIN_READ_BYTES, dynamic.segments.rest_bytes(position)) // 4
+        for word in _words(dynamic, position, count):
             last += 1
             if word & 1:
                 return last
+        if not count:
+            break
+    raise ElfError("a symbol hash chain without an end")
 
 
-def _words(segments: Segments, address: int, count: int) -> array.array[int]:
-    data = segments.at(address, 4 * count) if count else b""
+def _words(dynamic: Dynamic, address: int, count: int) -> array.array[int]:
+    data = dynamic.segments.at(address, 4 * count) if count else b""
     if len(data) != 4 * count:
         raise ElfError("the symbol hash table runs out of its segment")
-    words = array.array("I", data)
-    if segments.layout.little_endian != (sys.byteorder == "little"):
-        words.byteswap()
-    return words
+    return _numbers("I", data)
+
+
+def _numbers(kind: str, data: bytes) -> array.array[int]:
+    numbers = array.array(kind, data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _looked_up(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
+    """Return the numbers of the symbols that relocations name: whether what another object has there is copied.
+
+    `lazily`: of the relocations that are done at the load alone. The machines that are known have no others than RELA.
+    """
+    values = dynamic.values
+    with_calls = (
+        not lazily
+        or _DT_BIND_NOW in values
+        or bool(values.get(_DT_FLAGS, 0) & _DF_BIND_NOW)
+        or bool(values.get(_DT_FLAGS_1, 0) & _DF_1_NOW)
+    )
+    address, size_bytes = values.get(_DT_RELA, 0), values.get(_DT_RELASZ, 0)
+    calls_at, calls_bytes = values.get(_DT_JMPREL, 0), values.get(_DT_PLTRELSZ, 0)
+    if calls_bytes and address + size_bytes == calls_at + calls_bytes and not with_calls:
+        size_bytes -= calls_bytes  # the linkage table may be counted as the end of it
+    infos = _infos_in(dynamic, address, size_bytes)
+    if with_calls:
+        infos |= _infos_in(dynamic, calls_at, calls_bytes)
+    copy = _COPIES.get(dynamic.segments.machine)
+    found = {info >> 32: False for info in infos if info >> 32}
+    return found | {info >> 32: True for info in infos if info & 0xFFFFFFFF == copy and info >> 32}
+
+
+def _infos_in(dynamic: Dynamic, address: int, size_bytes: int) -> set[int]:
+    """Return the middle words of a table of relocations: the number of a symbol, and what is done."""
+    if size_bytes > _MAX_TABLE_BYTES:
+        raise ElfError(f"{size_bytes} bytes of relocations, more than are read")
+    infos: set[int] = set()
+    size_bytes -= size_bytes % _RELA_BYTES
+    for at in range(0, size_bytes, _RELA_BYTES * _READ_RELOCATIONS):
+        wanted = min(_RELA_BYTES * _READ_RELOCATIONS, size_bytes - at)
+        data = dynamic.segments.at(address + at, wanted)
+        if len(data) != wanted:
+            raise ElfError("the relocations run out of their segment")
+        infos.update(_numbers("Q", data)[1::_RELA_WORDS])
+    return infos

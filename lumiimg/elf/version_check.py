@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.load_checks import FIRST_MINOR_WITH_RELR, since
-from lumiimg.elf.objects import LoadedObject, MissingVersion, Report
+from lumiimg.elf.config import since
+from lumiimg.elf.objects import LoadedObject, LoadResult, MissingVersion
+from lumiimg.elf.refusals import FIRST_MINOR_WITH_RELR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from lumiimg.elf.dynamic import VersionNeed
     from lumiimg.elf.facts import ElfFacts
-    from lumiimg.elf.versions import VersionNeed
 
 _LIBC_PREFIX = "libc.so."
 _RELR_VERSION = "GLIBC_ABI_DT_RELR"
@@ -27,7 +28,7 @@ def check_versions(
     objects: Iterable[LoadedObject],
     provider_of: Callable[[str], LoadedObject | None],
     glibc_minor: int | None,
-    report: Report,
+    result: LoadResult,
     *,
     warns: bool,
 ) -> None:
@@ -42,14 +43,14 @@ def check_versions(
             if provider is not None:
                 if provider not in definitions:
                     definitions[provider] = frozenset(provider.facts.version_definitions)
-                _compare(loaded, needs, provider, definitions[provider], report, warns=warns)
-            elif file not in report.missing_names:
+                _compare(loaded, needs, provider, definitions[provider], result, warns=warns)
+            elif file not in result.missing_names:
                 # the name was taken from DT_NEEDED after the link, as `patchelf --remove-needed` does
-                report.errors.append(
+                result.errors.append(
                     f"{loaded.path}: needs versions of {file}, which it does not need: ld.so stops at an assertion"
                 )
         if _lacks_relr(loaded.facts, glibc_minor):
-            report.errors.append(f"{loaded.path}: DT_RELR without {_RELR_VERSION} dependency")
+            result.errors.append(f"{loaded.path}: DT_RELR without {_RELR_VERSION} dependency")
 
 
 def _compare(
@@ -57,23 +58,23 @@ def _compare(
     needs: Iterable[VersionNeed],
     provider: LoadedObject,
     defined: frozenset[str],
-    report: Report,
+    result: LoadResult,
     *,
     warns: bool,
 ) -> None:
     if not defined:
         if warns:
-            report.warnings.append(f"{provider.path}: no version information available (required by {loaded.path})")
+            result.warnings.append(f"{provider.path}: no version information available (required by {loaded.path})")
         return
     for need in needs:
         if need.name in defined:
             continue
         if not need.weak:
             missing = MissingVersion(provider.path, need.name, loaded.path)
-            report.missing_versions.append(missing)
-            report.errors.append(str(missing))
+            result.missing_versions.append(missing)
+            result.errors.append(str(missing))
         elif warns:
-            report.warnings.append(f"{provider.path}: weak version `{need.name}' not found (required by {loaded.path})")
+            result.warnings.append(f"{provider.path}: weak version `{need.name}' not found (required by {loaded.path})")
 
 
 def _lacks_relr(facts: ElfFacts, glibc_minor: int | None) -> bool:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.elf.loader import Process
-    from lumiimg.elf.objects import LoadedObject
+    from lumiimg.elf import LoadedObject, Process
 
 _HIP = re.compile(r"libamdhip64(?:-[0-9a-f]{8})?\.so(?:\.[0-9]+)*")
 """auditwheel puts a part of the digest into the name of what it takes into a wheel."""

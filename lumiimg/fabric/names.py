@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from enum import StrEnum
 
-from lumiimg.elf.versions import numbers_of
+from lumiimg.core.text import numbers_of
 from lumiimg.fabric.path import Part
 
 LIBRCCL = ("librccl.so.1", "librccl.so")

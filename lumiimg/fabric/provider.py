@@ -14,16 +14,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf.facts import exported_symbols
-from lumiimg.elf.files import RecordedElf
-from lumiimg.elf.undefined import undefined_in
+from lumiimg.elf import SnapshotElf, exported_symbols, undefined_in
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.elf.loader import Process
-    from lumiimg.elf.objects import LoadedObject
+    from lumiimg.elf import LoadedObject, Process
     from lumiimg.image import RootFileSystem
 
 PROVIDER_PATH = "FI_PROVIDER_PATH"
@@ -100,7 +97,7 @@ def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | No
         outcome = process.dlopen(name, libfabric)
         if outcome.root is None or not outcome.ok or not _is_provider(process, root, outcome.root):
             continue
-        symbols = undefined_in(root, process, outcome.objects)
+        symbols = undefined_in(process, outcome.objects)
         if not symbols.found or not symbols.is_sure:
             return outcome.root.path
     return None
@@ -109,8 +106,8 @@ def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | No
 def _is_provider(process: Process, root: RootFileSystem, file: LoadedObject) -> bool:
     """Whether a library has what libfabric asks it for; of a recorded one only the name is known."""
     try:
-        with contextlib.closing(root.open(process.settings.absolute(file.path))) as opened:
-            return isinstance(opened, RecordedElf) or _ENTRY in exported_symbols(opened, _ENTRY)
+        with contextlib.closing(root.open(process.config.absolute(file.path))) as opened:
+            return isinstance(opened, SnapshotElf) or _ENTRY in exported_symbols(opened, _ENTRY)
     except (OSError, BadInputError):
         return False
 
@@ -145,7 +142,7 @@ def lack_of_rocr(process: Process, root: RootFileSystem) -> str | None:
 def _read(process: Process, root: RootFileSystem, libfabric: LoadedObject) -> bytes | None:
     """Return what of a libfabric has its strings; None of one that is gone, or of which only the facts are recorded."""
     try:
-        with contextlib.closing(root.open(process.settings.absolute(libfabric.path))) as file:
+        with contextlib.closing(root.open(process.config.absolute(libfabric.path))) as file:
             return file.read_at(0, min(file.size, _SCAN_LIMIT_BYTES))
     except (OSError, BadInputError):
         return None

@@ -16,8 +16,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.c_library import of_c_library
-from lumiimg.elf.objects import MissingVersion, second_copies
+from lumiimg.elf import MissingVersion, duplicate_libraries, is_glibc_part
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, net_symbol
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
@@ -37,7 +36,7 @@ from lumiimg.host.snapshot_tree import HostFiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.elf import LoaderConfig
     from lumiimg.host.snapshot import FoundLibrary, Snapshot
     from lumiimg.image import RootFileSystem
 
@@ -65,13 +64,13 @@ class SolvedManifest(BindManifest):
         return BindManifest(self.fabric, self.machine, self.binds, self.variables, self.refusals, self.notes)
 
 
-def solve(root: RootFileSystem, settings: LoaderSettings, demand: Demand, snapshot: Snapshot) -> SolvedManifest:
+def solve(root: RootFileSystem, settings: LoaderConfig, demand: Demand, snapshot: Snapshot) -> SolvedManifest:
     """Return the manifest for a root and the settings of its processes, on the node of a snapshot."""
     return _Solver(root, settings, demand, snapshot).solve()
 
 
 class _Solver:
-    def __init__(self, root: RootFileSystem, settings: LoaderSettings, demand: Demand, snapshot: Snapshot) -> None:
+    def __init__(self, root: RootFileSystem, settings: LoaderConfig, demand: Demand, snapshot: Snapshot) -> None:
         self._root = root
         self._settings = settings
         self._demand = demand
@@ -97,7 +96,7 @@ class _Solver:
                 furthest = error.loaded or furthest
                 continue
             manifest = self._manifest(trial, tuple(refused))
-            if not second_copies(trial.objects):
+            if not duplicate_libraries(trial.objects):
                 return manifest
             second_best = second_best or manifest
         if second_best is not None:
@@ -161,7 +160,7 @@ class _Solver:
     def _may_be_bound(self, path: str) -> bool:
         """Whether a library of the host is recorded, and no part of the C library."""
         library = self._files.library(path)
-        return library is not None and not of_c_library(library.facts)
+        return library is not None and not is_glibc_part(library.facts)
 
     # -- how a plan becomes one that loads --
 
@@ -238,7 +237,7 @@ class _Solver:
         plan = trial.plan
         notes = [
             f"{len(paths)} copies of {stem} in one process: {', '.join(paths)}; symbols without versions may be mixed"
-            for stem, paths in second_copies(trial.objects).items()
+            for stem, paths in duplicate_libraries(trial.objects).items()
         ]
         if not plan.of_host and LIBCXI not in plan.binds:
             notes.append("libcxi is the image's own: only a run shows whether it fits the driver of this machine")
@@ -270,14 +269,14 @@ class _Solver:
 
 def _is_of_c_library(trial: BindTrial, version: MissingVersion) -> bool:
     provider = trial.process.find(version.provider)
-    return provider is not None and of_c_library(provider.facts)
+    return provider is not None and is_glibc_part(provider.facts)
 
 
 # -- a list of binds that was made for a host as it was, tried with the host as it is --
 
 
 def try_saved(
-    manifest: SolvedManifest, root: RootFileSystem, settings: LoaderSettings, now: Snapshot
+    manifest: SolvedManifest, root: RootFileSystem, settings: LoaderConfig, now: Snapshot
 ) -> tuple[tuple[str, ...], Refusal | None]:
     """Return what a manifest for an earlier host comes to; `root` is the image's."""
     if manifest.fabric is not Fabric.HOST or manifest.trial is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
-from lumiimg.elf.versions import numbers_of
+from lumiimg.core.text import numbers_of
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, PROVIDER_FILE
 from lumiimg.fabric.provider import cxi_provider
 from lumiimg.host.job_process import JobProcess, begin
@@ -17,9 +17,7 @@ from lumiimg.host.manifest import Bind, Loaded, Refusal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.elf.loader import Process
-    from lumiimg.elf.objects import LoadedObject, LoadOutcome, MissingLibrary, MissingVersion
-    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.elf import LoadedObject, LoaderConfig, LoadResult, MissingLibrary, MissingVersion, Process
     from lumiimg.image import RootFileSystem
 
 PROVIDER_NAME = f"libfabric/{PROVIDER_FILE}"
@@ -84,7 +82,7 @@ class BindTrial:
     root: RootFileSystem
     demand: Demand
     process: Process
-    outcome: LoadOutcome
+    outcome: LoadResult
     """Of the last thing that was opened; of the start, where that failed."""
     opened: bool
     """Whether there is a file by a name that is opened, loadable or not."""
@@ -192,7 +190,7 @@ class BindRefusedError(Exception):
 
 def attempt(
     root: RootFileSystem,
-    settings: LoaderSettings,
+    settings: LoaderConfig,
     demand: Demand,
     host: RootFileSystem | None = None,
     plan: BindPlan = OWN_FILES,

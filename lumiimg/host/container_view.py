@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.rules import LoaderSettings
-from lumiimg.elf.system import libc_kind
+from lumiimg.elf import LoaderConfig, c_library_of
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.image import Image, ImageKind, RootFileSystem
 
@@ -23,7 +22,8 @@ TO_ENGINE = ("APPTAINERENV_", "SINGULARITYENV_")
 """In front of a variable that the engine is to set in the container."""
 _OF_MEMORY = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
 """Tunables that the loader itself does not read."""
-_OF_LUMI = LoaderSettings()
+_OF_LUMI = LoaderConfig(hwcaps=("x86-64-v3", "x86-64-v2"))
+"""Its EPYC 7A53 and 7763 are of AMD's Zen 3."""
 _KERNEL = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?!\d)")
 
 
@@ -33,7 +33,7 @@ class ContainerView:
 
     image: Image
     root: RootFileSystem
-    settings: LoaderSettings
+    settings: LoaderConfig
     doubts: tuple[str, ...] = ()
     """What of it is not known."""
 
@@ -78,11 +78,11 @@ def read_by(engine: str | None, environment: Mapping[str, str]) -> dict[str, str
     return dict(environment)
 
 
-def loader_on(snapshot: Snapshot | None) -> LoaderSettings:
+def loader_on(snapshot: Snapshot | None) -> LoaderConfig:
     """Return what of a node decides where the loader looks, and what it takes; without one, of LUMI's nodes."""
     if snapshot is None:
         return _OF_LUMI
-    return LoaderSettings(hwcaps=snapshot.hwcaps, intel=snapshot.intel, linux=linux_version(snapshot.kernel))
+    return LoaderConfig(hwcaps=snapshot.hwcaps, intel=snapshot.intel, linux=linux_version(snapshot.kernel))
 
 
 def linux_version(release: str) -> tuple[int, int, int] | None:
@@ -94,7 +94,7 @@ def linux_version(release: str) -> tuple[int, int, int] | None:
 def see_inside(
     image: Image,
     environment: Mapping[str, str],
-    loader: LoaderSettings = _OF_LUMI,
+    loader: LoaderConfig = _OF_LUMI,
     root: RootFileSystem | None = None,
 ) -> ContainerView:
     """Return an image as a process in it has it.
@@ -114,7 +114,7 @@ def see_inside(
 
 def why_not_modelled(root: RootFileSystem) -> str | None:
     """Return why the model of the loader does not hold for a root; None where it does."""
-    if libc_kind(root) == "musl":
+    if c_library_of(root).kind == "musl":
         return "this image has musl, whose loader follows other rules than glibc's, which are modelled here"
     return None
 

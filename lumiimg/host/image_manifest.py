@@ -28,7 +28,7 @@ from lumiimg.host.rccl_process import demands_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.elf import LoaderConfig
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image, RootFileSystem
 
@@ -148,7 +148,7 @@ class CarriedManifest:
 
 
 def carried_by(
-    root: RootFileSystem, settings: LoaderSettings, demand: Demand | None, found: BindManifest | None
+    root: RootFileSystem, settings: LoaderConfig, demand: Demand | None, found: BindManifest | None
 ) -> CarriedManifest:
     """Return the manifest of an image, beside `found`: what is bound for a node; without one, beside its own files."""
     try:

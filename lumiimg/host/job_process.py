@@ -15,8 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf.loader import Process
-from lumiimg.elf.system import facts_at
+from lumiimg.elf import Process, facts_at
 from lumiimg.fabric.names import LIBRCCL, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
@@ -29,8 +28,7 @@ from lumiimg.image.python import Interpreter, NoPythonError, read_python
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lumiimg.elf.objects import LoadedObject, LoadOutcome
-    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.elf import LoadedObject, LoaderConfig, LoadResult
 
 PYTHONS = ("python", "python3")
 """By which jobs start it."""
@@ -77,27 +75,27 @@ class Begun:
     """A process up to its RCCL."""
 
     process: Process
-    outcome: LoadOutcome
+    outcome: LoadResult
     """Of the last load: the one that failed, where one did; what comes after it is not tried."""
     rccl: LoadedObject | None
 
     @property
-    def failed(self) -> LoadOutcome | None:
+    def failed(self) -> LoadResult | None:
         """The load that failed, where that is why there is no RCCL."""
         return self.outcome if self.rccl is None and self.outcome.errors else None
 
 
-def begin(root: RootFileSystem, settings: LoaderSettings, job: JobProcess) -> Begun:
+def begin(root: RootFileSystem, settings: LoaderConfig, job: JobProcess) -> Begun:
     """Model the process of a job up to its RCCL."""
     process = Process(root, settings)
-    outcome = process.start(job.program, by_kernel=job.is_program)
+    outcome = process.start(job.program, exec_start=job.is_program)
     if not job.is_program:
         alone = None if job.framework else outcome.root
         return Begun(process, outcome, None if outcome.errors else rccl_in(process) or alone)
     for path in job.opens:
         if outcome.errors:
             return Begun(process, outcome, None)
-        outcome = process.dlopen(path, for_all=path in job.opens_for_all)
+        outcome = process.dlopen(path, rtld_global=path in job.opens_for_all)
     if outcome.errors or not job.asks:
         return Begun(process, outcome, None if outcome.errors else rccl_in(process))
     started = outcome

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.settings import user_cache
 from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.core.text import count
-from lumiimg.elf.c_library import MixedBuilds, mixed_builds, of_c_library
-from lumiimg.elf.facts import ET_DYN, ET_EXEC
-from lumiimg.elf.files import Files, RecordedElf
-from lumiimg.elf.load_checks import FIRST_MINOR_WITH_RELR, since
-from lumiimg.elf.loader import Process
-from lumiimg.elf.rules import LoaderSettings
+from lumiimg.elf import (
+    ElfAbi,
+    ElfCache,
+    GlibcMismatch,
+    LoaderConfig,
+    Process,
+    glibc_mismatch,
+    is_glibc_part,
+    read_abi,
+)
 from lumiimg.engine.binds import BindSpec, parse_binds
 from lumiimg.host.container_view import (
     ContainerView,
@@ -37,10 +41,9 @@ from lumiimg.image.permissions import barred, set_id
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lumiimg.elf.objects import LoadOutcome
+    from lumiimg.elf import LoadResult
     from lumiimg.host.snapshot import Snapshot
 
-_HEAD_BYTES = 18
 _CODE = (".c", ".cpp", ".cu", ".h", ".hip", ".hpp", ".js", ".py", ".pyc", ".pyi")
 _TEXTS = (".css", ".csv", ".gz", ".html", ".json", ".md", ".png", ".rst", ".svg", ".toml", ".txt", ".xml", ".yaml")
 _MOST_HIDDEN = 8
@@ -50,9 +53,9 @@ _MOST_HIDDEN = 8
 class Libraries:
     """Which libraries files of an image would load, and what is missing."""
 
-    files: dict[str, LoadOutcome]
+    files: dict[str, LoadResult]
     """What `ld.so FILE` loads, by the path in the image as it was named, or was found by `--all`."""
-    by_kernel: dict[str, LoadOutcome]
+    by_kernel: dict[str, LoadResult]
     """What a program loads that is started by its name, where that is something else; absent otherwise."""
     undecided: str
     """Why the question stays open; absent where it does not."""
@@ -67,7 +70,7 @@ class Libraries:
         return ExitCode.GOOD if all(outcome.ok for outcome in self.outcomes) else ExitCode.NO
 
     @property
-    def outcomes(self) -> tuple[LoadOutcome, ...]:
+    def outcomes(self) -> tuple[LoadResult, ...]:
         """Of all files, and of those that the kernel starts otherwise."""
         return (*self.files.values(), *self.by_kernel.values())
 
@@ -125,7 +128,7 @@ def libraries_of(
     else:
         host = open_image(Path("/")).root
         _, intel, levels = cpu(host)
-        loader = LoaderSettings(hwcaps=levels, intel=intel, linux=linux_version(os.uname().release))
+        loader = LoaderConfig(hwcaps=levels, intel=intel, linux=linux_version(os.uname().release))
     with open_image(path, user_cache) as opened:
         image = as_run(opened, environment, snapshot)
         bound = [bind for text in binds for bind in parse_binds(text)]
@@ -135,8 +138,15 @@ def libraries_of(
             return Libraries({}, {}, undecided, ())
         folders = [bind.source for bind in bound if snapshot is not None and host.is_dir(bind.source)]
         listing.doubts += [f"of {folder} only the files that the snapshot records are seen" for folder in folders]
-        for file in dict.fromkeys(files) if files else elf_files(mounted):
+        others = 0
+        for file in dict.fromkeys(files):
             listing.add(file)
+        for file, abi in elf_files(mounted) if not files else ():
+            if abi.is_modelled:
+                listing.add(file)
+            others += not abi.is_modelled
+        if others:
+            listing.doubts.append(f"not looked at: {count(others, 'file')} of 32 bits, or for another byte order")
         # of the files that were named: an image has programs that are for root alone, and is none the worse for it
         return listing.found(is_for_all=bool(files))
 
@@ -166,10 +176,10 @@ class _Listing:
     def __init__(self, inside: ContainerView) -> None:
         self.doubts = [*inside.doubts]
         self._inside = inside
-        self._files = Files(inside.root)
-        self._outcomes: dict[str, LoadOutcome] = {}
-        self._by_kernel: dict[str, LoadOutcome] = {}
-        self._mixed: dict[frozenset[str], MixedBuilds | None] = {}
+        self._cache = ElfCache(inside.root)
+        self._outcomes: dict[str, LoadResult] = {}
+        self._by_kernel: dict[str, LoadResult] = {}
+        self._mixed: dict[frozenset[str], GlibcMismatch | None] = {}
         """By parts of the C library: a banner is looked for in the whole file."""
 
     def add(self, path: str) -> None:
@@ -177,23 +187,30 @@ class _Listing:
         root, settings = self._inside.root, self._inside.settings
         absolute = settings.absolute(path)
         self._refuse_absent(path, absolute)
-        process = Process(root, settings, files=self._files)
+        process = Process(root, settings, cache=self._cache)
         outcome = self._outcomes[path] = process.start(path)
         if outcome.root is None or not outcome.root.facts.is_dynamic:
             return
-        parts = frozenset(loaded.path for loaded in process.objects if of_c_library(loaded.facts))
+        parts = frozenset(loaded.path for loaded in process.objects if is_glibc_part(loaded.facts))
         if parts not in self._mixed:
-            self._mixed[parts] = mixed_builds(root, process)
-        if (found := self._mixed[parts]) is not None:
-            self.doubts.append(f"parts of the C library are of two builds: {', '.join(found.evidence)}")
-        if outcome.root.facts.interpreter is None:
+            self._mixed[parts] = glibc_mismatch(process)
+        mixed, is_program = self._mixed[parts], outcome.root.facts.interpreter is not None
+        crashes = is_program and mixed is not None and mixed.is_fatal
+        if mixed is not None and not crashes:
+            self.doubts.append(f"parts of the C library are of two builds: {', '.join(mixed.evidence)}")
+        if not is_program:
             return
         if word := set_id(root, absolute):
             self.doubts.append(
                 f"{path} is {word}: where that counts, the loader ignores LD_LIBRARY_PATH, which is followed here"
             )
-        if not since(process.system.glibc_minor, FIRST_MINOR_WITH_RELR) or root.resolve(absolute) != absolute:
-            started = Process(root, settings, files=self._files).start(path, by_kernel=True)
+        if crashes or process.may_differ_by_exec(path):
+            started = Process(root, settings, cache=self._cache).start(path, exec_start=True)
+            if mixed is not None and crashes:
+                builds = ", ".join(mixed.evidence)
+                started.errors.append(
+                    f"{path}: would crash at its start: ld.so and libc.so.6 are of two builds: {builds}"
+                )
             if (started.closure, started.errors) != (outcome.closure, outcome.errors):
                 self._by_kernel[path] = started
 
@@ -226,7 +243,7 @@ class _Listing:
         return Libraries(self._outcomes, self._by_kernel, "", tuple(notes))
 
 
-def elf_files(root: RootFileSystem) -> Iterator[str]:
+def elf_files(root: RootFileSystem) -> Iterator[tuple[str, ElfAbi]]:
     """Yield the programs and libraries of a root: ELF files of type EXEC or DYN; each file once, not its symlinks.
 
     Files that may not be read are passed over, as the loader would have to; so are those that are called like a text,
@@ -234,13 +251,9 @@ def elf_files(root: RootFileSystem) -> Iterator[str]:
     """
     for path, file in root.open_all(but=(*_CODE, *_TEXTS)):
         with contextlib.closing(file):
-            if isinstance(file, RecordedElf):
-                yield path
-                continue
             try:
-                head = file.read_at(0, _HEAD_BYTES) if file.size > _HEAD_BYTES else b""
+                abi = read_abi(file)
             except (OSError, ImageError):
                 continue
-        kind = int.from_bytes(head[16:18], "little" if head[5:6] == b"\1" else "big")
-        if head[:4] == b"\x7fELF" and kind in {ET_EXEC, ET_DYN}:
-            yield path
+        if abi is not None and abi.is_code:
+            yield path, abi

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
+from lumiimg.elf import abi_at
 from lumiimg.fabric.provider import read_provider_path
 from lumiimg.host.root_queries import by_version, matches, names_in
 from lumiimg.host.scan_facts import Role, scan_facts
@@ -20,9 +21,7 @@ from lumiimg.host.scan_facts import Role, scan_facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lumiimg.elf.files import Files
-    from lumiimg.elf.reader import Native
-    from lumiimg.elf.system import System
+    from lumiimg.elf import Process
     from lumiimg.image import RootFileSystem
 
 ASKED = "asked for"
@@ -47,11 +46,8 @@ class LibrarySearch:
     """Where to search."""
 
     root: RootFileSystem
-    files: Files
-    native: Native
-    system: System
-    cached: Callable[[str], str | None]
-    """What the loader's cache says for a name."""
+    process: Process
+    """One with nothing but the loader of this machine."""
     library_path: tuple[str, ...]
     variables: Mapping[str, str]
     """Those that a role names."""
@@ -99,7 +95,8 @@ class LibrarySearch:
 
     def _is_library(self, path: str) -> bool:
         """Whether it is a file that the loader of this machine takes."""
-        return self.root.is_file(path) and self.files.native_of(path) == self.native
+        abi = abi_at(self.root, path)
+        return abi is not None and abi.is_modelled and abi.machine == self.process.machine
 
     def _ways(self, role: Role, wanted_by: Sequence[Candidate]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         """Yield how a folder was found, the folder, and which files are looked for in it."""
@@ -117,11 +114,11 @@ class LibrarySearch:
         for folder in self.library_path:
             yield "LD_LIBRARY_PATH", folder, role.files
         for name in role.files:
-            cached = None if "*" in name else self.cached(name)
+            cached = None if "*" in name else self.process.cached(name)
             if cached is not None:
                 folder, _, name_there = cached.rpartition("/")
                 yield "ldconfig", folder or "/", (name_there,)
-        for folder in self.system.directories:
+        for folder in self.process.loader.directories:
             yield "default directory", folder, role.files
         for prefix in role.prefixes:
             folders = sorted(matches(self.root, prefix), key=by_version, reverse=True)

@@ -9,7 +9,7 @@ from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric, Side
 
 if TYPE_CHECKING:
-    from lumiimg.elf.objects import LoadedObject
+    from lumiimg.elf import LoadedObject
 
 
 @dataclass(frozen=True, slots=True)

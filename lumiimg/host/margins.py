@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.core.findings import Severity
-from lumiimg.core.text import count
-from lumiimg.elf.versions import numbers_of
+from lumiimg.core.text import count, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.elf.facts import ElfFacts
+    from lumiimg.elf import ElfFacts
     from lumiimg.host.manifest import Loaded
 
 

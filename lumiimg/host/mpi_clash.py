@@ -6,14 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.loader import Process
-from lumiimg.elf.system import exported_at, wanted_at
+from lumiimg.elf import Process, exported_at, wanted_at
 from lumiimg.host.root_queries import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.elf import LoaderConfig
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import RootFileSystem
 
@@ -31,7 +30,7 @@ class MpiClash:
     """What the loader says, by what is imported first; of orders that it ends."""
 
 
-def mpi_clash(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, packages: str) -> MpiClash | None:
+def mpi_clash(root: RootFileSystem, settings: LoaderConfig, job: JobProcess, packages: str) -> MpiClash | None:
     """Return what keeps mpi4py and the framework of a job from being imported in either order."""
     names = (name for name in names_in(root, f"{packages}/mpi4py") if name.startswith("MPI.") and name.endswith(".so"))
     module = next((f"{packages}/mpi4py/{name}" for name in names), None)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import MissingHereError
-from lumiimg.elf.hwcaps import levels_of_cpu
+from lumiimg.elf import cpu_levels
 from lumiimg.engine.engine import EngineKind, container_engines
 from lumiimg.host.root_queries import by_version, matches, names_in, read_text, read_word
 from lumiimg.host.scan_facts import scan_facts
@@ -35,7 +35,7 @@ def cpu(root: RootFileSystem) -> tuple[str | None, bool, tuple[str, ...]]:
     for line in (read_text(root, "/proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
         values.setdefault(key.strip(), value.strip())
-    levels = levels_of_cpu(values.get("flags", "").split())
+    levels = cpu_levels(values.get("flags", "").split())
     return values.get("model name") or None, values.get("vendor_id") == "GenuineIntel", levels
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.system import facts_at
+from lumiimg.elf import facts_at
 from lumiimg.engine.binds import binds_of
 from lumiimg.fabric.names import PRIVATE, newest_interface
 from lumiimg.fabric.path import FabricPath, Origin, Side

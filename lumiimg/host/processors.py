@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.system import facts_at, loader_of
+from lumiimg.elf import abi_at, c_library_of
 from lumiimg.host.snapshot_tree import MACHINES
 from lumiimg.inventory.gpu_fit import MachineGpu
 
@@ -36,12 +36,12 @@ def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | No
     if said not in {None, wanted}:
         return f"the image says that it is for {said}, but {whose} has {wanted}"
     root = image.root
-    for path in (*files, *filter(None, [loader_of(root)])):
-        if (facts := facts_at(root, path)) is not None:
-            machine = MACHINES.get(facts.machine, f"another machine (e_machine {facts.machine})")
-            if facts.elf_class == 64 and machine == wanted:
+    for path in (*files, *filter(None, [c_library_of(root).loader])):
+        if (abi := abi_at(root, path)) is not None:
+            machine = MACHINES.get(abi.machine, f"another machine (e_machine {abi.machine})")
+            if abi.bits == 64 and machine == wanted:
                 return None
-            bits = "" if facts.elf_class == 64 else f" with {facts.elf_class} bits"
+            bits = "" if abi.bits == 64 else f" with {abi.bits} bits"
             return f"{path} is for {machine}{bits}, and {whose} has {wanted}"
     return None
 

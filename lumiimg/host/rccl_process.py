@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.findings import Remedy
-from lumiimg.elf.loader import Process
-from lumiimg.elf.system import libc_kind, loader_of
+from lumiimg.elf import Process, c_library_of
 from lumiimg.fabric.names import LIBRCCL, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.provider import PROVIDER_PATH
@@ -26,7 +25,7 @@ from lumiimg.inventory.components import Inventory
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.elf import LoaderConfig
     from lumiimg.image import Image, RootFileSystem
 
 
@@ -95,16 +94,16 @@ def rccl_candidates(root: RootFileSystem, files: Sequence[str]) -> list[str]:
     return [file for file in files if part_of(file) is Part.RCCL and root.is_file(file)]
 
 
-def job_of_library(root: RootFileSystem, settings: LoaderSettings, files: Sequence[str]) -> JobProcess:
+def job_of_library(root: RootFileSystem, settings: LoaderConfig, files: Sequence[str]) -> JobProcess:
     """Return the process of which nothing but its RCCL is known: the one on the loader's path, else the first."""
     candidates = rccl_candidates(root, files)
     named = _on_loader_path(root, settings) if candidates else None
     return JobProcess(named or next(iter(candidates), LIBRCCL[0]), is_program=False)
 
 
-def _on_loader_path(root: RootFileSystem, settings: LoaderSettings) -> str | None:
+def _on_loader_path(root: RootFileSystem, settings: LoaderConfig) -> str | None:
     """Return what dlopen would give a program that asks for RCCL by name."""
-    loader = loader_of(root)
+    loader = c_library_of(root).loader
     # The loader alone is the emptiest process: nothing called librccl is in it yet.
     program = Process(root, settings)
     if loader is None or program.start(loader).root is None:
@@ -115,11 +114,11 @@ def _on_loader_path(root: RootFileSystem, settings: LoaderSettings) -> str | Non
 
 def demand_without_rccl(root: RootFileSystem, provider_path: str | None) -> Demand | None:
     """Return the process that has nothing but the loader; None where the image has no loader that is modelled."""
-    loader = loader_of(root) if libc_kind(root) == "glibc" else None
+    loader = c_library_of(root).loader
     return Demand(JobProcess(loader, is_program=False), (), provider_path=provider_path) if loader else None
 
 
-def demands_of(image: Image, settings: LoaderSettings) -> Iterator[Demand]:
+def demands_of(image: Image, settings: LoaderConfig) -> Iterator[Demand]:
     """Yield the processes of an image as it is by itself, without any user's variables; none without a loader.
 
     Of several frameworks the one that counts is first. Raises BadInputError where the image cannot be read.

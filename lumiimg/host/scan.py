@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.core.errors import BadInputError, MissingHereError, one_line
-from lumiimg.elf.facts import exported_symbols, read_elf
-from lumiimg.elf.files import Files
-from lumiimg.elf.loader import Process
-from lumiimg.elf.reader import Native
-from lumiimg.elf.rules import LoaderSettings, cache_lookup
-from lumiimg.elf.system import System, glibc_version, libc_kind
+from lumiimg.elf import ElfCache, LoaderConfig, Process, c_library_of, exported_symbols, read_elf
 from lumiimg.fabric.names import LIBCXI, NET_SYMBOL, net_api, net_symbol
 from lumiimg.host import node_facts
 from lumiimg.host.library_search import Candidate, LibrarySearch
@@ -57,26 +52,23 @@ def scan_host(
     """
     is_here = root is None
     root = root or RootFileSystem(FolderTree(Path("/")))
-    files = Files(root)
-    native, system = _loader(files)
+    cache = ElfCache(root)
     model, intel, levels = node_facts.cpu(root)
     is_private = private_paths(environment)
     named = [*filter(None, dict.fromkeys(re.split("[:;]", environment.get("LD_LIBRARY_PATH", ""))))]
     library_path = [path for path in named if path.startswith("/") and not is_private(path)]
-    settings = LoaderSettings(library_path=":".join(library_path) or None, hwcaps=levels, intel=intel)
+    settings = LoaderConfig(library_path=":".join(library_path) or None, hwcaps=levels, intel=intel)
+    process, glibc = _loader(root, settings, cache)
     search = LibrarySearch(
         root=root,
-        files=files,
-        native=native,
-        system=system,
-        cached=cache_lookup(system, native, settings),
+        process=process,
         library_path=tuple(library_path),
         variables=environment,
         is_private=is_private,
         include=tuple(dict.fromkeys(os.path.abspath(path) for path in include)),  # noqa: PTH100 - links stay
     )
     recorder = Recorder(root)
-    entries = _entries(search.run(), files, settings, recorder)
+    entries = _entries(search.run(), root, settings, cache, recorder)
     recorded = (*recorder.libraries, *recorder.links)
     implied = {str(above) for path in recorded for above in PurePosixPath(path).parents}
     snapshot = Snapshot(
@@ -84,13 +76,13 @@ def scan_host(
         taken=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         tool=__version__,
         host=(read_word(root, "/proc/sys/kernel/hostname") or "unknown").partition(".")[0],
-        architecture=MACHINES[native.machine],
+        architecture=MACHINES[process.machine],
         kernel=read_word(root, "/proc/sys/kernel/osrelease") or "unknown",
         os=node_facts.operating_system(root),
         cpu=model,
         intel=intel,
         hwcaps=levels,
-        glibc=glibc_version(root),
+        glibc=glibc,
         library_path=settings.library_path,
         entries=entries,
         libraries=tuple(recorder.libraries[path] for path in sorted(recorder.libraries)),
@@ -102,7 +94,7 @@ def scan_host(
         gpus=node_facts.gpus(root),
         engine=node_facts.container_engine(root, environment, is_private) if is_here else None,
     )
-    gaps = [*_gaps(snapshot), *system.warnings]
+    gaps = [*_gaps(snapshot), *process.loader.warnings]
     if left_out := len(named) - len(library_path):
         gaps.append(
             f"left out of LD_LIBRARY_PATH: {left_out} of {len(named)} folders (in a home, with the user's name in the "
@@ -133,13 +125,12 @@ def private_paths(environment: Mapping[str, str]) -> Callable[[str], bool]:
     return is_private
 
 
-def _loader(files: Files) -> tuple[Native, System]:
-    """Return what kind of files the loader takes, and the loader. Raises MissingHereError."""
-    for machine in sorted(MACHINES, key=lambda machine: MACHINES[machine] != os.uname().machine):
-        system = files.system(Native(machine, 64), None)
-        if files.native_of(system.loader) == Native(machine, 64):
-            return Native(machine, 64), system
-    kind = "musl" if libc_kind(files.fs) == "musl" else "no C library that is known"
+def _loader(root: RootFileSystem, settings: LoaderConfig, cache: ElfCache) -> tuple[Process, str | None]:
+    """Return a process with nothing but the loader of a machine, and its version. Raises MissingHereError."""
+    library, process = c_library_of(root), Process(root, settings, cache=cache)
+    if library.loader and process.start(library.loader).root is not None and process.machine in MACHINES:
+        return process, library.version
+    kind = "musl" if library.kind == "musl" else "no C library that is known"
     raise MissingHereError(
         f"this machine has {kind}; glibc's loader on {' or '.join(MACHINES.values())} is what a scan asks",
         hint="scan on a compute node, outside of any container",
@@ -147,13 +138,13 @@ def _loader(files: Files) -> tuple[Native, System]:
 
 
 def _entries(
-    candidates: Iterable[Candidate], files: Files, settings: LoaderSettings, recorder: Recorder
+    candidates: Iterable[Candidate], root: RootFileSystem, settings: LoaderConfig, cache: ElfCache, recorder: Recorder
 ) -> tuple[FoundLibrary, ...]:
     entries = []
     # all of them first: an entry may be in the closure of another one
     recorded = [candidate for candidate in candidates if recorder.add(candidate.path, is_entry=True)]
     for candidate in recorded:
-        outcome = Process(files.fs, settings, files=files).start(candidate.path)
+        outcome = Process(root, settings, cache=cache).start(candidate.path)
         for path in (*candidate.aliases, *(loaded.path for loaded in outcome.objects[1:])):
             recorder.add(path)
         entries.append(
@@ -162,7 +153,7 @@ def _entries(
                 path=candidate.path,
                 how=", ".join(candidate.ways),
                 closure=outcome.closure,
-                errors=outcome.errors,
+                errors=tuple(outcome.errors),
             )
         )
     return tuple(entries)

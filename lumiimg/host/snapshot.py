@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from lumiimg.core.decode import Sha256, matching
-from lumiimg.elf.facts import ElfFacts  # noqa: TC001 - `decode` reads the types of the fields
+from lumiimg.elf import ElfFacts  # noqa: TC001 - `decode` reads the types of the fields
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _NO_BYTES = r"\ud800-\udc7f\udd00-\udfff"

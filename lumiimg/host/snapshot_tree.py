@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import shortened
-from lumiimg.elf.files import RecordedElf
+from lumiimg.elf import SnapshotElf
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.image import RootFileSystem
@@ -91,11 +91,11 @@ class SnapshotTree:
         """Return what distinguishes a directory from all others."""
         return ("recorded", directory.path)
 
-    def open(self, node: SnapshotNode) -> RecordedElf:
+    def open(self, node: SnapshotNode) -> SnapshotElf:
         library = self._libraries.get(node.path)
         if library is None:
             raise ImageError(f"a {node.kind} cannot be opened", where=node.path)
-        return RecordedElf(library.facts, library.size_bytes, ("recorded", library.path), library.net_symbols)
+        return SnapshotElf(library.facts, library.size_bytes, ("recorded", library.path), library.net_symbols)
 
     def close(self) -> None:
         """Nothing is held."""

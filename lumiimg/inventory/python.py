@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from lumiimg.elf.system import exported_at, facts_at, read_what_is_there, wanted_at
+from lumiimg.elf import exported_at, facts_at, wanted_at
 from lumiimg.image.programs import find_program, search_path
 from lumiimg.image.tree import ImageError
+from lumiimg.inventory.system import read_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -126,7 +127,7 @@ def of_numpy_1(root: RootFileSystem, modules: Sequence[str]) -> Iterator[str]:
     """Yield the modules that were compiled with NumPy 1; large ones are not read."""
     left = _MOST_READ_BYTES
     for path in filter(_MODULE.fullmatch, modules):
-        data = read_what_is_there(root, path, min(_LARGEST_MODULE_BYTES, left))
+        data = read_or_empty(root, path, min(_LARGEST_MODULE_BYTES, left))
         left -= len(data)
         if _OLD_NUMPY in data and _NEW_NUMPY not in data:
             yield path

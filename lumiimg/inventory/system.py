@@ -11,7 +11,6 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.system import read_what_is_there
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -46,9 +45,16 @@ _OF_WHEELS = re.compile(r"/(?:site|dist)-packages/")
 _RUNS = re.compile(r"/lib(?:amdhip64|rccl)\.so[.\d]*$")
 
 
+def read_or_empty(root: RootFileSystem, path: str, limit_bytes: int) -> bytes:
+    """Return a file's bytes; none of what cannot be read, or is larger."""
+    with contextlib.suppress(OSError, ImageError):
+        return root.read_bytes(path, limit_bytes)
+    return b""
+
+
 def os_release(root: RootFileSystem) -> dict[str, str]:
     """Return what os-release(5) says; nothing where there is none. Values of more than 256 characters are cut."""
-    texts = (read_what_is_there(root, path, _LIMIT_BYTES).decode("utf-8", "replace") for path in _PLACES)
+    texts = (read_or_empty(root, path, _LIMIT_BYTES).decode("utf-8", "replace") for path in _PLACES)
     lines = next(filter(None, texts), "").splitlines()
     found = filter(None, (_ASSIGNMENT.fullmatch(line.strip()) for line in lines))
     return {match[1]: _ESCAPED.sub(r"\1", match[3])[:_LONGEST_VALUE] for match in found}
@@ -88,7 +94,7 @@ def _said(root: RootFileSystem, libraries: Sequence[str], rccl_at: Callable[[str
     """Yield what each kind of evidence says, the surest first; what nobody asks for is not read."""
     for folder in dict.fromkeys(("/opt/rocm", *(path.rsplit("/", 2)[0] for path in libraries))):
         for note in NOTES:
-            data = read_what_is_there(root, f"{folder}/{note}", _NOTE_LIMIT_BYTES)
+            data = read_or_empty(root, f"{folder}/{note}", _NOTE_LIMIT_BYTES)
             yield from _versions(data.decode("utf-8", "replace"))
     packages: list[tuple[str, str]] = []
     with contextlib.suppress(OSError, ImageError):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lumiimg.catalog.sites import Site, SiteFabric
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf.versions import numbers_of
+from lumiimg.core.text import numbers_of
 from lumiimg.fabric.names import LIBCXI
 from lumiimg.host.margins import newest_needs
 from lumiimg.host.snapshot_tree import HostFiles

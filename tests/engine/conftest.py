@@ -26,7 +26,7 @@ import requests
 
 from lumiimg.core.access import BytesInMemory
 from lumiimg.core.errors import MissingHereError
-from lumiimg.elf.facts import read_elf
+from lumiimg.elf import read_elf
 from lumiimg.engine.engine import PACKED, Engine, clean_environment, find_engine
 from lumiimg.fetch.mirrors import apt_mirror
 from tests.engine.groups import SLURM, Groups, group, place

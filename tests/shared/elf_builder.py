@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.hwcaps import levels_of_cpu
-from lumiimg.elf.rules import LoaderSettings
+from lumiimg.elf import LoaderConfig, cpu_levels
 from tests.shared.elf_linker import LOADER as LOADER  # noqa: PLC0414 - of these files
 from tests.shared.elf_linker import link
 from tests.shared.made import made
 from tests.shared.programs import needs
 
 if TYPE_CHECKING:
-    from lumiimg.elf.objects import LoadOutcome
+    from lumiimg.elf import LoadResult
 
 
 _OBJECTS = Path(__file__).parents[1] / "fixtures/elf/objects"
@@ -126,7 +125,7 @@ def trace(path: Path | str, environment: dict[str, str] | None = None, *, cwd: P
     return read_trace(str(path), out, err, crashed=done.returncode < 0)
 
 
-def assert_same(outcome: LoadOutcome, real: Trace) -> None:
+def assert_same(outcome: LoadResult, real: Trace) -> None:
     """The model must say what the loader says: names, paths and order, what is missing, every word of trouble."""
     lost = ("cannot open shared object file", "wrong ELF class")
     # a trace goes on without a library that is not there, and ends before the CPU is compared
@@ -149,15 +148,15 @@ def assert_same(outcome: LoadOutcome, real: Trace) -> None:
     assert of_model | set(outcome.warnings) == real.words, (of_model | set(outcome.warnings)) ^ real.words
 
 
-def settings_here(environment: dict[str, str], cwd: Path | None = None) -> LoaderSettings:
+def settings_here(environment: dict[str, str], cwd: Path | None = None) -> LoaderConfig:
     """What the loader of this machine gets: its CPU, and the environment of a question."""
     cpuinfo = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "").split()
-    return LoaderSettings(
+    return LoaderConfig(
         library_path=environment.get("LD_LIBRARY_PATH"),
         preload=(environment["LD_PRELOAD"],) if "LD_PRELOAD" in environment else (),
         cwd=str(cwd or Path.cwd()),
-        hwcaps=levels_of_cpu(flags),
+        hwcaps=cpu_levels(flags),
         intel="GenuineIntel" in cpuinfo,
     )
 

@@ -10,8 +10,7 @@ from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 
 from lumiimg.core.access import BytesInMemory
-from lumiimg.elf.facts import exported_symbols, read_elf
-from lumiimg.elf.loader import Process
+from lumiimg.elf import Process, exported_symbols, read_elf
 from lumiimg.image import open_image
 from tests.shared.elf_builder import (
     assert_same,
@@ -40,7 +39,6 @@ def assert_facts_of_pyelftools(content: bytes) -> None:
     with io.BytesIO(content) as file:
         elf: Any = ELFFile(file)
         segments = list(elf.iter_segments())
-        assert facts.elf_class == elf.elfclass
         assert facts.type == {"ET_EXEC": 2, "ET_DYN": 3, "ET_REL": 1}[elf["e_type"]]
         tags: list[Any] = [tag for s in segments if isinstance(s, DynamicSegment) for tag in s.iter_tags()]
         assert facts.needed == tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED")

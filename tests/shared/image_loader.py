@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf.files import Files
-from lumiimg.elf.loader import Process
+from lumiimg.elf import ElfCache, Process
 from lumiimg.image import open_image
 from lumiimg.image.tree import FileKind
 from tests.shared.elf_builder import LOADER, Trace, assert_same, read_trace, settings_here
@@ -78,12 +77,12 @@ def assert_all_as_the_loader(engine: Engine, place: Path, environment: dict[str,
         files = elf_files(image.root)
         assert len(files) > enough
         real = ask_in_container(engine, place, files, environment)
-        shared = Files(image.root)
+        shared = ElfCache(image.root)
         different: list[str] = []
         for file in files:
             if real[file].crashed or (real[file].is_static and environment):
                 continue  # ld.so itself falls over programs that are linked to its own addresses
-            outcome = Process(image.root, settings_here(environment, Path("/")), files=shared).start(file)
+            outcome = Process(image.root, settings_here(environment, Path("/")), cache=shared).start(file)
             try:
                 assert_same(outcome, real[file])
             except AssertionError as error:

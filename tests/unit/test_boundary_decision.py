@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lumiimg.core.findings import Severity
-from lumiimg.elf.facts import ElfFacts
-from lumiimg.elf.objects import FoundBy, LoadedObject
-from lumiimg.elf.versions import VersionNeed
+from lumiimg.elf import ElfFacts, FoundBy, LoadedObject
+from lumiimg.elf.dynamic import VersionNeed
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import SolvedManifest
@@ -20,7 +19,7 @@ from lumiimg.report.views.binds import attempts
 from tests.shared.node_answers import FILES
 
 NEEDS = "GLIBC_2.38 of libc.so.6", "libjson-c.so.5"
-FACTS = ElfFacts(elf_class=64, little_endian=True, machine=62, type=3, is_dynamic=True)
+FACTS = ElfFacts(machine=62, type=3, is_dynamic=True)
 
 
 def test_a_search_path_of_an_earlier_manifest_is_left_out() -> None:

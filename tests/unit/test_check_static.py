@@ -94,7 +94,7 @@ def test_a_plugin_whose_symbols_cannot_be_read_leaves_open_whether_they_are_all_
     needed.write_bytes(shared_object(4000, 200_000))
     symbols = finding(check(root), "plugin.symbols")
     assert symbols.severity is Severity.UNKNOWN
-    assert "bytes of symbol names" in symbols.summary
+    assert "bytes of names" in symbols.summary
 
 
 def test_that_no_plugin_is_found_is_sure_only_where_the_search_is_known(root: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.elf.loader import Process
+from lumiimg.elf import Process
 from lumiimg.image import open_image
 from tests.shared.elf_builder import (
     LOADER,
@@ -24,7 +24,7 @@ from tests.shared.elf_builder import (
 from tests.shared.programs import needs
 
 if TYPE_CHECKING:
-    from lumiimg.elf.objects import LoadOutcome
+    from lumiimg.elf import LoadResult
 
 _FIXTURES = Path(__file__).parents[1] / "fixtures/elf"
 
@@ -66,11 +66,11 @@ def ask(program: Path, *names: str, cwd: Path | None = None) -> list[Opened]:
     return answers
 
 
-def same(program: Path, *names: str, cwd: Path | None = None) -> list[LoadOutcome]:
+def same(program: Path, *names: str, cwd: Path | None = None) -> list[LoadResult]:
     """Ask both; what is loaded and the first error must be equal, dlopen by dlopen."""
     with open_image(Path("/")) as image:
         process = Process(image.root, settings_here({}, cwd))
-        assert process.start(str(program), by_kernel=True).ok
+        assert process.start(str(program), exec_start=True).ok
         caller = process.find("libcaller.so")
         outcomes = [process.dlopen(name.lstrip("@"), caller if name.startswith("@") else None) for name in names]
     said = [
@@ -99,7 +99,7 @@ def test_what_is_loaded_is_not_loaded_again(machine: Machine, tmp_path: Path) ->
     program = machine.build(tmp_path)
     names = ("liba.so", str(liba), f"{tmp_path}/link.so", "link.so", f"{tmp_path}/other/../liba.so")
     outcomes = same(program, *names)
-    assert [(outcome.ok, outcome.objects) for outcome in outcomes[1:]] == [(True, ())] * 4
+    assert [(outcome.ok, outcome.objects) for outcome in outcomes[1:]] == [(True, [])] * 4
     same(program, f"{tmp_path}/other/liba.so", "liba.so", str(liba))
 
 
@@ -145,7 +145,7 @@ def test_static_tls_has_room_to_the_last_byte_and_libraries_of_the_start_take_no
     program = machine.build(tmp_path, program=(big, *new_runpath(tmp_path)))
     with open_image(Path("/")) as image:
         process = Process(image.root, settings_here({}))
-        process.start(str(program), by_kernel=True)
+        process.start(str(program), exec_start=True)
         assert process._tls is not None
         room = process._tls.free_bytes
     assert room >= 1664

@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.core.access import BytesInMemory
-from lumiimg.elf.facts import read_elf
-from lumiimg.elf.files import Files
-from lumiimg.elf.loader import Process
-from lumiimg.elf.reader import ElfError
-from lumiimg.elf.system import glibc_version, libc_kind
+from lumiimg.elf import ElfCache, ElfError, Process, c_library_of, read_elf
 from lumiimg.image import open_image
 from tests.shared.elf_builder import (
     LOADER,
@@ -50,15 +46,16 @@ def test_facts_are_those_of_pyelftools() -> None:
 @pytest.mark.skipif(not Path(LOADER).exists(), reason="no glibc of x86-64 here")
 def test_names_order_paths_and_words_are_those_of_ld_so(tmp_path: Path) -> None:
     with open_image(Path("/")) as image:
-        files = Files(image.root)
+        cache = ElfCache(image.root)
         for path in _real_files(tenth_of(1200)):
             real = trace(path, cwd=Path("/"))
-            outcome = Process(image.root, settings_here({}, Path("/")), files=files).start(str(path))
+            outcome = Process(image.root, settings_here({}, Path("/")), cache=cache).start(str(path))
             if not real.crashed:  # ld.so falls over a few programs that are linked to its own addresses
                 assert_same(outcome, real)
-        assert (libc_kind(image.root), glibc_version(image.root)) == ("glibc", platform.libc_ver()[1])
+        library = c_library_of(image.root)
+        assert (library.kind, library.version) == ("glibc", platform.libc_ver()[1])
     with open_image(tmp_path) as image:
-        assert libc_kind(image.root) is glibc_version(image.root) is None
+        assert c_library_of(image.root).kind is None
 
 
 def test_facts_of_a_file_without_section_headers(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf.loader import Process
-from lumiimg.elf.objects import MissingVersion
+from lumiimg.elf import MissingVersion, Process
 from lumiimg.image import open_image
 from tests.shared.elf_builder import entry_at, exe, header_at, new_runpath, old_rpath, patched, so, with_versions
 from tests.shared.elf_oracles import Ask, compare
@@ -385,8 +384,8 @@ def test_what_is_missing_is_known_by_its_parts(tmp_path: Path) -> None:
         lost, old, wrong, never = (
             Process(image.root).start(str(p)) for p in (missing, of_version, of_32_bits, of_pipe)
         )
-    assert lost.errors == ("libb.so: cannot open shared object file: No such file or directory",)
+    assert lost.errors == ["libb.so: cannot open shared object file: No such file or directory"]
     assert (lost.missing[0].chain, lost.closure["libb.so"]) == ((str(missing), "liba.so", "libb.so"), None)
-    assert old.missing_versions == (MissingVersion(f"{tmp_path}/old/libv.so", "V2", str(of_version)),)
-    assert wrong.errors == ("libsmall.so: wrong ELF class: ELFCLASS32",)
+    assert old.missing_versions == [MissingVersion(f"{tmp_path}/old/libv.so", "V2", str(of_version))]
+    assert wrong.errors == ["libsmall.so: wrong ELF class: ELFCLASS32"]
     assert never.errors[0].startswith(f"{pipe}: no regular file")

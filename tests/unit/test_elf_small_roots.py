@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf.loader import Process
-from lumiimg.elf.objects import FoundBy, LoadOutcome
-from lumiimg.elf.rules import LoaderSettings
+from lumiimg.elf import FoundBy, LoaderConfig, LoadResult, Process
 from lumiimg.image import open_image
 from tests.shared.elf_builder import (
     LOADER,
@@ -68,7 +66,7 @@ def ask(root: Path, program: str, library_path: str | None = None) -> Trace:
     return read_trace(program, os.fsdecode(done.stdout), os.fsdecode(done.stderr))
 
 
-def same(root: Path, program: str, library_path: str | None = None) -> LoadOutcome:
+def same(root: Path, program: str, library_path: str | None = None) -> LoadResult:
     environment = {"LD_LIBRARY_PATH": library_path} if library_path is not None else {}
     with open_image(root) as image:
         outcome = Process(image.root, settings_here(environment, Path("/"))).start(program)
@@ -123,7 +121,7 @@ def test_levels_of_the_cpu_in_the_cache(root: Path) -> None:
     assert chosen[0] == "/opt/a/liba.so"
     with open_image(root) as image:
         for levels, path in (((), "/opt/a/liba.so"), (("x86-64-v2",), "/opt/a/glibc-hwcaps/x86-64-v2/liba.so")):
-            assert Process(image.root, LoaderSettings(hwcaps=levels)).start("/prog").objects[1].path == path
+            assert Process(image.root, LoaderConfig(hwcaps=levels)).start("/prog").objects[1].path == path
 
 
 def test_file_of_the_cache_that_is_gone_or_another_one(root: Path) -> None:

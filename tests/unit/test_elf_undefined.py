@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf.loader import Process
-from lumiimg.elf.undefined import undefined_in
+from lumiimg.elf import Process, undefined_in
 from lumiimg.image import open_image
 from tests.shared.elf_builder import exe, new_runpath, settings_here, so
 
@@ -60,14 +59,12 @@ class Situation:
     def modelled(self, program: Path) -> list[bool]:
         with open_image(Path("/")) as image:
             process = Process(image.root, settings_here({}))
-            outcome = process.start(str(program), by_kernel=True)
-            found = [
-                not outcome.errors and not undefined_in(image.root, process, process.objects, process.objects).found
-            ]
+            outcome = process.start(str(program), exec_start=True)
+            found = [not outcome.errors and not undefined_in(process, process.objects, process.objects).found]
             for flags, path in self.opens if found[0] else ():
-                outcome = process.dlopen(str(path), for_all="g" in flags)
+                outcome = process.dlopen(str(path), rtld_global="g" in flags)
                 lazy = () if "n" in flags else outcome.objects
-                found.append(not outcome.errors and not undefined_in(image.root, process, outcome.objects, lazy).found)
+                found.append(not outcome.errors and not undefined_in(process, outcome.objects, lazy).found)
         return _up_to_the_first(found)
 
 

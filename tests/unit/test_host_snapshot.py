@@ -120,7 +120,6 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (lambda d: d["libraries"][0].update(sha256="A" * 64), r"libraries\[0\].sha256"),
     (lambda d: d["libraries"][0].update(size_bytes=2**64), r"libraries\[0\].size_bytes"),
-    (lambda d: d["libraries"][0]["facts"].update(elf_class=65), r"libraries\[0\].facts.elf_class"),
     (lambda d: d["libraries"][0]["facts"].update(linux_needed=[1]), r"libraries\[0\].facts.linux_needed"),
     (lambda d: d["libraries"].append(d["libraries"][0]), "is recorded twice"),
     (lambda d: d["links"].update({d["libraries"][0]["path"] + "/x": "x"}), "lies below a file"),

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.elf.reader import ElfError
-from lumiimg.elf.system import facts_at
+from lumiimg.elf import ElfError, facts_at
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.host.snapshot_tree import HostFiles, SnapshotTree

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from lumiimg.elf.loader import Process
-from lumiimg.elf.rules import LoaderSettings
+from lumiimg.elf import LoaderConfig, Process
 from lumiimg.fabric.names import PROVIDER_FILE
 from lumiimg.fabric.provider import cxi_provider, lack_of_rocr
 from lumiimg.image import open_image
@@ -35,7 +34,7 @@ def libfabric(root: Path, strings: list[str]) -> None:
 def finds(root: Path, provider_path: str | None = None) -> str | None:
     """Return where the libfabric of a root has cxi from, with /opt/loader in LD_LIBRARY_PATH."""
     with open_image(root) as image:
-        process = Process(image.root, LoaderSettings(library_path=PLACES["loader"]))
+        process = Process(image.root, LoaderConfig(library_path=PLACES["loader"]))
         assert not process.start("/opt/lf/libfabric.so.1").errors
         return cxi_provider(process, image.root, provider_path)
 
@@ -92,6 +91,6 @@ def test_a_libfabric_without_rocr_does_not_know_gpu_memory(
     needs = [tmp_path / "opt/loader" / need] if need else []
     library(tmp_path / "opt/lf/libfabric.so.1", "-Wl,--no-as-needed", *needs, source=source)
     with open_image(tmp_path) as image:
-        process = Process(image.root, LoaderSettings(library_path=PLACES["loader"]))
+        process = Process(image.root, LoaderConfig(library_path=PLACES["loader"]))
         assert not process.start("/opt/lf/libfabric.so.1").errors
         assert lack_of_rocr(process, image.root) == lacks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from functools import cache
 from graphlib import TopologicalSorter
@@ -31,6 +32,8 @@ FLOORS: list[set[str]] = [
     {"report"},
     {"cli"},
 ]
+FACES = ("elf",)
+"""Rooms of which others know nothing but the names in `__all__` of `__init__.py`."""
 
 
 @cache
@@ -64,6 +67,16 @@ def test_a_room_imports_only_from_rooms_below_it() -> None:
             if parts[0] != "lumiimg" or len(parts) < 2 or parts[1] in {room, "__version__"}:
                 continue
             assert floor(parts[1]) < floor(room), f"{path}: {room} imports {parts[1]}"
+
+
+@pytest.mark.parametrize("room", FACES)
+def test_a_room_with_a_face_is_known_by_that_alone(room: str) -> None:
+    face = importlib.import_module(f"lumiimg.{room}").__all__
+    outside = [path for path in FILES if PACKAGE / room not in path.parents]
+    for path in (*outside, *TESTS.parent.glob("tools/**/*.py")):
+        for module in imported_modules(path):
+            if module.startswith(f"lumiimg.{room}."):
+                assert module.removeprefix(f"lumiimg.{room}.") in face, f"{path}: {module}"
 
 
 def test_no_modules_import_each_other_in_a_circle_for_types_either() -> None:

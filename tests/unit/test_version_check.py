@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lumiimg.elf.facts import ElfFacts
-from lumiimg.elf.objects import FoundBy, LoadedObject, Report
+from lumiimg.core.text import numbers_of
+from lumiimg.elf import ElfFacts, FoundBy, LoadedObject, LoadResult
+from lumiimg.elf.dynamic import VersionNeed
 from lumiimg.elf.version_check import check_versions
-from lumiimg.elf.versions import VersionNeed, numbers_of
 
-FACTS = ElfFacts(elf_class=64, little_endian=True, machine=62, type=3, is_dynamic=True, needed=("libc.so.6",))
+FACTS = ElfFacts(machine=62, type=3, is_dynamic=True, needed=("libc.so.6",))
 LIBC = replace(FACTS, needed=(), version_definitions=("libc.so.6", "GLIBC_2.2.5", "GLIBC_2.34"))
 
 
@@ -22,9 +22,9 @@ def needing(*needs: tuple[str, str, bool], relr: bool = False) -> LoadedObject:
     return loaded("libplug.so", replace(FACTS, version_needs=wanted, has_relr=relr))
 
 
-def check(*objects: LoadedObject, libc: ElfFacts = LIBC, minor: int | None = 34, missing: str = "") -> Report:
+def check(*objects: LoadedObject, libc: ElfFacts = LIBC, minor: int | None = 34, missing: str = "") -> LoadResult:
     there = {"libc.so.6": loaded("libc.so.6", libc)}
-    found = Report(missing_names={missing})
+    found = LoadResult(missing_names={missing})
     check_versions(objects, there.get, minor, found, warns=True)
     return found
 

@@ -19,8 +19,7 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.core.access import BytesInMemory
 from lumiimg.core.errors import MissingHereError, one_line
 from lumiimg.core.files import read_beginning
-from lumiimg.elf.facts import read_elf
-from lumiimg.elf.loader import Process
+from lumiimg.elf import Process, read_elf
 from lumiimg.engine.engine import Engine, exec_words
 from lumiimg.engine.failures import not_started
 from lumiimg.engine.process import Completed, run, which

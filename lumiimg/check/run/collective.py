@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probe.container import ALL_REDUCE, ProbePrograms
-from lumiimg.elf.loader import Process
+from lumiimg.elf import Process
 from lumiimg.fabric.names import LIBRCCL
 from lumiimg.host.container_view import TO_ENGINE, read_by, see_inside
 from lumiimg.joblog.report import Confidence, Measurement, Verdict  # noqa: TC001 - schemas are made from the types of the fields
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.launch import SiteVariable
     from lumiimg.catalog.sites import Site
     from lumiimg.check.static.process import StaticResult
-    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.elf import LoaderConfig
     from lumiimg.engine.engine import Engine
     from lumiimg.image import Image
     from lumiimg.resolve.stack import Stack
@@ -153,7 +153,7 @@ def choose(
     return Collective(program, tuple(words), gpus, nodes, resolved, needs_mpi=needs_mpi)
 
 
-def _rccl_tests(image: Image, settings: LoaderSettings, rccl: str, nodes: int) -> Iterator[tuple[str, bool]]:
+def _rccl_tests(image: Image, settings: LoaderConfig, rccl: str, nodes: int) -> Iterator[tuple[str, bool]]:
     """Yield the all-reduces of rccl-tests in the image that get this RCCL, each with whether it needs MPI."""
     folders = [*image.environment.get("PATH", "").split(":"), *_FOLDERS]
     for folder in dict.fromkeys(folder for folder in folders if folder.startswith("/")):

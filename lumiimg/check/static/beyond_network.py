@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.process import StaticResult
-    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.elf import LoaderConfig
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import Image, RootFileSystem
     from lumiimg.inventory.components import Inventory
@@ -209,7 +209,7 @@ def _judge_scripts(image: Image, found: Findings) -> None:
         found.add(Code.IMAGE_HIP_DEVICES, Severity.INFO, where=copying[0], evidence=tuple(copying[1:_SHOWN]))
 
 
-def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, packages: str, found: Findings) -> None:
+def _judge_mpi(root: RootFileSystem, settings: LoaderConfig, job: JobProcess, packages: str, found: Findings) -> None:
     """Judge whether mpi4py and the framework load in either order: of two files of one soname the first one stays."""
     if (clash := mpi_clash(root, settings, job, packages)) is not None:
         names = {"framework": str(job.framework), "files": " and ".join(clash.files), "first": next(iter(clash.errors))}

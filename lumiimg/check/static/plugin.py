@@ -13,9 +13,7 @@ from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.findings import Code, Remedy, Severity
 from lumiimg.core.toml import package_toml
-from lumiimg.elf.facts import exported_symbols
-from lumiimg.elf.files import RecordedElf
-from lumiimg.elf.undefined import UndefinedSymbols, undefined_in
+from lumiimg.elf import UndefinedSymbols, exported_symbols, undefined_in
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PLUGIN_FILES, net_api, part_of
 from lumiimg.fabric.path import FabricPath, Part
 from lumiimg.fabric.provider import HSA, cxi_provider, lack_of_rocr
@@ -24,9 +22,7 @@ from lumiimg.host.container_view import ENGINE_LIBRARIES
 
 if TYPE_CHECKING:
     from lumiimg.check.registry import FindingDetails, Findings
-    from lumiimg.elf.loader import Process
-    from lumiimg.elf.objects import LoadedObject, LoadOutcome
-    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.elf import LoadedObject, LoaderConfig, LoadResult, Process
     from lumiimg.host.rccl_process import Variables
     from lumiimg.image import Image, RootFileSystem
 
@@ -50,14 +46,14 @@ def load_plugin(
     path: FabricPath,
     library: Rccl,
     found: Findings,
-) -> LoadOutcome | None:
+) -> LoadResult | None:
     """Follow RCCL's dlopen of its plugin; where nothing is found, say why: another folder, name, or nothing at all.
 
     `library` is what the bytes of `rccl` say.
     """
     names = path.plugin_files
     absent: list[str] = []
-    broken: dict[str, LoadOutcome] = {}
+    broken: dict[str, LoadResult] = {}
     for name in names:
         outcome = process.dlopen(name, rccl)
         if outcome.root is not None:
@@ -68,7 +64,7 @@ def load_plugin(
             broken[name] = outcome  # RCCL goes on with the next name
     if broken:
         name, outcome = next(iter(broken.items()))
-        of, lines = {"name": name}, outcome.errors[:4]
+        of, lines = {"name": name}, tuple(outcome.errors[:4])
         found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="not-a-library", names=of, evidence=lines)
     elif names:
         _judge_absence(variables, process, files, path, library, tuple(absent[:4]), found)
@@ -102,7 +98,7 @@ def _judge_absence(
         names["why"], where = passed_over, same_name[0]
         found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="passed-over", names=names, where=where, evidence=lines)
     elif same_name:
-        folder, settings = posixpath.dirname(same_name[0]), process.settings
+        folder, settings = posixpath.dirname(same_name[0]), process.config
         names |= {"folder": folder, "searched": str(settings.library_path), "wanted": _prepended(folder, settings)}
         found.add(Code.PLUGIN_NOT_ON_PATH, severity, names=names, where=same_name[0], evidence=lines)
     elif elsewhere:
@@ -147,7 +143,7 @@ def _remedies_for_a_name(
     return (*leading[:1], *(() if asked else without), *link)
 
 
-def _prepended(folder: str, settings: LoaderSettings) -> str:
+def _prepended(folder: str, settings: LoaderConfig) -> str:
     """Return LD_LIBRARY_PATH with a folder in front: what the engine is given replaces what the image says."""
     rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
     return ":".join([folder, *rest])
@@ -155,7 +151,7 @@ def _prepended(folder: str, settings: LoaderSettings) -> str:
 
 def judge_plugin(
     root: RootFileSystem,
-    outcome: LoadOutcome,
+    outcome: LoadResult,
     process: Process,
     path: FabricPath,
     provider_path: str | None,
@@ -170,8 +166,8 @@ def judge_plugin(
     if outcome.errors:
         _judge_errors(plugin, outcome, found)
     else:
-        _judge_symbols(root, outcome, process, plugin, found)
-    taken = _judge_api(root, plugin, path, found)
+        _judge_symbols(outcome, process, plugin, found)
+    taken = _judge_api(process, plugin, path, found)
     libfabric, libcxi = process.find(LIBFABRIC), process.find(LIBCXI)
     if libfabric is not None:
         _judge_provider(root, process, plugin, libfabric, provider_path, found)
@@ -186,18 +182,16 @@ def judge_plugin(
     )
 
 
-def _judge_symbols(
-    root: RootFileSystem, outcome: LoadOutcome, process: Process, plugin: LoadedObject, found: Findings
-) -> None:
+def _judge_symbols(outcome: LoadResult, process: Process, plugin: LoadedObject, found: Findings) -> None:
     """Judge the symbols of a plugin whose libraries are all there."""
-    path, symbols = plugin.path, undefined_in(root, process, outcome.objects)
+    path, symbols = plugin.path, undefined_in(process, outcome.objects)
     lacking = symbols.lines[:_SHOWN]
     if lacking and symbols.is_sure:
         of = {"symbol": symbols.found[0].symbol.name}
         found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="undefined", names=of, where=path, evidence=lacking)
     else:
         found.add(Code.PLUGIN_LOADS, Severity.OK, where=path, evidence=(f"found by: {plugin.found_by.value}",))
-    _judge_called_later(root, outcome, process, plugin, found)
+    _judge_called_later(outcome, process, plugin, found)
     if symbols.unread:
         of = {"why": symbols.unread}
         found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, reason="unread", names=of, where=path)
@@ -205,13 +199,11 @@ def _judge_symbols(
         found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, reason="undefined", where=path, evidence=lacking)
 
 
-def _judge_called_later(
-    root: RootFileSystem, outcome: LoadOutcome, process: Process, plugin: LoadedObject, found: Findings
-) -> None:
+def _judge_called_later(outcome: LoadResult, process: Process, plugin: LoadedObject, found: Findings) -> None:
     """Judge what of the fabric came with the start: there, a call is bound at its first use, and ends the process."""
     fabric = [each for each in process.scopes.list_of(plugin) if each is plugin or part_of(each.path)]
     there = [each for each in fabric if each not in outcome.objects]
-    lacking = undefined_in(root, process, there) if there else UndefinedSymbols()
+    lacking = undefined_in(process, there) if there else UndefinedSymbols()
     if lacking.found and lacking.is_sure:
         file, of = lacking.found[0].loaded.path, {"symbol": lacking.found[0].symbol.name}
         details: FindingDetails = {"where": file, "evidence": lacking.lines[:_SHOWN]}
@@ -223,16 +215,16 @@ def _host_libraries() -> frozenset[str]:
     return frozenset(package_toml(__package__, "host_libraries.toml")["names"])
 
 
-def lacks_of_host(outcome: LoadOutcome) -> tuple[str, ...]:
+def lacks_of_host(outcome: LoadResult) -> tuple[str, ...]:
     """Return the names that a load lacks, where a machine brings all of them and nothing else is wrong."""
     names = tuple(dict.fromkeys(missing.name for missing in outcome.missing))
     is_all = not outcome.missing_versions and _host_libraries().issuperset(name.partition(".so")[0] for name in names)
     return names if is_all else ()
 
 
-def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome, found: Findings) -> None:
+def _judge_errors(plugin: LoadedObject, outcome: LoadResult, found: Findings) -> None:
     chain = outcome.missing[0].chain if outcome.missing else (plugin.path,)
-    details: FindingDetails = {"where": plugin.path, "evidence": outcome.errors[:_SHOWN], "chain": chain}
+    details: FindingDetails = {"where": plugin.path, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
     if names := lacks_of_host(outcome):
         of = {"libraries": ", ".join(names)}
         found.add(Code.PLUGIN_NEEDS_HOST, Severity.UNKNOWN, names=of, **details)
@@ -249,11 +241,11 @@ def _remedies_for(error: str) -> tuple[Remedy, ...]:
     return remedies_for(Code.PLUGIN_LOADS, reason, file=file, quoted=shlex.quote(file))
 
 
-def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath, found: Findings) -> int | None:
+def _judge_api(process: Process, plugin: LoadedObject, path: FabricPath, found: Findings) -> int | None:
     """Return the net API of the plugin that RCCL takes, if there is one."""
     try:
-        file = root.open(plugin.path)
-        symbols = file.net_symbols if isinstance(file, RecordedElf) else exported_symbols(file, NET_SYMBOL)
+        with process.open(plugin) as file:
+            symbols = exported_symbols(file, NET_SYMBOL)
     except BadInputError as error:
         found.add(Code.PLUGIN_API, Severity.UNKNOWN, reason="unread", names={"why": one_line(str(error))})
         return None

@@ -24,7 +24,7 @@ from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_na
 from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.core.text import count
 from lumiimg.core.toml import package_toml
-from lumiimg.elf.objects import FoundBy  # noqa: TC001 - `decode` reads the types of the fields
+from lumiimg.elf import FoundBy  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, part_of
 from lumiimg.fabric.path import Fabric, FabricPath, Part
 from lumiimg.fabric.provider import PROVIDER_PATH
@@ -40,9 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.elf.loader import Process
-    from lumiimg.elf.objects import LoadedObject, LoadOutcome
-    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.elf import LoadedObject, LoaderConfig, LoadResult, Process
     from lumiimg.host.manifest import Refusal
     from lumiimg.image import Image, RootFileSystem
 
@@ -114,7 +112,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     opened, later = _files_of(root, process)
     static = StaticResult(
         path=path,
-        loader=process.system.loader,
+        loader=process.loader.path,
         plugin_found_by=outcome.root.found_by if outcome and outcome.root else None,
         job=job,
         opened=opened,
@@ -137,7 +135,7 @@ def without_rccl(context: ImageInContext, static: StaticResult, *, with_site: bo
 # -- up to RCCL --
 
 
-def _load_rccl(image: Image, settings: LoaderSettings, job: JobProcess, files: list[str], found: Findings) -> Begun:
+def _load_rccl(image: Image, settings: LoaderConfig, job: JobProcess, files: list[str], found: Findings) -> Begun:
     """Model the process of a job up to its RCCL; without an RCCL where it has none, or cannot be loaded."""
     begun = begin(image.root, settings, job)
     candidates = rccl_candidates(image.root, files)
@@ -154,7 +152,7 @@ def _load_rccl(image: Image, settings: LoaderSettings, job: JobProcess, files: l
         found.add(Code.RCCL_ABSENT, Severity.PROBLEM, reason="process", names=names, where=candidates[0])
     else:
         rccl = begun.rccl
-        begun = judge_symbols(image.root, job, begun, found)
+        begun = judge_symbols(job, begun, found)
         others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
         if others:
             names = {"rccl": rccl.path, "why": _why(job)}
@@ -168,7 +166,7 @@ def _why(job: JobProcess) -> str:
     return f"it is what {job.program} finds" if job.is_program else "no program is known that would load another"
 
 
-def _judge_failure(job: JobProcess, outcome: LoadOutcome, found: Findings) -> None:
+def _judge_failure(job: JobProcess, outcome: LoadResult, found: Findings) -> None:
     where, chain = job.package or job.program, outcome.missing[0].chain if outcome.missing else ()
     code, severity, what = Code.PROGRAM_LOAD, Severity.PROBLEM, f"{job.program} cannot load RCCL"
     if job.is_program and (names := lacks_of_host(outcome)):
@@ -178,7 +176,7 @@ def _judge_failure(job: JobProcess, outcome: LoadOutcome, found: Findings) -> No
         what = f"`import {job.framework}` of {job.program} fails"
     elif not job.is_program:
         code, what = Code.RCCL_LOAD, f"{job.program} cannot be loaded in this image"
-    found.add(code, severity, what, reason="libraries", where=where, evidence=outcome.errors[:8], chain=chain)
+    found.add(code, severity, what, reason="libraries", where=where, evidence=tuple(outcome.errors[:8]), chain=chain)
 
 
 def _of_cuda(root: RootFileSystem, job: JobProcess) -> str | None:
@@ -213,7 +211,7 @@ def _read_path(path: str, library: Rccl, named: str | None, found: Findings) -> 
 
 def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Findings) -> None:
     """Judge whether what the process has is there for everybody who starts it."""
-    files = (job.program, *job.opens, *(process.settings.absolute(loaded.path) for loaded in process.objects))
+    files = (job.program, *job.opens, *(process.config.absolute(loaded.path) for loaded in process.objects))
     own = (
         file for file in files if not file.startswith(f"{PRIVATE}/")
     )  # what is bound lies over what the engine mounts
@@ -225,7 +223,7 @@ def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Find
 def _files_of(root: RootFileSystem, process: Process) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return what /proc/self/maps would list for a process, without links: (at first, what libfabric opens then)."""
     later = {loaded for loaded in process.objects if _is_opened_by_libfabric(loaded)}
-    files = [(loaded in later, root.resolve(process.settings.absolute(loaded.path))) for loaded in process.objects]
+    files = [(loaded in later, root.resolve(process.config.absolute(loaded.path))) for loaded in process.objects]
     return tuple(file for is_later, file in files if not is_later), tuple(file for is_later, file in files if is_later)
 
 

@@ -22,10 +22,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Code, Severity
-from lumiimg.elf.c_library import mixed_builds
-from lumiimg.elf.objects import second_copies
-from lumiimg.elf.scopes import root_of
-from lumiimg.elf.undefined import interposed, undefined_in
+from lumiimg.elf import duplicate_libraries, glibc_mismatch, interposed, undefined_in
 from lumiimg.fabric.hip import is_hip, users_of_hip
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, part_of
 from lumiimg.fabric.path import Part
@@ -37,8 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lumiimg.check.registry import FindingDetails, Findings
-    from lumiimg.elf.loader import Process
-    from lumiimg.elf.objects import LoadedObject
+    from lumiimg.elf import LoadedObject, Process
     from lumiimg.host.job_process import Begun, JobProcess
     from lumiimg.image import RootFileSystem
 
@@ -53,17 +49,17 @@ _LAZY = "jax"
 def judge_process(root: RootFileSystem, process: Process, found: Findings) -> None:
     """Judge the process as a whole; `root` is what it sees: a host's recorded files are for all."""
     _judge_hip(process, found)
-    for stem, paths in second_copies(process.objects).items():
+    for stem, paths in duplicate_libraries(process.objects).items():
         if not is_hip(paths[0]):
             names = {"count": str(len(paths)), "library": stem}
             found.add(Code.FABRIC_MIXED, Severity.UNKNOWN, names=names, evidence=paths)
-    _judge_c_library(root, process, found)
-    _judge_interposed(root, process, found)
+    _judge_c_library(process, found)
+    _judge_interposed(process, found)
     cut = [loaded for loaded in process.objects if loaded.facts.missing_bytes]
     if cut:
         lines = tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut)
         found.add(Code.LIBRARY_CUT_OFF, Severity.PROBLEM, where=cut[0].path, evidence=lines)
-    closed = dict(barred(root, (process.settings.absolute(loaded.path) for loaded in process.objects)))
+    closed = dict(barred(root, (process.config.absolute(loaded.path) for loaded in process.objects)))
     if closed:
         obstacles = list(dict.fromkeys(closed.values()))[:_SHOWN]
         lines = tuple(f"{path}: mode {root.stat(path).permissions:04o}" for path in obstacles)
@@ -81,13 +77,13 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
         found.add(Code.FABRIC_SEARCH_PATH_LEAK, Severity.UNKNOWN, evidence=tuple(leaks[:_SHOWN]))
 
 
-def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -> None:
+def _judge_interposed(process: Process, found: Findings) -> None:
     """Judge whether functions of libfabric and libcxi are taken from those, or from a library that stands before."""
     for user, name in itertools.product(process.objects, _PREFIXES):
         provider, taken = process.find(name) if name in user.facts.needed else None, None
         if provider is not None:
             with contextlib.suppress(OSError, BadInputError):
-                taken = interposed(root, process, user, provider, _PREFIXES[name])
+                taken = interposed(process, user, provider, _PREFIXES[name])
             if taken is not None:
                 first, function = taken
                 names = {"user": user.path, "function": function, "provider": provider.path}
@@ -95,9 +91,9 @@ def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -
                 return
 
 
-def _judge_c_library(root: RootFileSystem, process: Process, found: Findings) -> None:
+def _judge_c_library(process: Process, found: Findings) -> None:
     """Judge whether the parts of the C library are of one build: they share data whose layout is private."""
-    if (mixed := mixed_builds(root, process)) is not None:
+    if (mixed := glibc_mismatch(process)) is not None:
         severity, reason = (Severity.PROBLEM, "fatal") if mixed.is_fatal else (Severity.UNKNOWN, None)
         found.add(Code.LOADER_OTHER_BUILD, severity, reason=reason, where=mixed.part, evidence=mixed.evidence)
 
@@ -134,7 +130,7 @@ def _names(runtimes: Iterable[LoadedObject]) -> str:
     return " and ".join(sorted(loaded.path for loaded in runtimes))
 
 
-def judge_symbols(root: RootFileSystem, job: JobProcess, begun: Begun, found: Findings) -> Begun:
+def judge_symbols(job: JobProcess, begun: Begun, found: Findings) -> Begun:
     """Judge the symbols of all that a process has up to its RCCL; of one that does not get there, take RCCL away.
 
     RCCL itself has to have all of its own: what it calls is called. Of a process of which no program is known, nothing
@@ -145,10 +141,10 @@ def judge_symbols(root: RootFileSystem, job: JobProcess, begun: Begun, found: Fi
     process = begun.process
     objects = process.objects if job.is_program else [rccl]
     opens_at_once = job.is_python and job.framework != _LAZY
-    lazy = {loaded for loaded in objects if not (opens_at_once and root_of(loaded).by_dlopen)} - {rccl}
-    if process.settings.bind_now:
+    lazy = {loaded for loaded in objects if not (opens_at_once and loaded.load_root.by_dlopen)} - {rccl}
+    if process.config.bind_now:
         lazy.clear()
-    symbols = undefined_in(root, process, objects, lazy)
+    symbols = undefined_in(process, objects, lazy)
     if symbols.unread is not None and job.is_program:
         names = {"job": job.title, "why": symbols.unread}
         found.add(Code.PROGRAM_LOAD, Severity.UNKNOWN, reason="unread", names=names, where=job.program)
@@ -159,7 +155,7 @@ def judge_symbols(root: RootFileSystem, job: JobProcess, begun: Begun, found: Fi
     if first.loaded is rccl:
         found.add(Code.RCCL_LOAD, Severity.PROBLEM, reason="undefined", names=names, where=where, evidence=lines)
         return begun
-    failing, opened = f"{job.program} cannot start", root_of(first.loaded)
+    failing, opened = f"{job.program} cannot start", first.loaded.load_root
     if opened.by_dlopen:
         failing = f"`import {job.imports}` of {job.program} fails" if job.imports else f"{opened.path} cannot be loaded"
     details: FindingDetails = {"where": where, "evidence": lines, "chain": first.loaded.chain}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from lumiimg.check.registry import FindingDetails, Findings
-    from lumiimg.elf.loader import Process
+    from lumiimg.elf import Process
     from lumiimg.fabric.path import FabricPath
     from lumiimg.host.rccl_process import Variables
 
@@ -52,7 +52,7 @@ def _doubted(finding: Finding, variables: Variables) -> Finding:
 
 def judge_binds(environment: Mapping[str, str], process: Process, found: Findings) -> None:
     """Judge the binds of the environment that lie over what the loader or RCCL reads: files alone do not show it."""
-    searched = [CONF, *(process.settings.library_path or "").split(":"), *process.system.directories]
+    searched = [CONF, *(process.config.library_path or "").split(":"), *process.loader.directories]
     searched += [loaded.path for loaded in process.objects]
     for name, binds in binds_of(environment):
         over = [str(bind) for bind in binds if any(_overlap(bind.target, path) for path in searched if path)]

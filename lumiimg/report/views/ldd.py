@@ -10,7 +10,7 @@ from lumiimg.report.document import Document, Item, Paragraph, Section, Tree, se
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.elf.objects import LoadedObject, LoadOutcome
+    from lumiimg.elf import LoadedObject, LoadResult
     from lumiimg.host.ldd import Libraries
 
 _TREES = 3
@@ -45,7 +45,7 @@ def _trees(found: Libraries) -> Iterator[Section]:
             yield _tree(path, outcome)
 
 
-def _tree(title: str, outcome: LoadOutcome) -> Section:
+def _tree(title: str, outcome: LoadResult) -> Section:
     needs = _needs(outcome, outcome.root) if outcome.root is not None else ()
     items = [Item(Severity.PROBLEM, error) for error in outcome.errors]
     items += [Item(Severity.UNKNOWN, warning) for warning in outcome.warnings]
@@ -53,7 +53,7 @@ def _tree(title: str, outcome: LoadOutcome) -> Section:
     return Section(title, (tree, *items))
 
 
-def _needs(outcome: LoadOutcome, root: LoadedObject) -> tuple[Tree, ...]:
+def _needs(outcome: LoadResult, root: LoadedObject) -> tuple[Tree, ...]:
     """Return what an object needs, and below each what that one needs, where it is met first.
 
     Without recursion: chains can be long.

@@ -5,14 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from lumiimg.core.access import BytesInMemory
-from lumiimg.elf.cache import parse_cache
-from lumiimg.elf.facts import defined_symbols, exported_symbols, read_elf, undefined_symbols
-from lumiimg.elf.loader import Process
-from lumiimg.elf.notes import read_notes
-from lumiimg.elf.reader import ElfError
-from lumiimg.elf.rules import LoaderSettings
-from lumiimg.elf.segments import Segments
-from lumiimg.elf.system import glibc_version, libc_kind
+from lumiimg.elf import ElfError, LoaderConfig, Process, c_library_of, exported_symbols, read_abi, read_elf
+from lumiimg.elf.ld_cache import parse_cache
+from lumiimg.elf.symbols import defined_symbols, undefined_symbols
 from lumiimg.host.ldd import Libraries
 from lumiimg.report.text import show
 from lumiimg.report.views.ldd import ldd_document
@@ -26,20 +21,18 @@ _LOADER = "/lib64/ld-linux-x86-64.so.2"
 @target(
     "elf-facts",
     "elf.facts.read_elf",
+    "elf.facts.read_abi",
     "elf.segments.Segments",
-    "elf.notes.read_notes",
-    "elf.facts.exported_symbols",
-    "elf.facts.undefined_symbols",
-    "elf.facts.defined_symbols",
-    "elf.relocations.symbols_looked_up",
-    "elf.symbols.defined_names",
+    "elf.dynamic.Dynamic",
+    "elf.symbols.exported_symbols",
+    "elf.symbols.undefined_symbols",
+    "elf.symbols.defined_symbols",
     refuses=(ElfError,),
     form="bytes",
     rounds=120,
 )
 def _facts(data: bytes) -> None:
-    with contextlib.suppress(ElfError):
-        read_notes(Segments(BytesInMemory(data)))
+    read_abi(BytesInMemory(data))
     with contextlib.suppress(ElfError):
         read_elf(BytesInMemory(data))
     exported_symbols(BytesInMemory(data), "ncclNet")
@@ -47,23 +40,21 @@ def _facts(data: bytes) -> None:
     defined_symbols(BytesInMemory(data), wanted)
 
 
-@target("ld-so-cache", "elf.cache.parse_cache", refuses=(ElfError,), form="bytes")
+@target("ld-so-cache", "elf.ld_cache.parse_cache", refuses=(ElfError,), form="bytes")
 def _cache(data: bytes) -> None:
     cache = parse_cache(data)
+    if cache is None:
+        return
     for name in ("libc.so.6", "liba.so.10", "libz.so.1", "", "\udcff", "9" * 400):
-        cache.lookup(name, hwcaps=("x86-64-v3", "x86-64-v2"))
-        cache.lookup(name, machine=3, elf_class=32)
-    str(cache.glibc_version)
+        cache.lookup(name, levels=("x86-64-v3", "x86-64-v2"))
+        cache.lookup(name, machine=183)
 
 
 @target(
     "elf-process",
     "elf.loader.Process",
-    "elf.system.glibc_version",
-    "elf.system.libc_kind",
-    "elf.rules.split_path",
-    "elf.versions.read_version_needs",
-    "elf.versions.read_version_definitions",
+    "elf.glibc.c_library_of",
+    "elf.search.SearchRules",
     refuses=(),
     form="bytes",
     rounds=10,
@@ -73,9 +64,8 @@ def _process(data: bytes) -> str:
     program, one, two, loader, cache, path = parts(data, 6)
     files = {"/prog": program, "/lib/liba.so": one, "/usr/lib/libb.so": two, _LOADER: loader, "/etc/ld.so.cache": cache}
     root = MemoryRoot({name: content for name, content in files.items() if content})
-    glibc_version(root)
-    libc_kind(root)
-    process = Process(root, LoaderSettings(library_path=text_of(path), preload=("libb.so",)))
+    c_library_of(root)
+    process = Process(root, LoaderConfig(library_path=text_of(path), preload=("libb.so",)))
     outcome = process.start("/prog")
     assert outcome.ok == (not outcome.errors)
     if outcome.ok and process.objects[0].facts.is_dynamic:

@@ -22,8 +22,7 @@ from lumiimg.cluster.nodes.node import TASK, AnswerError, read_answer, read_task
 from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import BadInputError, FailedError, UndecidedError, one_safe_line
 from lumiimg.definition.definition import Definition, Header, Sections
-from lumiimg.elf.loader import Process
-from lumiimg.elf.rules import LoaderSettings
+from lumiimg.elf import LoaderConfig, Process
 from lumiimg.engine.process import Completed
 from lumiimg.fetch.mirrors import apt_mirror, parse_mirrors
 from lumiimg.host import node_facts as host_node
@@ -52,7 +51,7 @@ def _snapshot(data: bytes) -> str:
     snapshot = read_snapshot(written(data, "host.json"))
     files = HostFiles(snapshot)
     for entry in snapshot.entries[:20]:
-        Process(files.root, LoaderSettings(library_path=snapshot.library_path)).start(entry.path)
+        Process(files.root, LoaderConfig(library_path=snapshot.library_path)).start(entry.path)
     list(files.fabrics())
     return printed(show, snapshot_document(snapshot, None))
 

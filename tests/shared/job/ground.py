@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.core.access import BytesInMemory
-from lumiimg.elf.facts import read_elf
+from lumiimg.elf import read_elf
 from tests.shared.elf_builder import LOADER, library, program, rpath, runpath
 from tests.shared.fabric_builder import c_library, versioned
 from tests.shared.programs import needs

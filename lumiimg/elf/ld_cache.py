@@ -11,17 +11,18 @@ key and value are offsets of strings, from the header of the new part. The old p
 old` writes a cache that has nothing else. Entries are sorted in descending order, digits by their value (`lib.so.10`
 before `lib.so.9`). Bit 62 of hwcap says that its low half is an index into the names of extension 1: the entry is for
 CPUs of that glibc-hwcaps level only; bits 32 to 41 are the number of the ISA level that the file is marked with.
-Without bit 62, hwcap is a mask of legacy names: such entries are passed over, too.
+Without bit 62, hwcap is a mask of legacy names, which the loader takes up to 2.39: such entries are passed over, too.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lumiimg.elf.reader import ElfError
+from lumiimg.elf.segments import ElfError
 
 CACHE_PATH = "/etc/ld.so.cache"
 MAX_CACHE_BYTES = 64 << 20
@@ -36,11 +37,12 @@ _EXTENSION_HEADER = struct.Struct("<II")
 _EXTENSION = struct.Struct("<IIII")
 _EXTENSION_MAGIC = 0xEAA42174
 _MAX_EXTENSIONS = 256
-_TAG_GENERATOR, _TAG_HWCAPS = 0, 1
+_TAG_HWCAPS = 1
 _ENDIAN_MASK, _ENDIAN_LITTLE = 3, 2
 _HWCAP_EXTENSION = 1 << 62
 _ISA_LEVEL_SHIFT, _ISA_LEVEL_MASK = 32, 0x3FF
 _FLAG_ELF = 1  # FLAG_ELF alone, which every loader takes
+_FLAGS_OF_MACHINE = {62: 0x0303, 183: 0x0A03, 21: 0x0503, 243: 0x1003}
 _MAX_NAME_BYTES = 1024
 _MAX_HWCAP_NAMES = 1024
 _MAX_EQUAL_ENTRIES = 4096
@@ -54,21 +56,12 @@ _BEFORE_NUMBER = b"\xff"
 _SortKey = tuple[bytes | int, ...]
 """Text and number by turns, a text first and last."""
 
-_FLAGS_OF_MACHINE = {
-    (62, 64): 0x0303,
-    (62, 32): 0x0803,
-    (3, 32): 0x0003,
-    (183, 64): 0x0A03,
-    (21, 64): 0x0503,
-    (22, 64): 0x0403,
-    (243, 64): 0x1003,
-}
-
 
 class _Entry(NamedTuple):
     flags: int
     key: int
     value: int
+    os_version: int
     hwcap: int
 
 
@@ -80,65 +73,40 @@ class LoaderCache:
     """The entries, as they are in the file."""
     strings: bytes
     """What key and value are offsets into."""
-    generator: str | None
-    """What wrote the cache: `ldconfig (GNU libc) stable release version 2.31`."""
-    hwcaps: tuple[str, ...]
+    hwcaps: tuple[str, ...] = ()
     """Names of the glibc-hwcaps subdirectories that entries refer to."""
     _keys: dict[int, _SortKey | None] = field(default_factory=dict, repr=False, compare=False)
     _found: dict[tuple[object, ...], str | None] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def count(self) -> int:
-        """Return the number of entries."""
-        return len(self.table) // _NEW_ENTRY.size
 
     @property
     def has_legacy_entries(self) -> bool:
         """Whether an entry is for CPUs that a legacy name is for."""
         return any(hwcap and not hwcap & _HWCAP_EXTENSION for *_, hwcap in _NEW_ENTRY.iter_unpack(self.table))
 
-    @property
-    def glibc_version(self) -> str | None:
-        """Return the version of the ldconfig that wrote the cache, which comes with the C library."""
-        found = re.search(r"release version (\d+\.\d+)", self.generator or "")
-        return found[1] if found else None
-
-    def lookup(
-        self,
-        name: str,
-        *,
-        machine: int = 62,
-        elf_class: int = 64,
-        hwcaps: tuple[str, ...] = (),
-        isa: int = 0x3FF,
-    ) -> str | None:
+    def lookup(self, name: str, *, machine: int = 62, levels: tuple[str, ...] = (), isa: int = 0x3FF) -> str | None:
         """Return the one path that the loader tries for a name.
 
-        `hwcaps` are the glibc-hwcaps names that the CPU has, best first; `isa` its ISA_1 bits. Only one path comes
+        `levels` are the glibc-hwcaps names that the CPU has, best first; `isa` its ISA_1 bits. Only one path comes
         back: where that file is gone, the loader does not try another entry.
         """
-        key = (name, machine, elf_class, hwcaps, isa)
+        key = (name, machine, levels, isa)
         if key not in self._found:  # of many processes each asks for the same
-            self._found[key] = self._look_up(name, machine, elf_class, hwcaps, isa)
+            self._found[key] = self._look_up(name, machine, levels, isa)
         return self._found[key]
 
-    def _look_up(self, name: str, machine: int, elf_class: int, hwcaps: tuple[str, ...], isa: int) -> str | None:
-        wanted = name.encode("utf-8", "surrogateescape")
-        flags = _FLAGS_OF_MACHINE.get((machine, elf_class))
+    def _look_up(self, name: str, machine: int, levels: tuple[str, ...], isa: int) -> str | None:
         best: str | None = None
-        best_rank = len(hwcaps)
-        for entry in map(self._entry, self._equal_entries(wanted)):
-            if entry.flags not in (flags, _FLAG_ELF):
-                continue
+        best_rank = len(levels)
+        for entry in map(self._entry, self._equal_entries(name.encode("utf-8", "surrogateescape"))):
             path = self._string(entry.value)
-            if path is None:
+            if entry.flags not in (_FLAGS_OF_MACHINE.get(machine), _FLAG_ELF) or path is None:
                 continue
             if entry.hwcap & _HWCAP_EXTENSION:
                 if not isa >> (entry.hwcap >> _ISA_LEVEL_SHIFT & _ISA_LEVEL_MASK) & 1:
                     continue
                 index = entry.hwcap & 0xFFFFFFFF
                 level = self.hwcaps[index] if index < len(self.hwcaps) else None
-                rank = hwcaps.index(level) if level in hwcaps else len(hwcaps)
+                rank = levels.index(level) if level in levels else len(levels)
                 if rank < best_rank:
                     best, best_rank = path.decode("utf-8", "surrogateescape"), rank
             elif best is not None or not entry.hwcap:
@@ -147,23 +115,23 @@ class LoaderCache:
         return best
 
     def _entry(self, index: int) -> _Entry:
-        flags, key, value, _, hwcap = _NEW_ENTRY.unpack_from(self.table, index * _NEW_ENTRY.size)
-        return _Entry(flags, key, value, hwcap)
+        return _Entry(*_NEW_ENTRY.unpack_from(self.table, index * _NEW_ENTRY.size))
 
     def _equal_entries(self, wanted: bytes) -> range:
         """Binary search as `search_cache` does it: in a file that is not sorted it misses what the loader misses."""
         key = _sort_key(wanted)
-        low, high = 0, self.count - 1
+        low, high = 0, len(self.table) // _NEW_ENTRY.size - 1
         while low <= high:
             middle = (low + high) // 2
             other = self._key(middle)
             if other is None:
-                return range(0)
+                break
             if other == key:
                 first = last = middle
-                while first > 0 and middle - first < _MAX_EQUAL_ENTRIES and self._key(first - 1) == key:
+                lowest, highest = max(0, middle - _MAX_EQUAL_ENTRIES), min(high, middle + _MAX_EQUAL_ENTRIES)
+                while first > lowest and self._key(first - 1) == key:
                     first -= 1
-                while last < self.count - 1 and last - middle < _MAX_EQUAL_ENTRIES and self._key(last + 1) == key:
+                while last < highest and self._key(last + 1) == key:
                     last += 1
                 return range(first, last + 1)
             if key < other:
@@ -194,14 +162,10 @@ def _sort_key(name: bytes) -> _SortKey:
     return tuple(key)
 
 
-class OldCacheError(ElfError):
-    """The loader finds libraries in this cache, and lumiimg does not."""
+def parse_cache(data: bytes) -> LoaderCache | None:
+    """Return the cache that the loader would use out of a file's bytes; None for one of the old format alone.
 
-
-def parse_cache(data: bytes) -> LoaderCache:
-    """Return the cache that the loader would use out of a file's bytes.
-
-    Raises ElfError where it would use none, OldCacheError where it would use one of the old format.
+    Raises ElfError where it would use none.
     """
     start = 0
     if data.startswith(_OLD_MAGIC):
@@ -211,13 +175,10 @@ def parse_cache(data: bytes) -> LoaderCache:
             raise ElfError(f"a loader cache of {len(data)} bytes that claims {count} old entries")
         start = (end + 7) & -8
         if not data.startswith(_NEW_MAGIC, start):
-            raise OldCacheError("a cache of the old format alone (ldconfig -c old)")
+            return None
     elif not data.startswith(_NEW_MAGIC):
         raise ElfError("not a cache of the dynamic loader")
-    return _parse_new(data[start:])
-
-
-def _parse_new(data: bytes) -> LoaderCache:
+    data = data[start:]
     # len_strings is not looked at by the loader either
     _, count, _, flags, extensions_at = _unpack(_NEW_HEADER, data, 0)
     if flags and flags & _ENDIAN_MASK != _ENDIAN_LITTLE:
@@ -225,33 +186,25 @@ def _parse_new(data: bytes) -> LoaderCache:
     end = _NEW_HEADER.size + count * _NEW_ENTRY.size
     if end > len(data):
         raise ElfError(f"a loader cache of {len(data)} bytes that claims {count} entries")
-    generator: str | None = None
-    hwcaps: tuple[str, ...] = ()
-    for tag, payload in _extensions(data, extensions_at):
-        if tag == _TAG_GENERATOR:
-            generator = payload.decode("utf-8", "surrogateescape")
-        elif tag == _TAG_HWCAPS:
-            offsets = struct.iter_unpack("<I", payload[: min(len(payload) & -4, 4 * _MAX_HWCAP_NAMES)])
-            names = (data[at : at + _MAX_NAME_BYTES].partition(b"\0")[0] for (at,) in offsets)
-            hwcaps = tuple(name.decode("utf-8", "surrogateescape") for name in names)
-    return LoaderCache(data[_NEW_HEADER.size : end], data, generator, hwcaps)
+    return LoaderCache(data[_NEW_HEADER.size : end], data, tuple(_hwcaps_in(data, extensions_at)))
 
 
-def _extensions(data: bytes, at: int) -> list[tuple[int, bytes]]:
-    """Return (tag, payload) of each extension; none where the block is absent or wrong, as the loader sees it."""
+def _hwcaps_in(data: bytes, at: int) -> Iterator[str]:
+    """Yield the names of extension 1; none where the block is absent or wrong, as the loader sees it."""
     if at == 0 or at % 4 or at + _EXTENSION_HEADER.size > len(data):
-        return []
+        return
     magic, count = _EXTENSION_HEADER.unpack_from(data, at)
     first = at + _EXTENSION_HEADER.size
-    if magic != _EXTENSION_MAGIC or count > _MAX_EXTENSIONS or first + count * _EXTENSION.size > len(data):
-        return []
-    found: list[tuple[int, bytes]] = []
-    for index in range(count):
-        tag, _, offset, size = _EXTENSION.unpack_from(data, first + index * _EXTENSION.size)
-        if offset + size > len(data):
-            return []
-        found.append((tag, data[offset : offset + size]))
-    return found
+    end = first + count * _EXTENSION.size
+    if magic != _EXTENSION_MAGIC or count > _MAX_EXTENSIONS or end > len(data):
+        return
+    extensions = [*_EXTENSION.iter_unpack(data[first:end])]
+    if any(offset + size > len(data) for _, _, offset, size in extensions):
+        return
+    for tag, _, offset, size in extensions:
+        if tag == _TAG_HWCAPS:
+            for (name_at,) in struct.iter_unpack("<I", data[offset : offset + min(size & -4, 4 * _MAX_HWCAP_NAMES)]):
+                yield data[name_at : name_at + _MAX_NAME_BYTES].partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
 def _unpack(record: struct.Struct, data: bytes, offset: int) -> tuple[int, ...]:

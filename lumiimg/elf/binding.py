@@ -1,0 +1,235 @@
+"""Which object serves a symbol: what nothing defines where the loader looks, or another than is meant.
+
+And whether the parts of the C library in a process are of one build. They share data and functions whose layout is
+private to a build, under one version name in all of them (GLIBC_PRIVATE): that this is defined says nothing.
+libc.so.6, and ld.so from 2.33 on, say of which build they are; of the others it shows where they lie, in the number
+that their files' names had up to 2.33, and in what they define. Tried with the libraries of glibc 2.31, 2.36, 2.41 and
+2.43, one of another release at a time: with another ld.so or libc.so.6 each process ended; with another libm.so.6,
+libdl.so.2 or librt.so.1 some did, and some did not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.core.errors import BadInputError, one_line
+from lumiimg.elf.facts import SnapshotElf
+from lumiimg.elf.glibc import banner_at, facts_at
+from lumiimg.elf.symbols import defined_symbols, exported_symbols, undefined_symbols
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from lumiimg.elf.facts import ElfFacts
+    from lumiimg.elf.loader import Process
+    from lumiimg.elf.objects import LoadedObject
+    from lumiimg.elf.symbols import WantedSymbol
+
+_MAX_WANTED_CHARS = 64 << 20
+_LIBC = "libc.so.6"
+_PARTS = re.compile(
+    r"ld-linux[a-z0-9-]*\.so\.[0-9]|lib(?:c|m)\.so\.6|lib(?:pthread|BrokenLocale)\.so\.[0-9]"
+    r"|lib(?:dl|util|resolv|nss_(?:compat|db|dns|files|hesiod))\.so\.2|lib(?:anl|mvec|nsl|rt|thread_db)\.so\.1"
+)
+_PRIVATE = "GLIBC_PRIVATE"
+_NUMBERED = re.compile(r"-2\.([0-9]{1,3})\.so$")
+_DEFINITION = re.compile(r"GLIBC_2\.([0-9]{1,3})")
+
+
+@dataclass(frozen=True, slots=True)
+class UndefinedSymbol:
+    """A symbol that an object needs, and that nothing defines."""
+
+    loaded: LoadedObject
+    symbol: WantedSymbol
+
+    def __str__(self) -> str:
+        return f"{self.loaded.path}: undefined symbol: {self.symbol}"
+
+
+@dataclass(frozen=True, slots=True)
+class UndefinedSymbols:
+    """Those of some objects."""
+
+    found: tuple[UndefinedSymbol, ...] = ()
+    is_sure: bool = True
+    """False where a library out of a snapshot may define them: its symbols are not recorded."""
+    unread: str | None = None
+    """Why they cannot be looked for."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What the loader would say."""
+        return tuple(map(str, self.found))
+
+
+def undefined_in(
+    process: Process, objects: Sequence[LoadedObject], lazy: Collection[LoadedObject] = ()
+) -> UndefinedSymbols:
+    """Look for the symbols of some objects of a process, in the objects that one load brought after the other.
+
+    `lazy`: of these, what is looked up at the load alone. The symbols of libraries out of a snapshot are not recorded,
+    the versions that they define are: a symbol that asks for one of those is taken to be there.
+    """
+    loads: dict[LoadedObject, list[LoadedObject]] = {}
+    for loaded in objects:
+        loads.setdefault(loaded.load_root, []).append(loaded)
+    found: list[UndefinedSymbol] = []
+    is_sure = True
+    try:
+        for of_load in loads.values():
+            lacking, is_recorded = _of_load(process, of_load, lazy)
+            found += lacking
+            is_sure &= not is_recorded
+    except (OSError, BadInputError) as error:
+        return UndefinedSymbols((), is_sure=False, unread=one_line(str(error)))
+    return UndefinedSymbols(tuple(found), is_sure=is_sure)
+
+
+def _of_load(
+    process: Process, objects: Sequence[LoadedObject], lazy: Collection[LoadedObject]
+) -> tuple[list[UndefinedSymbol], bool]:
+    """Return (those of the objects of one load, whether a library that may define them is one out of a snapshot).
+
+    Of one library after the other: no more is kept than what the objects want.
+    """
+    wanted: dict[LoadedObject, frozenset[WantedSymbol]] = {}
+    size_chars = 0
+    for loaded in objects:
+        with process.open(loaded) as file:
+            if isinstance(file, SnapshotElf):
+                continue
+            wanted[loaded] = undefined_symbols(file, lazily=loaded in lazy)
+        size_chars += sum(len(symbol.name) for symbol in wanted[loaded])
+        if size_chars > _MAX_WANTED_CHARS:
+            raise BadInputError("its undefined symbols are more than are read", where=loaded.path)
+    left = {symbol for symbols in wanted.values() for symbol in symbols}
+    recorded: set[str] = set()
+    is_recorded = False
+    for loaded in _nearest_first(process, objects):
+        if not left:
+            break
+        with process.open(loaded) as file:
+            if isinstance(file, SnapshotElf):
+                is_recorded = True
+                recorded.update(loaded.facts.version_definitions)
+            else:
+                # what it copies, it defines, and looks for elsewhere
+                left -= defined_symbols(file, left) - wanted.get(loaded, frozenset())
+    lacking = [
+        UndefinedSymbol(loaded, symbol)
+        for loaded, symbols in wanted.items()
+        for symbol in sorted(symbols & left, key=str)
+        if symbol.version not in recorded
+    ]
+    return lacking, is_recorded
+
+
+def _nearest_first(process: Process, objects: Sequence[LoadedObject]) -> dict[LoadedObject, None]:
+    """Return where the symbols of one load are looked up, what these need first: the tables of others are large."""
+    needed = (process.find(name) for loaded in objects for name in loaded.facts.needed)
+    scope = process.scopes.of(objects[0])
+    visible = {*scope}
+    return dict.fromkeys([*objects, *(each for each in needed if each in visible), *scope])
+
+
+def interposed(
+    process: Process, user: LoadedObject, provider: LoadedObject, prefix: str
+) -> tuple[LoadedObject, str] | None:
+    """Return the library that a function is taken from which one in a process asks another for, and its name.
+
+    It is one that is looked at before (ld.so(8), LD_PRELOAD; dlopen(3), RTLD_GLOBAL). Those count that the other has,
+    and those that begin with `prefix`; where the symbols of one of the two are not recorded, these alone. Raises
+    OSError, BadInputError.
+    """
+    wanted: set[WantedSymbol] | None = None
+    with process.open(user) as asking, process.open(provider) as asked:
+        if not isinstance(asking, SnapshotElf) and not isinstance(asked, SnapshotElf):
+            asks = undefined_symbols(asking)
+            wanted = {*defined_symbols(asked, asks), *(each for each in asks if each.name.startswith(prefix))}
+    for each in itertools.takewhile(lambda each: each is not provider, process.scopes.of(user)):
+        with process.open(each) as file:
+            if each is user or isinstance(file, SnapshotElf):
+                continue
+            found = (
+                exported_symbols(file, prefix)
+                if wanted is None
+                else {name for name, _ in defined_symbols(file, wanted)}
+            )
+        if found:
+            return each, min(found)
+    return None
+
+
+def is_glibc_part(facts: ElfFacts) -> bool:
+    """Whether a library is a part of the C library: none of those can be exchanged alone."""
+    return (
+        _PRIVATE in facts.version_definitions
+        or any(need.name == _PRIVATE for need in facts.version_needs)
+        or _PARTS.fullmatch(facts.soname or "") is not None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GlibcMismatch:
+    """Parts of two builds in one process."""
+
+    part: str
+    """Path of the one that is not of libc.so.6's build."""
+    evidence: tuple[str, ...]
+    """Of both, what shows it."""
+    is_fatal: bool
+    """Whether it is ld.so: the process ends at its start."""
+
+
+def glibc_mismatch(process: Process) -> GlibcMismatch | None:
+    """Return what of the C library in a process is of another build than its libc.so.6; None where nothing shows it."""
+    libc, loader = process.find(_LIBC), process.loader.path
+    if libc is None:
+        return None
+    own, of_loader = (banner_at(process.files.fs, process.config.absolute(path)) for path in (libc.path, loader))
+    said = f"{libc.path}: {own or 'a file of the host'}"
+    if own is not None and of_loader is not None and of_loader != own:
+        return GlibcMismatch(loader, (f"{loader}: {of_loader}", said), is_fatal=True)
+    minor = own.minor if own else None
+    for part in process.objects:
+        if (
+            part is not libc
+            and _PARTS.fullmatch(part.facts.soname or "")
+            and (why := _differs(process, part, libc, minor))
+        ):
+            return GlibcMismatch(part.path, (f"{part.path}: {why}", said), is_fatal=part.path == loader)
+    return None
+
+
+def _differs(process: Process, part: LoadedObject, libc: LoadedObject, minor: int | None) -> str | None:
+    """Return what shows that a part is of another build than libc.so.6, of glibc 2.`minor`."""
+    fs, sides = process.files.fs, set[bool]()
+    try:
+        real, of_libc = fs.resolve(part.path), fs.resolve(libc.path)
+        for each in (part, libc):
+            with process.open(each) as file:
+                sides.add(isinstance(file, SnapshotElf))
+    except (OSError, BadInputError):
+        return None
+    if len(sides) > 1:
+        return "the one is of the host, the other of the image"
+    numbered = _NUMBERED.search(real)
+    if numbered is not None and minor is not None and int(numbered[1]) != minor:
+        return f"{real} is of glibc 2.{numbered[1]}"
+    defined = [int(match[1]) for name in part.facts.version_definitions if (match := _DEFINITION.fullmatch(name))]
+    if minor is not None and max(defined, default=0) > minor:
+        return f"it defines GLIBC_2.{max(defined)}"
+    # the loader has a folder of its own in some distributions, and variants for a CPU are below that of the others
+    folder, own = of_libc.rpartition("/")[0], real.rpartition("/")[0]
+    if (part.facts.soname or "").startswith("ld-") or f"{own}/".startswith(f"{folder}/"):
+        return None
+    beside = ((f"{folder}/{part.facts.soname}", part.facts), (f"{own}/{_LIBC}", libc.facts))
+    for path, facts in beside:  # a copy of what lies beside the other is of the same build
+        other = facts_at(fs, path)
+        if other is not None and other.build_id is not None and other.build_id == facts.build_id:
+            return None
+    return f"it lies in {own}"

@@ -1,0 +1,135 @@
+"""What glibc refuses once it has found a file: in the loader's words, and from which version on.
+
+`_dl_map_object_from_fd` in `elf/dl-load.c`; `dl_isa_level_check` in `sysdeps/x86/dl-prop.h`. The boundaries between
+versions are those of the tags of glibc's repository.
+
+A library that is dlopened may find no room in the static TLS block. What is there at the start is counted exactly, and
+some surplus is added. A library that reaches its thread-local data by a fixed offset (DF_STATIC_TLS) must have its
+block in that surplus; others get theirs from malloc, at no limit. glibc: `_dl_determine_tlsoffset` in `elf/dl-tls.c`,
+`_dl_try_allocate_static_tls` in `elf/dl-reloc.c`, for machines with the thread pointer behind the blocks (x86). The
+surplus is 1664 bytes in every version from 2.26 to 2.43, with the tunables `glibc.rtld.nns` and
+`glibc.rtld.optional_static_tls` as they are. Since 2.41 the block has the rseq area too. The block is that of the
+library that *defines* the data. Which one a DF_STATIC_TLS library without TLS of its own means, only a symbol lookup
+would show: nothing is said of it. Neither are the blocks of TLS descriptors counted, which take of the same surplus
+where the loader finds room for them (2.32 and newer).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.config import X86_64, since
+from lumiimg.elf.facts import DF_1_NOOPEN, DF_1_PIE, DF_STATIC_TLS, ElfFacts
+from lumiimg.elf.segments import ET_DYN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_FIRST_MINOR_REFUSING_PIE = 30
+_FIRST_MINOR_CHECKING_ISA = 33
+_FIRST_MINOR_WITH_PAGE_WORDS = 35
+FIRST_MINOR_WITH_RELR = 36
+_FIRST_MINOR_REFUSING_STACK = 41
+_FIRST_MINOR_WITH_RSEQ_BLOCK = 41
+_SURPLUS_BYTES = 1664
+_TCB_ALIGN = 64
+_RSEQ_BYTES = 32
+
+
+def map_problem(facts: ElfFacts, minor: int | None, *, is_program: bool = False) -> str | None:
+    """Return why a file of the right kind cannot be mapped, None where it can."""
+    if facts.loads_underaligned and not since(minor, _FIRST_MINOR_WITH_PAGE_WORDS):
+        return "ELF load command alignment not page-aligned"
+    if facts.loads_misplaced:
+        how = "page-aligned" if since(minor, _FIRST_MINOR_WITH_PAGE_WORDS) else "properly aligned"
+        return f"ELF load command address/offset not {how}"
+    if not facts.has_loads:
+        return "object file has no loadable segments"
+    if not is_program and facts.type != ET_DYN:
+        return "cannot dynamically load executable"
+    if facts.missing_bytes and not facts.is_dynamic:
+        # ld.so says nothing: it dies of SIGBUS where it reads the dynamic segment
+        return f"cut off: {facts.missing_bytes} bytes are not in the file"
+    if facts.type == ET_DYN and not facts.is_dynamic:
+        return "object file has no dynamic section"
+    if not is_program and facts.flags_1 & DF_1_PIE and since(minor, _FIRST_MINOR_REFUSING_PIE):
+        return "cannot dynamically load position-independent executable"
+    return None
+
+
+def open_problem(facts: ElfFacts, minor: int | None, *, stack_is_executable: bool) -> str | None:
+    """Return why a dlopen of this object, or of one that needs it, is refused though the file can be mapped."""
+    if facts.flags_1 & DF_1_NOOPEN:
+        return "shared object cannot be dlopen()ed"
+    if facts.executable_stack and not stack_is_executable and since(minor, _FIRST_MINOR_REFUSING_STACK):
+        return f"cannot enable executable stack as shared object requires: {os.strerror(errno.EINVAL)}"
+    return None
+
+
+def run_problem(facts: ElfFacts, minor: int | None) -> str | None:
+    """Return why a process dies that runs this file, though it is loaded; `ld.so --list` does not run it.
+
+    Tried with glibc 2.31 and 2.36.
+    """
+    if facts.has_relr and not since(minor, FIRST_MINOR_WITH_RELR):
+        return f"its DT_RELR relocations are not known to glibc 2.{minor}, which leaves them out: the process crashes"
+    return None
+
+
+def isa_problem(facts: ElfFacts, minor: int | None, isa: int) -> str | None:
+    """Return why a CPU with these GNU_PROPERTY_X86_ISA_1 bits is not enough."""
+    if facts.isa_needed is None or facts.machine != X86_64 or not since(minor, _FIRST_MINOR_CHECKING_ISA):
+        return None
+    return "CPU ISA level is lower than required" if facts.isa_needed & ~isa else None
+
+
+class StaticTls:
+    """The static TLS block of one process."""
+
+    def __init__(self, machine: int, at_start: Iterable[ElfFacts], glibc_minor: int | None) -> None:
+        self._is_known = machine == X86_64
+        self._align = _TCB_ALIGN
+        self._used = 0
+        free_top = free_bottom = 0
+        for facts in at_start:
+            if not facts.tls_size_bytes:
+                continue
+            align = facts.tls_align or 1
+            first_byte = -facts.tls_skew_bytes & (align - 1)
+            self._align = max(self._align, align)
+            # a small block may fit into the gap that the alignment of an earlier one left
+            if free_bottom - free_top >= facts.tls_size_bytes:
+                offset = _up(free_top + facts.tls_size_bytes - first_byte, align) + first_byte
+                if offset <= free_bottom:
+                    free_top = offset
+                    continue
+            offset = _up(self._used + facts.tls_size_bytes - first_byte, align) + first_byte
+            if offset > self._used + facts.tls_size_bytes + (free_bottom - free_top):
+                free_top, free_bottom = self._used, offset - facts.tls_size_bytes
+            self._used = offset
+        if since(glibc_minor, _FIRST_MINOR_WITH_RSEQ_BLOCK):
+            self._used = _up(self._used, _RSEQ_BYTES) + _RSEQ_BYTES
+        self._size = _up(self._used + _SURPLUS_BYTES, self._align)
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left for libraries that are dlopened."""
+        return self._size - self._used
+
+    def take(self, facts: ElfFacts) -> bool:
+        """Take the block of a library that is dlopened; False where there is no room for it."""
+        if not self._is_known or not facts.flags & DF_STATIC_TLS or not facts.tls_size_bytes:
+            return True
+        align = facts.tls_align or 1
+        block = facts.tls_size_bytes + facts.tls_skew_bytes
+        if align > self._align or self.free_bytes < block:
+            return False
+        free = self.free_bytes
+        self._used += free - (free - block) // align * align - facts.tls_skew_bytes
+        return True
+
+
+def _up(value: int, align: int) -> int:
+    return -(-value // align) * align

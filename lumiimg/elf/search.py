@@ -1,0 +1,186 @@
+"""Where the loader looks for a name, in which order: the heart of `_dl_map_new_object` in glibc `elf/dl-load.c`.
+
+A name with a slash is opened as it is. Any other is searched: in DT_RPATH of the object that needs it and of those
+that led to it (only where it has no DT_RUNPATH itself), in LD_LIBRARY_PATH, in its own DT_RUNPATH, in the loader's
+cache, in the default directories. How a list is split and expanded, and how it is tried: `fillin_rpath`,
+`_dl_dst_substitute`, `open_path` there.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.config import LoaderConfig, legacy_subdirectories, since
+from lumiimg.elf.facts import DF_1_NODEFLIB
+from lumiimg.elf.files import Candidate, ElfCache
+from lumiimg.elf.objects import FoundBy, LoadedObject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.elf.glibc import Loader
+
+_FIRST_MINOR_WITHOUT_KERNEL_CHECK = 36
+_FIRST_MINOR_PAST_ENOTDIR = 39
+# without braces a token ends where a name ends: $LIBS is no $LIB
+_TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
+
+
+def origin_of(path: str, cwd: str = "/") -> str:
+    """Return $ORIGIN of an object: the directory of its path as it was opened, symlinks and all."""
+    absolute = path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
+    return absolute.rpartition("/")[0] or "/"
+
+
+class SearchRules:
+    """The rules for one process."""
+
+    def __init__(self, files: ElfCache, machine: int, config: LoaderConfig, loader: Loader, main: LoadedObject) -> None:
+        self.doubts: dict[str, None] = {}
+        """What may lead elsewhere than is said here."""
+        self._files = files
+        self._machine = machine
+        self._config = config
+        self._loader = loader
+        self._main = main
+        self._minor = loader.glibc_minor
+        self._subdirectories = config.subdirectories(machine, self._minor)
+        self._legacy = legacy_subdirectories(machine, self._minor)
+        self._linux = None if since(self._minor, _FIRST_MINOR_WITHOUT_KERNEL_CHECK) else config.linux
+        past_file = (errno.ENOTDIR,) if since(self._minor, _FIRST_MINOR_PAST_ENOTDIR) else ()
+        self._goes_past = (0, errno.ENOENT, errno.EACCES, *past_file)
+        """errnos that do not stop a list of directories."""
+        self._values = {"LIB": loader.lib, "PLATFORM": config.platform(machine)}
+        self._directories: dict[tuple[LoadedObject, FoundBy], tuple[str, ...]] = {}
+        self._lists: dict[LoadedObject, tuple[tuple[FoundBy, tuple[str, ...]], ...]] = {}
+
+    def expand(self, text: str, origin: str) -> str:
+        """Replace $ORIGIN, $LIB and $PLATFORM.
+
+        Text with a token that has no value becomes empty, which is not a path.
+        """
+        if "$" not in text:
+            return text
+        values = {**self._values, "ORIGIN": origin}
+        if any(values[match[1] or match[2]] is None for match in _TOKEN.finditer(text)):
+            return ""
+        return _TOKEN.sub(lambda match: values[match[1] or match[2]] or "", text)
+
+    def split(self, text: str, separators: str, origin: str) -> tuple[str, ...]:
+        """Return the directories of a search path, each with a slash at the end, without repetitions.
+
+        An empty element is the current directory, and stays empty: the path that is tried is the name alone. An empty
+        search path means no search at all.
+        """
+        if not text:
+            return ()
+        expanded = ((element, self.expand(element, origin)) for element in re.split(f"[{separators}]", text))
+        return tuple(dict.fromkeys(way and way.rstrip("/") + "/" for element, way in expanded if way or not element))
+
+    def search(self, name: str, requester: LoadedObject) -> tuple[FoundBy, Candidate | None, bool]:
+        """Return (the rule that ended the search, what it met, whether a file of the other class was passed over).
+
+        Where nothing was found it is the last that could not be opened: its errno is what the loader complains of.
+        """
+        if "/" in name:
+            found = self._open(name)
+            return FoundBy.PATH, found, found.is_other_class
+        other_class = False
+        last: Candidate | None = None
+        for rule, directories in self._lists_of(requester):
+            # of the cache, the loader tries no other entry
+            tried = (
+                self._in_cache(name, requester) if rule is FoundBy.CACHE else self._in_directories(name, directories)
+            )
+            for found in tried:
+                if found.ends_search:
+                    return rule, found, other_class
+                other_class |= found.is_other_class
+                last = found
+        return FoundBy.DEFAULT, last, other_class
+
+    def _in_directories(self, name: str, directories: tuple[str, ...]) -> Iterator[Candidate]:
+        """Yield what is at each path that is tried.
+
+        An error that stops the list counts only where it is the last one that a directory gave: what a subdirectory
+        said is forgotten when the directory itself is tried (`open_path` looks at errno once per directory).
+        """
+        for directory in filter(self._is_dir, directories):
+            for legacy in self._legacy:
+                if self._is_dir(directory + legacy):
+                    self.doubts[f"{directory}{legacy}: glibc up to 2.36 may look there first; lumiimg does not"] = None
+            number = 0
+            for subdirectory in self._subdirectories:
+                if not subdirectory or self._is_dir(directory + subdirectory):
+                    found = self._open(directory + subdirectory + name)
+                    number = found.errno
+                    yield found
+            if number not in self._goes_past:
+                return
+
+    def _in_cache(self, name: str, requester: LoadedObject) -> Iterator[Candidate]:
+        path = self.cached(name)
+        shuts_out_defaults = requester.facts.flags_1 & DF_1_NODEFLIB
+        if path is not None and not (shuts_out_defaults and path.startswith(self._loader.directories)):
+            yield self._open(path)
+
+    def cached(self, name: str) -> str | None:
+        """Return the path that the loader's cache has for a name on such a machine."""
+        cache, config = self._loader.cache, self._config
+        if cache is None:
+            return None
+        return cache.lookup(name, machine=self._machine, levels=config.levels(self._minor), isa=config.isa)
+
+    def _lists_of(self, requester: LoadedObject) -> tuple[tuple[FoundBy, tuple[str, ...]], ...]:
+        """Return what is searched for an object's needs, in order, without lists that are empty."""
+        if requester not in self._lists:
+            lists = self._rules(requester)
+            self._lists[requester] = tuple(each for each in lists if each[1] or each[0] is FoundBy.CACHE)
+        return self._lists[requester]
+
+    def _rules(self, requester: LoadedObject) -> Iterator[tuple[FoundBy, tuple[str, ...]]]:
+        """Yield the lists of directories that are searched for an object's needs, in order."""
+        main = self._main
+        if requester.facts.runpath is None:
+            above: LoadedObject | None = requester
+            did_main = False
+            while above is not None:
+                did_main |= above is main
+                yield FoundBy.RPATH, self._path_of(above, FoundBy.RPATH)
+                # dlopen takes the caller for this one search, and does not note it as the object's loader (l_loader)
+                above = None if above.by_dlopen else above.requested_by
+            if not did_main:
+                yield FoundBy.RPATH, self._path_of(main, FoundBy.RPATH)
+        yield FoundBy.LD_LIBRARY_PATH, self._path_of(main, FoundBy.LD_LIBRARY_PATH)
+        yield FoundBy.RUNPATH, self._path_of(requester, FoundBy.RUNPATH)
+        yield FoundBy.CACHE, ()
+        if not requester.facts.flags_1 & DF_1_NODEFLIB:
+            yield FoundBy.DEFAULT, self._loader.directories
+
+    def _path_of(self, loaded: LoadedObject, rule: FoundBy) -> tuple[str, ...]:
+        """Return the directories that an object (for LD_LIBRARY_PATH: the main program) gives to a rule."""
+        key = (loaded, rule)
+        known = self._directories.get(key)
+        if known is None:
+            if rule is FoundBy.LD_LIBRARY_PATH:
+                text, separators = self._config.library_path, ":;"
+            elif rule is FoundBy.RUNPATH:
+                text, separators = loaded.facts.runpath, ":"
+            else:
+                # an object's own RPATH counts for nothing beside a RUNPATH
+                text, separators = (loaded.facts.rpath if loaded.facts.runpath is None else None), ":"
+            known = self._directories[key] = self.split(text or "", separators, loaded.origin)
+        return known
+
+    def _open(self, path: str) -> Candidate:
+        absolute = self._config.absolute(path)
+        found = self._files.open(absolute, self._machine)
+        if self._linux and found.facts and (found.facts.linux_needed or (0, 0, 0)) > self._linux:
+            return Candidate(path, errno=errno.ENOENT, is_other_machine=True)
+        return found if absolute is path else replace(found, path=path)
+
+    def _is_dir(self, path: str) -> bool:
+        return self._files.is_dir(self._config.absolute(path))
