@@ -21,7 +21,8 @@ from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
-from lumiimg.image import open_image, sif_writer
+from lumiimg.image import open_image
+from lumiimg.image.sif import SifHeader, write_sif
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock_file import to_record
 from lumiimg.resolve.planner import decide
@@ -88,10 +89,10 @@ def image(folder: Path, layer_folder: Path, scratch: Path) -> None:
     """Write an image that says how it was built, and has nothing else in it."""
     made = settled(decide(Request("box", ("tool",)), PlanContext(Catalogue((layer_folder,), ()))).require_lock())
     write_folder(scratch / "root", carried_files(made), {})
-    front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: to_record(made), SBOM: b"{}"})
+    header = SifHeader("Bootstrap: docker\nFrom: x\n", {PLAN: to_record(made), SBOM: b"{}"})
     target = folder / "image"
-    squashed(scratch / "root", target, offset=front.size_bytes)
-    sif_writer.write_front(target, front, identity="one")
+    squashed(scratch / "root", target, offset=header.size_bytes)
+    write_sif(target, header, identity="one")
 
 
 def module(folder: Path, scratch: Path) -> None:

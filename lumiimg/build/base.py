@@ -16,7 +16,7 @@ from lumiimg.build.squash import squash
 from lumiimg.core.errors import MissingHereError
 from lumiimg.engine import engine as engines
 from lumiimg.engine.process import run
-from lumiimg.image import sif_writer
+from lumiimg.image.sif import SifHeader, write_sif
 from lumiimg.image.unpacked_size import require_room
 from lumiimg.resolve.bootstrap import debootstrap_at
 
@@ -50,14 +50,14 @@ def make_base(step: LayerBuild, target: Path, store: Store) -> None:
         date_labels(root)
     step.say("packing the files")
     step.run_helper("tidy", root)
-    write_sif(step, root, target)
+    write_base(step, root, target)
 
 
-def write_sif(step: LayerBuild, root: Path, target: Path) -> None:
+def write_base(step: LayerBuild, root: Path, target: Path) -> None:
     """Write the files of a base as a SIF. Raises FailedError."""
-    front = sif_writer.Front(step.definition.text, {})
-    squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)
-    sif_writer.write_front(target, front, identity=step.definition.name)
+    header = SifHeader(step.definition.text, {})
+    squash(step.machine, root, target, offset=header.size_bytes, within=step.as_root)
+    write_sif(target, header, identity=step.definition.name)
 
 
 def write_files(step: LayerBuild, root: Path, store: Store) -> None:

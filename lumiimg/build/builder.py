@@ -29,6 +29,7 @@ from lumiimg.build.keys import (
     steps_of,
 )
 from lumiimg.build.layer_build import LayerBuild
+from lumiimg.build.merge import can_merge, merge_squashfs
 from lumiimg.build.metadata import write_metadata
 from lumiimg.build.places import log_path, require_room
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
@@ -50,9 +51,8 @@ from lumiimg.host.image_manifest import (
     snapshot_key,
     to_text,
 )
-from lumiimg.image import ImageError, open_image, open_stack, sif_writer
-from lumiimg.image.sif import read_sif_file
-from lumiimg.image.squashfs.weave import can_weave, weave
+from lumiimg.image import ImageError, open_image, open_stack
+from lumiimg.image.sif import SifHeader, read_sif, sif_uuid, write_sif
 from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.base_digest import stamp
 from lumiimg.resolve.lock import LockedSource
@@ -211,7 +211,7 @@ def _begin(plan: ImageBuild, steps: Sequence[BuildStep], there: Sequence[CacheEn
     base, known, unpacks = plan.chain[0].origin, sum(entry.size_bytes for entry in there), way == "sandbox"
     if base is not None and base.is_file():
         known += base.stat().st_size
-        unpacks = unpacks or (content_below(plan.chain[0]) != "" and not can_weave([base]))
+        unpacks = unpacks or (content_below(plan.chain[0]) != "" and not can_merge([base]))
     require_room(scratch_parent(plan.cache), (_UNPACKED if unpacks else 1) * known)
     plan.on_start(f"{plan.machine.engine.name}, {way}: {because}" if way else "every layer is in the cache")
 
@@ -219,7 +219,7 @@ def _begin(plan: ImageBuild, steps: Sequence[BuildStep], there: Sequence[CacheEn
 def _is_there(output: Path, number: str) -> bool:
     """Whether a file is the image that would be built: by its number, and with all of its parts."""
     try:
-        return read_sif_file(output).identifier == sif_writer.number_of(number)
+        return read_sif(output).uuid == sif_uuid(number)
     except ImageError:
         return False
 
@@ -346,21 +346,21 @@ class Work:
             raise FailedError("was changed while it was built on", where=str(origin), hint="build again")
 
     def image(self, layers: Sequence[Path], number: str, permissions: int) -> None:
-        """Weave the layers, and one more that says what is in them, into the image."""
+        """Merge the layers, and one more that says what is in them, into the image."""
         plan, clock = self.plan, StageClock()
         plan.progress.step_started(IMAGE)
         with written_by_rename(plan.output) as partial_image:
             base, *above = layers
-            if not can_weave([base]):
+            if not can_merge([base]):
                 base = packed_again(self.step(plan.chain[0], name="base"), base)
-            described, front = self.described([base, *above], number)
-            weave([base, *above, described], partial_image, front.size_bytes)
-            sif_writer.write_front(partial_image, front, identity=number)
+            described, header = self.described([base, *above], number)
+            merge_squashfs([base, *above, described], partial_image, header.size_bytes)
+            write_sif(partial_image, header, identity=number)
             open_image(partial_image).close()
             partial_image.chmod(permissions)
         self.done(clock.stage(IMAGE, plan.output.stat().st_size, reused=False))
 
-    def described(self, layers: Sequence[Path], number: str) -> tuple[Path, sif_writer.Front]:
+    def described(self, layers: Sequence[Path], number: str) -> tuple[Path, SifHeader]:
         """Return one more layer, with what engines look for and how the others were built, and what the SIF says."""
         plan, chain = self.plan, self.plan.chain
         step = self.step(chain[-1], name="described")
@@ -378,7 +378,7 @@ class Work:
             if image.root.exists(f"/{FOLDER}"):  # of a base that lumiimg has built: its word is hidden
                 step.run_helper("hide", root, Path(FOLDER), *layers)
         squash(plan.machine, root, target, within=step.as_root)
-        return target, sif_writer.Front(chain[-1].text, documents)
+        return target, SifHeader(chain[-1].text, documents)
 
 
 def _require_same_files(step: BuildStep, folder: Path) -> None:

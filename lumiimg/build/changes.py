@@ -17,11 +17,11 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from lumiimg.build.pack import pack_folder
 from lumiimg.build.safe_fs import OWN, open_file
 from lumiimg.core.errors import FailedError, LumiimgError
 from lumiimg.core.files import EPOCH
 from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack
-from lumiimg.image.squashfs.pack import pack_folder
 
 _OWN_XATTRS = ("user.overlay.", "user.fuseoverlayfs.")
 """What overlays note down about their own work. Source: kernel Documentation/filesystems/overlayfs.rst, `userxattr`."""

@@ -14,7 +14,7 @@ from lumiimg.build.cache import CacheKey
 from lumiimg.core.files import file_sha256
 from lumiimg.definition.definition import VERSION_LABEL, Definition, Sections, export
 from lumiimg.image import ImageError
-from lumiimg.image.sif import PartitionFormat, read_sif_file
+from lumiimg.image.sif import read_sif
 from lumiimg.resolve.base_digest import stamp
 from lumiimg.resolve.lock import LockedSource
 
@@ -128,10 +128,11 @@ def content_below(first: Definition) -> str:
 def _can_be_below(image: Path) -> bool:
     """Whether layers can be laid over an image as it is: a SIF of one squashfs."""
     try:
-        found = read_sif_file(image)
-        return found.root_partition(str(image)).file_system == PartitionFormat.SQUASHFS and not found.overlays()
+        found = read_sif(image)
+        found.root_partition()
     except ImageError:
         return False
+    return not found.overlays()
 
 
 def content_with(content: str, entry: CacheEntry) -> str:

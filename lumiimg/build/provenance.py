@@ -28,8 +28,7 @@ from lumiimg.core.files import open_regular
 from lumiimg.host.image_manifest import read_manifest
 from lumiimg.host.manifest import BindManifest  # noqa: TC001 - the schema reads the types of the fields
 from lumiimg.image import ImageError, open_image
-from lumiimg.image.byte_source import ByteSource
-from lumiimg.image.sif import DataType, read_sif
+from lumiimg.image.sif import read_json_object
 from lumiimg.resolve.lock import Lock, layer_files
 from lumiimg.resolve.lock_file import LockFile, refuse_format, request_of
 from lumiimg.resolve.request import LockedRequest, options_of
@@ -80,20 +79,11 @@ def is_ours(image: Path) -> bool:
 def read_document(image: Path, name: str) -> dict[str, Any] | None:
     """Return a JSON object of a SIF by its name; None where it has none, or cannot be read."""
     try:
-        source = ByteSource.open(image)
-    except ImageError:
-        return None
-    try:
-        found = read_sif(source).first(DataType.JSON, name)
-        if found is None or found.size_bytes > _LIMIT_BYTES:
-            return None
-        document = parse_json(source.read_at(found.offset, found.size_bytes))
+        data = read_json_object(image, name, _LIMIT_BYTES)
+        document = parse_json(data) if data is not None else None
     except (ImageError, DecodeError):
         return None
-    else:
-        return document if isinstance(document, dict) else None
-    finally:
-        source.close()
+    return document if isinstance(document, dict) else None
 
 
 def read_plan(image: Path) -> LockFile | None:

@@ -18,7 +18,7 @@ import stat
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from lumiimg.build.base import write_sif
+from lumiimg.build.base import write_base
 from lumiimg.build.layer_build import SCRIPT_ENVIRONMENT
 from lumiimg.build.safe_fs import OWN, mount_points, set_mode
 from lumiimg.build.squash import squash
@@ -206,7 +206,7 @@ def packed_again(step: LayerBuild, base: Path) -> Path:
     """Return somebody else's base as a SIF that is packed as layers are. Raises FailedError, MissingHereError."""
     root, target = step.folder / "root", step.folder / "base.sif"
     _unpack(step, base, root)
-    write_sif(step, root, target)
+    write_base(step, root, target)
     return target
 
 

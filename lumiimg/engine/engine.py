@@ -21,7 +21,7 @@ from lumiimg.core.files import read_beginning
 from lumiimg.engine import namespaces
 from lumiimg.engine.binds import BindSpec
 from lumiimg.engine.process import NO_NETRC, run, which
-from lumiimg.image.squashfs.superblock import MAGIC as _SQUASHFS
+from lumiimg.image.squashfs.format import MAGIC as _SQUASHFS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

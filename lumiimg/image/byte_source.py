@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Self
 
+from lumiimg.core.access import read_exactly
 from lumiimg.core.files import regular_file
 from lumiimg.image.tree import ImageError
 
@@ -36,16 +37,18 @@ class ByteSource:
         return ByteSource(self._descriptor, name=self.name, start=self._start + start, size=size)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes. Raises ImageError where the file has fewer."""
-        if offset < 0 or offset + size > self.size:
-            raise ImageError(f"{size} bytes at {offset} lie outside the image of {self.size} bytes", where=self.name)
+        """Return up to `size` bytes from `offset`; fewer only at the end. Raises ImageError."""
         try:
-            data = os.pread(self._descriptor, size, self._start + offset)
+            return os.pread(self._descriptor, max(0, min(size, self.size - offset)), self._start + offset)
         except OSError as error:
             raise ImageError(f"cannot be read: {error.strerror}", where=self.name) from error
-        if len(data) != size:
-            raise ImageError("the file became shorter while it was read", where=self.name)
-        return data
+
+    def read_exactly(self, offset: int, size: int) -> bytes:
+        """Return `size` bytes from `offset`. Raises ImageError where the file has fewer."""
+        try:
+            return read_exactly(self, offset, size)
+        except EOFError as error:
+            raise ImageError(str(error), where=self.name) from error
 
     def close(self) -> None:
         """Close the descriptor, where this is the first range of it."""

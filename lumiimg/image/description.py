@@ -139,7 +139,7 @@ class SingularityDescription:
     def _object_text(self, item: DataObject) -> str:
         if self._source is None or item.size_bytes > _MAX_METADATA_BYTES:
             return ""
-        data = self._source.read_at(item.offset, item.size_bytes)
+        data = self._source.read_exactly(item.offset, item.size_bytes)
         return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
 
     def _text(self, path: str) -> str | None:

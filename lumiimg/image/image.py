@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import shlex
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
@@ -22,15 +22,13 @@ from lumiimg.image.oci.files import StoredArchive, StoredFiles, StoredFolder, is
 from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.root import RootFileSystem
-from lumiimg.image.sif import MAGIC as SIF_MAGIC
-from lumiimg.image.sif import MAGIC_OFFSET as SIF_MAGIC_OFFSET
-from lumiimg.image.sif import PartitionFormat, Sif, read_sif
-from lumiimg.image.squashfs.superblock import MAGIC as SQUASHFS_MAGIC
-from lumiimg.image.squashfs.tree import SquashfsTree
+from lumiimg.image.sif import PartitionFormat, Sif, is_sif, parse_sif, squashfs_ranges
+from lumiimg.image.squashfs import SquashfsTree
+from lumiimg.image.squashfs.format import MAGIC as SQUASHFS_MAGIC
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from lumiimg.image.mounts import Mount
@@ -172,18 +170,20 @@ def open_stack(paths: Sequence[Path]) -> Image:
     """Open an image and squashfs files that are laid over it, the lowest first. Raises ImageError."""
     with ExitStack() as opened:
         base = opened.enter_context(open_image(paths[0]))
-        if not isinstance(tree := base.root.tree, SquashfsTree | OverlayTree):
-            raise ImageError(f"a {base.kind}, over which nothing can be laid", where=str(paths[0]))
-        above = [SquashfsTree(opened.enter_context(closing(ByteSource.open(path)))) for path in paths[1:]]
-        layers = tree.layers if isinstance(tree, OverlayTree) else (tree,)
-        root = RootFileSystem(OverlayTree([*layers, *above]))
+        above = opened.enter_context(open_squashfs(paths[1:]))
+        root = RootFileSystem(OverlayTree([*(layer.tree for layer in base.layers), *above]))
         return Image(base.kind, root, SingularityDescription(root), opened)
 
 
-def stacked(image: Image) -> OverlayTree:
-    """Return the tree of an image that `open_stack` has opened."""
-    assert isinstance(image.root.tree, OverlayTree)  # noqa: S101 - as it makes it
-    return image.root.tree
+@contextmanager
+def open_squashfs(paths: Sequence[Path]) -> Iterator[list[SquashfsTree]]:
+    """Yield the file systems of SIFs and squashfs files, the lowest first. Raises ImageError."""
+    with ExitStack() as opened:
+        trees: list[SquashfsTree] = []
+        for path in paths:
+            source = opened.enter_context(closing(ByteSource.open(path)))
+            trees += [SquashfsTree(source.slice(*part)) for part in squashfs_ranges(path)]
+        yield trees
 
 
 def refuse_empty(path: Path, image: Image) -> None:
@@ -209,9 +209,9 @@ def _open_folder(path: Path, opened: ExitStack, cache: Cache | None) -> Image:
 
 
 def _open_file(source: ByteSource, opened: ExitStack, cache: Cache | None) -> Image:
-    head = source.read_at(0, min(source.size, tar.BLOCK_BYTES))
-    if head[SIF_MAGIC_OFFSET:].startswith(SIF_MAGIC):
-        sif = read_sif(source)
+    head = source.read_at(0, tar.BLOCK_BYTES)
+    if is_sif(head):
+        sif = parse_sif(source)
         tree, warnings = _sif_tree(sif, source)
         root = RootFileSystem(tree)
         return Image(ImageKind.SIF, root, SingularityDescription(root, sif, source, warnings), opened)
@@ -232,7 +232,7 @@ def _open_file(source: ByteSource, opened: ExitStack, cache: Cache | None) -> Im
 def _sif_tree(sif: Sif, source: ByteSource) -> tuple[SquashfsTree | OverlayTree, tuple[str, ...]]:
     """Return (the root file system with the overlays that engines put over it, what is unsure about it)."""
     overlays = [item for item in sif.overlays() if item.file_system == PartitionFormat.SQUASHFS]
-    partitions = [sif.root_partition(source.name), *overlays]
+    partitions = [sif.root_partition(), *overlays]
     layers = [SquashfsTree(source.slice(item.offset, item.size_bytes)) for item in partitions]
     # measured: a mount by root honours trusted.overlay.opaque only, one in a user namespace neither of the two names
     warnings = tuple(

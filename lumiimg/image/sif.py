@@ -1,4 +1,4 @@
-r"""SIF, the file format of Singularity and Apptainer images (apptainer/sif, `pkg/sif/sif.go`).
+r"""SIF, the file format of Singularity and Apptainer images (apptainer/sif, `pkg/sif/sif.go`), read and written.
 
     0      global header, 128 B   launch[32], "SIF_MAGIC\0", version[3], arch[3], uuid[16], then i64 each: created,
                                   modified, descriptors free, descriptors total, descriptors offset, descriptors
@@ -10,18 +10,25 @@ r"""SIF, the file format of Singularity and Apptainer images (apptainer/sif, `pk
 Little endian, packed. The extra bytes of a partition start with file system i32, partition type i32, arch[3]. The root
 file system is the one partition of type 2 (PrimSys). All sizes are checked here against the file: the format's own
 library trusts them.
+
+`sif new` and `sif add` of the engines would copy the file system once more, leave out the line that makes an image
+executable, and put the day into the file. mksquashfs can write at an offset; what stands in front is written here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import struct
+import uuid
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from lumiimg.core.errors import FailedError
+from lumiimg.core.files import EPOCH
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.tree import ImageError
 
@@ -29,10 +36,9 @@ MAGIC = b"SIF_MAGIC\0"
 MAGIC_OFFSET = 32
 HEADER = struct.Struct("<32s10s3s3s16s8q")
 DESCRIPTOR = struct.Struct("<iBIII7q128s384s")
-PARTITION = struct.Struct("<ii3s")
-_MAX_DESCRIPTORS = 4096
-_DOWNLOAD_AGAIN = "download or copy it again"
-
+_PARTITION = struct.Struct("<ii3s")
+_VERSION = b"01\0"
+_PRIMARY_SYSTEM, _OVERLAY = 2, 4
 _ARCHITECTURES = {
     b"01": "386",
     b"02": "amd64",
@@ -47,6 +53,8 @@ _ARCHITECTURES = {
     b"11": "s390x",
     b"12": "riscv64",
 }
+_MAX_DESCRIPTORS = 4096
+_DOWNLOAD_AGAIN = "download or copy it again"
 
 
 class DataType(IntEnum):
@@ -67,7 +75,6 @@ class PartitionFormat(IntEnum):
     GOCRYPTFS_SQUASHFS = 6
 
 
-PRIMARY_SYSTEM, OVERLAY = 2, 4
 _ENCRYPTED = ("the root file system is encrypted", "unpack it with its key (`build --sandbox`) and give the folder")
 _NOT_READ: dict[int, tuple[str, str | None]] = {
     PartitionFormat.ENCRYPTED_SQUASHFS: _ENCRYPTED,
@@ -97,35 +104,31 @@ class DataObject:
 class Sif:
     """The table of contents of one file."""
 
+    where: str
     architecture: str | None
     objects: tuple[DataObject, ...]
-    identifier: bytes = b""
-    """The sixteen bytes of its number."""
+    uuid: bytes
 
-    def root_partition(self, where: str) -> DataObject:
+    def root_partition(self) -> DataObject:
         """Return the squashfs partition with the root file system. Raises ImageError saying what is there instead."""
-        roots = [item for item in self.objects if item.partition_type == PRIMARY_SYSTEM]
+        roots = [item for item in self.objects if item.partition_type == _PRIMARY_SYSTEM]
         if len(roots) > 1:
-            raise ImageError(f"{len(roots)} root file systems in one SIF", where=where)
+            raise ImageError(f"{len(roots)} root file systems in one SIF", where=self.where)
+        if not roots and self.first(DataType.OCI_ROOT_INDEX):
+            hint = "build it without --oci, or unpack it into a sandbox folder and give that"
+            raise ImageError("an OCI-SIF, whose layers are not read", where=self.where, hint=hint)
         if not roots:
-            if any(item.data_type == DataType.OCI_ROOT_INDEX for item in self.objects):
-                raise ImageError(
-                    "an OCI-SIF, whose layers are not read",
-                    where=where,
-                    hint="build it without --oci, or unpack it into a sandbox folder and give that",
-                )
-            raise ImageError("a SIF without a root file system", where=where, hint="build the image again")
-        root = roots[0]
+            raise ImageError("a SIF without a root file system", where=self.where, hint="build the image again")
+        [root] = roots
         if root.file_system != PartitionFormat.SQUASHFS:
-            what, hint = _NOT_READ.get(
-                root.file_system, (f"the root file system has the unknown format {root.file_system}", None)
-            )
-            raise ImageError(what, where=where, hint=hint)
+            unknown = f"the root file system has the unknown format {root.file_system}"
+            what, to_do = _NOT_READ.get(root.file_system, (unknown, None))
+            raise ImageError(what, where=self.where, hint=to_do)
         return root
 
     def overlays(self) -> tuple[DataObject, ...]:
         """Return the partitions that an engine lays over the root file system, the lowest first."""
-        return tuple(item for item in self.objects if item.partition_type == OVERLAY)
+        return tuple(item for item in self.objects if item.partition_type == _OVERLAY)
 
     def first(self, data_type: DataType, name: str | None = None) -> DataObject | None:
         """Return the first data object of a type (and name)."""
@@ -133,10 +136,24 @@ class Sif:
         return next(found, None)
 
 
-def read_sif_file(path: Path) -> Sif:
-    """Return the table of contents of a file. Raises ImageError as `read_sif`."""
-    with contextlib.closing(ByteSource.open(path)) as source:
-        return read_sif(source)
+def is_sif(head: bytes) -> bool:
+    """Whether a file that begins with these bytes is a SIF."""
+    return head[MAGIC_OFFSET:].startswith(MAGIC)
+
+
+def read_sif(path: Path) -> Sif:
+    """Return the table of contents of a file. Raises ImageError for whatever does not fit the file."""
+    with closing(ByteSource.open(path)) as source:
+        return parse_sif(source)
+
+
+def read_json_object(path: Path, name: str, limit_bytes: int) -> bytes | None:
+    """Return a JSON object of a SIF by its name; None without one, or for a larger one. Raises ImageError."""
+    with closing(ByteSource.open(path)) as source:
+        found = parse_sif(source).first(DataType.JSON, name)
+        if found is None or found.size_bytes > limit_bytes:
+            return None
+        return source.read_exactly(found.offset, found.size_bytes)
 
 
 def squashfs_ranges(path: Path) -> list[tuple[int, int]]:
@@ -144,66 +161,125 @@ def squashfs_ranges(path: Path) -> list[tuple[int, int]]:
 
     Raises ImageError.
     """
-    with contextlib.closing(ByteSource.open(path)) as source:
-        if source.size < MAGIC_OFFSET + len(MAGIC) or source.read_at(MAGIC_OFFSET, len(MAGIC)) != MAGIC:
+    with closing(ByteSource.open(path)) as source:
+        if not is_sif(source.read_at(0, HEADER.size)):
             return [(0, source.size)]
-        sif = read_sif(source)
-    return [(part.offset, part.size_bytes) for part in (sif.root_partition(str(path)), *sif.overlays())]
+        sif = parse_sif(source)
+    return [(part.offset, part.size_bytes) for part in (sif.root_partition(), *sif.overlays())]
 
 
-def read_sif(source: ByteSource) -> Sif:
+def parse_sif(source: ByteSource) -> Sif:
     """Return the table of contents. Raises ImageError for whatever does not fit the file."""
     where = source.name
     if source.size < HEADER.size:
         raise ImageError(f"a SIF of {source.size} bytes is cut off", where=where, hint=_DOWNLOAD_AGAIN)
-    fields = HEADER.unpack(source.read_at(0, HEADER.size))
-    magic, version, architecture = fields[1:4]
-    total, table_at = fields[8:10]
+    _, magic, version, architecture, number, _, _, _, total, table_at, *_ = HEADER.unpack(
+        source.read_exactly(0, HEADER.size)
+    )
     if magic != MAGIC:
         raise ImageError("not a SIF", where=where)
-    if version != b"01\0":
+    if version != _VERSION:
         raise ImageError(f"SIF version {version!r}; only 01 is read", where=where)
     if not 0 <= total <= _MAX_DESCRIPTORS:
         raise ImageError(f"a SIF that claims {total} descriptors", where=where)
     if table_at < HEADER.size:
         raise ImageError(f"a SIF with its descriptors at {table_at}, inside its header", where=where)
-    if table_at + total * DESCRIPTOR.size > source.size:
+    table_end = table_at + total * DESCRIPTOR.size
+    if table_end > source.size:
         raise ImageError("the SIF is cut off in its descriptors", where=where, hint=_DOWNLOAD_AGAIN)
-    table = source.read_at(table_at, total * DESCRIPTOR.size)
-    objects = [_data_object(record, source) for record in DESCRIPTOR.iter_unpack(table) if _is_used(record[1], source)]
-    _check_overlap(objects, table_at, table_at + len(table), where)
-    return Sif(_ARCHITECTURES.get(architecture.rstrip(b"\0")), tuple(objects), fields[4])
-
-
-def _is_used(used: int, source: ByteSource) -> bool:
-    if used > 1:
-        raise ImageError(f"a SIF descriptor with the used flag {used}", where=source.name)
-    return used == 1
-
-
-def _data_object(record: tuple[Any, ...], source: ByteSource) -> DataObject:
-    data_type, _, identifier, _, _, offset, size = record[:7]
-    name, extra = record[12:14]
-    if offset < 0 or size < 0:
-        raise ImageError(f"SIF object {identifier} has offset {offset} and size {size}", where=source.name)
-    if offset + size > source.size:
-        raise ImageError(
-            f"cut off: SIF object {identifier} ends at byte {offset + size}, the file at {source.size}",
-            where=source.name,
-            hint=_DOWNLOAD_AGAIN,
-        )
-    text = name.partition(b"\0")[0].decode("utf-8", "surrogateescape")
-    item = DataObject(data_type, identifier, offset, size, text)
-    if data_type == DataType.PARTITION:
-        file_system, partition_type, _ = PARTITION.unpack_from(extra)
-        return replace(item, file_system=file_system, partition_type=partition_type)
-    return item
-
-
-def _check_overlap(objects: list[DataObject], table_start: int, table_end: int, where: str) -> None:
-    ranges = [(0, HEADER.size, "its header"), (table_start, table_end, "its descriptors")]
+    records = list(DESCRIPTOR.iter_unpack(source.read_exactly(table_at, table_end - table_at)))
+    if unknown := [used for _, used, *_ in records if used > 1]:
+        raise ImageError(f"a SIF descriptor with the used flag {unknown[0]}", where=where)
+    objects = tuple(_data_object(record, source) for record in records if record[1])
+    ranges = [(0, HEADER.size, "its header"), (table_at, table_end, "its descriptors")]
     ranges += [(item.offset, item.offset + item.size_bytes, f"object {item.identifier}") for item in objects]
     ordered = sorted(item for item in ranges if item[0] < item[1])
     for (_, end, name), (start, _, other) in itertools.pairwise(ordered):
         if start < end:
             raise ImageError(f"in the SIF {name} and {other} overlap", where=where)
+    return Sif(where, _ARCHITECTURES.get(architecture.rstrip(b"\0")), objects, number)
+
+
+def _data_object(record: tuple[Any, ...], source: ByteSource) -> DataObject:
+    data_type, _, identifier, _, _, offset, size, *_, name, extra = record
+    if offset < 0 or size < 0:
+        raise ImageError(f"SIF object {identifier} has offset {offset} and size {size}", where=source.name)
+    if offset + size > source.size:
+        what = f"cut off: SIF object {identifier} ends at byte {offset + size}, the file at {source.size}"
+        raise ImageError(what, where=source.name, hint=_DOWNLOAD_AGAIN)
+    text = name.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+    item = DataObject(data_type, identifier, offset, size, text)
+    if data_type == DataType.PARTITION:
+        file_system, partition_type, _ = _PARTITION.unpack_from(extra)
+        return replace(item, file_system=file_system, partition_type=partition_type)
+    return item
+
+
+# -- written --
+
+_LAUNCH = b"#!/usr/bin/env run-singularity\n"
+_BLOCK_BYTES = 4096
+"""A partition begins at a multiple of it: engines map it."""
+_DESCRIPTORS = 48
+_FOR_SIGNATURES = 4
+"""Descriptors that are left free: each signature takes one, and an engine has no way to make the table larger."""
+_TABLE_AT = 4096
+_OBJECTS_AT = _TABLE_AT + _DESCRIPTORS * DESCRIPTOR.size
+_AMD64 = b"02\0"
+_GROUP = 0xF0000001
+"""The mask of groups, with the number 1. Source: DescrGroupMask."""
+
+
+@dataclass(frozen=True, slots=True)
+class SifHeader:
+    """What stands in front of the file system."""
+
+    definition: str
+    documents: Mapping[str, bytes]
+    """JSON by name."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Where the file system can begin."""
+        size = _OBJECTS_AT + len(self.definition.encode()) + sum(map(len, self.documents.values()))
+        return -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
+
+
+def sif_uuid(identity: str) -> bytes:
+    """Return the number of an image by what it is made of."""
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"lumiimg:{identity}").bytes
+
+
+def write_sif(path: Path, header: SifHeader, *, identity: str) -> None:
+    """Write header, descriptors and small objects into a file that has its file system behind the room for them.
+
+    `identity` is what the image's number is made of: the same for the same image.
+
+    Raises FailedError if there are more objects than leave room for signatures.
+    """
+    objects = [(DataType.DEFINITION, "", header.definition.encode())]
+    objects += [(DataType.JSON, name, data) for name, data in header.documents.items()]
+    room = _DESCRIPTORS - _FOR_SIGNATURES
+    if len(objects) >= room:
+        raise FailedError(f"{len(objects) + 1} objects do not fit into a SIF of {room}", where=str(path))
+    end = _OBJECTS_AT
+    table = b""
+    for number, (data_type, name, data) in enumerate(objects, start=1):
+        table += _descriptor(data_type, number, end, len(data), end, name, b"")
+        end += len(data)
+    size = path.stat().st_size
+    root = _PARTITION.pack(PartitionFormat.SQUASHFS, _PRIMARY_SYSTEM, _AMD64)
+    start, number = header.size_bytes, len(objects) + 1
+    table += _descriptor(DataType.PARTITION, number, start, size - start, end, "root", root)
+    counts = (_DESCRIPTORS - number, _DESCRIPTORS, _TABLE_AT, _OBJECTS_AT - _TABLE_AT, _OBJECTS_AT, size - _OBJECTS_AT)
+    with path.open("r+b") as file:
+        file.write(HEADER.pack(_LAUNCH, MAGIC, _VERSION, _AMD64, sif_uuid(identity), EPOCH, EPOCH, *counts))
+        file.seek(_TABLE_AT)
+        file.write(table.ljust(_OBJECTS_AT - _TABLE_AT, b"\0"))
+        file.write(b"".join(data for _, _, data in objects))
+
+
+def _descriptor(data_type: DataType, number: int, offset: int, size: int, end: int, name: str, extra: bytes) -> bytes:
+    """Return one descriptor; `end` is that of the object before."""
+    places = (offset, size, offset + size - end, EPOCH, EPOCH, 0, 0)
+    return DESCRIPTOR.pack(data_type, 1, number, _GROUP, 0, *places, name.encode()[:127], extra)

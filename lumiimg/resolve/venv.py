@@ -145,8 +145,8 @@ def mark_of(path: Path) -> str | None:
         for start, size in squashfs_ranges(path):
             length = min(size, _EDGE_BYTES)
             digest.update(f"{size}\n".encode())
-            digest.update(source.read_at(start, length))
-            digest.update(source.read_at(start + size - length, length))
+            digest.update(source.read_exactly(start, length))
+            digest.update(source.read_exactly(start + size - length, length))
     return digest.hexdigest()[:32]
 
 

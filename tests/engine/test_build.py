@@ -16,7 +16,7 @@ import pytest
 
 from lumiimg.core.errors import ExitCode
 from lumiimg.image import open_image
-from lumiimg.image.sif import read_sif_file
+from lumiimg.image.sif import read_sif
 from tests.engine.conftest import built, inside, lumiimg
 from tests.shared.build_traces import leftovers, strays
 from tests.shared.layer_builder import LAYER
@@ -132,7 +132,7 @@ def test_an_engine_signs_all_of_an_image_and_a_build_knows_it_again(
     assert lumiimg(*words).code == 0
     run("sign", image)
     entries = json.loads(run("verify", "--local", "--json", image))["SignerKeys"]
-    assert len(entries) == len(read_sif_file(image).objects) - 1
+    assert len(entries) == len(read_sif(image).objects) - 1
     assert all(entry["Signer"]["DataCheck"] for entry in entries)
     before = image.read_bytes()
     assert lumiimg(*words).data["is_new"] is False

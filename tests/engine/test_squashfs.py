@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.build.pack import pack_folder
 from lumiimg.image import open_image
 from lumiimg.image.compare import compare
-from lumiimg.image.squashfs.pack import pack_folder
 from tests.shared.squashfs_tree import COMPRESSIONS, fill, mksquashfs
 
 pytestmark = pytest.mark.engine

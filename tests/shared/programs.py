@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import pytest
 
+from lumiimg.build.pack import pack_folder
 from lumiimg.core.files import EPOCH
-from lumiimg.image.squashfs.pack import pack_folder
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.image.sif_writer import Front, write_front
+from lumiimg.image.sif import SifHeader, write_sif
 from tests.shared import fabric_builder
 from tests.shared.documents import Shelf
 from tests.shared.fabric_builder import bundled
@@ -74,9 +74,9 @@ def make_shelf(folder: Path, world: World, images: Mapping[str, Path] | None = N
 def _copy_of_image(kept: Path, make: Callable[[Path], Path], target: Path) -> None:
     if not kept.exists():
         root = make(kept.with_suffix(".root"))
-        front = Front("Bootstrap: scratch\n", {})
+        front = SifHeader("Bootstrap: scratch\n", {})
         squashed(root, kept, offset=front.size_bytes)
-        write_front(kept, front, identity=kept.name)
+        write_sif(kept, front, identity=kept.name)
     shutil.copy(kept, target)
 
 

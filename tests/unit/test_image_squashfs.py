@@ -17,8 +17,8 @@ import pytest
 from lz4 import block  # type: ignore[import-untyped]
 
 from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
-from lumiimg.image.squashfs.compression import decompressor
-from lumiimg.image.squashfs.superblock import Compressor
+from lumiimg.image.squashfs.compression import Decompressor
+from lumiimg.image.squashfs.format import Compressor
 from tests.shared.programs import squashed
 from tests.shared.squashfs_tree import COMPRESSIONS, FIXTURES, NOT_READ, WAYS, fill
 
@@ -226,4 +226,4 @@ def test_block_that_unpacks_to_more_than_a_block_is_refused() -> None:
         (Compressor.LZ4, block.compress(bytes(50 << 20), store_size=False), "damaged lz4"),
     ):
         with pytest.raises(ImageError, match=words):
-            decompressor(compressor)(packed, 8192)
+            Decompressor(compressor).whole(packed, 8192)

@@ -36,7 +36,8 @@ from lumiimg.fetch.store import Store
 from lumiimg.host.image_manifest import MANIFEST_PATH, make_manifest, read_manifest
 from lumiimg.host.image_manifest import to_text as manifest_text
 from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.image import open_image, sif_writer
+from lumiimg.image import open_image
+from lumiimg.image.sif import SifHeader, write_sif
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.image_base import foreign_layer
 from lumiimg.resolve.lock import layer_digest
@@ -415,9 +416,9 @@ class Stand:
         (root / "content").write_text(self.content)
         os.utime(root / "content", (0, 0))
         os.utime(root, (0, 0))
-        front = sif_writer.Front(step.definition.text, {})
-        squashed(root, target, offset=front.size_bytes)
-        sif_writer.write_front(target, front, identity="base")
+        header = SifHeader(step.definition.text, {})
+        squashed(root, target, offset=header.size_bytes)
+        write_sif(target, header, identity="base")
 
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         del below

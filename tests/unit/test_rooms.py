@@ -149,7 +149,7 @@ READ_DIRECTLY = {
     "build/venv_inside.py:_copy_scripts": "in a container, by the image's Python, which has no lumiimg",
     "cluster/trial/folder.py:alone": "a lock, of which nothing is read",
     "engine/namespaces": "devices and tables of the kernel, and /etc/subuid",
-    "image/sif_writer.py:write_front": "the image that it has just written",
+    "image/sif.py:write_sif": "the image that it has just written",
     "joblog/sources.py:blocks": "a pipe that the user named, as a log",
     "resolve/source_archive.py:read_texts": "an answer of a server",
 }

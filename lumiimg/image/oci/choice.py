@@ -75,7 +75,7 @@ def read_blob(files: StoredFiles, descriptor: Descriptor) -> dict[str, Any]:
     name = f"blob {descriptor.digest}"
     value = read_document(blob, name)
     seen = descriptor.digest.new_hash()
-    seen.update(blob.read_at(0, blob.size))
+    seen.update(blob.read_exactly(0, blob.size))
     descriptor.digest.check(seen, files.name)
     return typed(value, dict, name, files.name)
 

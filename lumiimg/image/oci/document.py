@@ -77,7 +77,7 @@ def read_document(data: ByteSource, name: str) -> Any:  # noqa: ANN401, JSON is 
     if data.size > _MAX_BYTES:
         raise ImageError(f"{name} has {data.size} bytes, {_MAX_BYTES} are the limit", where=data.name)
     try:
-        return json.loads(data.read_at(0, data.size))
+        return json.loads(data.read_exactly(0, data.size))
     except (ValueError, RecursionError) as error:
         raise ImageError(f"{name} is not JSON", where=data.name) from error
 

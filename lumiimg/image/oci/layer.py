@@ -149,7 +149,7 @@ class _Hashed:
         self._next = 0
 
     def read_at(self, offset: int, size: int) -> bytes:
-        data = self._source.read_at(offset, size)
+        data = self._source.read_exactly(offset, size)
         self._hash.update(data)
         self._next = offset + size
         return data

@@ -71,7 +71,7 @@ class TarReader:
         at = self.position - self._start
         if at + size > len(self._data):
             end = min(self.position + max(size, _AHEAD_BYTES), self._source.size)
-            self._data = self._source.read_at(self.position, end - self.position)
+            self._data = self._source.read_exactly(self.position, end - self.position)
             self._start, at = self.position, 0
         data = self._data[at : at + size]
         self.position += len(data)

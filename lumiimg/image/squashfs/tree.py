@@ -1,60 +1,92 @@
-"""A squashfs file system as a tree: nothing is read before it is asked for."""
+"""A squashfs file system as a tree: nothing is read before it is asked for, and all that it names is bounded."""
 
 from __future__ import annotations
 
 import itertools
 import struct
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.image.lru import LruCache
+import lumiimg.image.squashfs.format as disk
 from lumiimg.image.overlay import is_opaque
-from lumiimg.image.squashfs.compression import decompressor, head_reader
-from lumiimg.image.squashfs.inodes import NO_XATTRS, FileLayout, Inode, Name, read_inode, read_listing
-from lumiimg.image.squashfs.metadata import BLOCK_BYTES, Metadata
-from lumiimg.image.squashfs.superblock import NO_TABLE, Compressor, read_superblock
-from lumiimg.image.squashfs.xattrs import Xattrs
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
+from lumiimg.image.squashfs.blocks import Blocks, Cursor, LruCache
+from lumiimg.image.squashfs.format import Content, Superblock
+from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.image.byte_source import ByteSource
 
-FRAGMENT = struct.Struct("<QII")
-_POINTER = struct.Struct("<Q")
-_ID = struct.Struct("<I")
-STORED = 1 << 24
-_CACHED_BYTES = 16 << 20
-_CACHED_NAMES = 200_000
-_CACHED_INODES = 20_000
+_MIN_BLOCK_LOG, _MAX_BLOCK_LOG = 12, 20
+_CACHED_NODES = 200_000
+"""Inodes, and names in directories."""
 _HEAD_BYTES = 4096
 """Of a file: so much shows what it is, and of most files nothing more is asked."""
-_PACKED = 1024
-"""More than what is packed can be longer than it was."""
-_LOOKED_AT = 10_000
+# a listing of 64 MiB has some two million names; a file of 2 TiB in blocks of 128 KiB has a list of sizes of 64 MiB
+_MAX_LISTING_BYTES = 64 << 20
+_MAX_BLOCKS = 16 << 20
+_MAX_TARGET_BYTES = 65535
+# of the kernel: XATTR_SIZE_MAX for a value, XATTR_LIST_MAX for all names of an inode, each of two bytes at least
+_MAX_XATTR_BYTES = 65536
+_MAX_XATTRS = 65536 // 2
+_MOST_SETS = 10_000
+"""Sets of extended attributes that are looked at for an opaque directory."""
+
+
+class _Name(NamedTuple):
+    """What a name stands for: an inode, and what kind of inode the listing says that it is."""
+
+    reference: int
+    kind: FileKind
+
+
+@dataclass(slots=True, eq=False)
+class _FileLayout:
+    """Where the content of a regular file is."""
+
+    start: int
+    fragment: int
+    fragment_offset: int
+    sizes_at: tuple[int, int]
+    """Metadata position and offset of the list of block sizes."""
+
+
+@dataclass(slots=True, eq=False)
+class Inode:
+    """One inode of any type."""
+
+    reference: int
+    kind: FileKind
+    permissions: int
+    uid_index: int
+    gid_index: int
+    mtime_s: int
+    links: int = 1
+    size_bytes: int = 0
+    listing: tuple[int, int] = (0, 0)
+    """Of a directory: metadata position in the directory table, and offset."""
+    file: _FileLayout | None = None
+    target: str = ""
+    device: Device | None = None
+    xattrs: int = disk.NO_XATTRS
+    """The number of its set of extended attributes."""
 
 
 class SquashfsTree:
     """One file system; the source is not closed with it."""
 
     def __init__(self, source: ByteSource) -> None:
+        """Raise ImageError for what is damaged, or in a format that is not read."""
         self._source = source
-        self.superblock = read_superblock(source)
-        compression = Compressor(self.superblock.compression)
-        self._decompress, self._beginning = decompressor(compression), head_reader(compression)
-        self._metadata = Metadata(source, self.superblock.size_bytes, self._decompress)
-        self._blocks: LruCache[int, bytes] = LruCache(_CACHED_BYTES)
-        self._listings: LruCache[int, dict[str, Name]] = LruCache(_CACHED_NAMES)
-        self._inodes: LruCache[int, Inode] = LruCache(_CACHED_INODES)
+        self.superblock = _read_superblock(source)
+        self._blocks = Blocks(source, self.superblock)
+        self._inodes: LruCache[int, Inode] = LruCache(_CACHED_NODES)
+        self._listings: LruCache[int, dict[str, _Name]] = LruCache(_CACHED_NODES)
         self.root = self._inode(self.superblock.root_inode)
         if self.root.kind is not FileKind.DIRECTORY:
             raise ImageError("the root of the squashfs file system is not a directory", where=source.name)
-
-    @property
-    def packing(self) -> tuple[int, int]:
-        """How its blocks are compressed, and the bytes of each."""
-        return self.superblock.compression, self.superblock.block_bytes
 
     def child(self, directory: Inode, name: str) -> Inode | None:
         found = self._listing(directory).get(name)
@@ -85,127 +117,141 @@ class SquashfsTree:
             device=node.device,
         )
 
+    def xattrs(self, node: Inode) -> dict[bytes, bytes]:
+        has_some = node.xattrs != disk.NO_XATTRS and self.superblock.xattr_table != disk.NO_TABLE
+        return self._xattr_set(node.xattrs) if has_some else {}
+
     def directory_identity(self, directory: Inode) -> int:
         return directory.reference
 
     def open(self, node: Inode) -> SquashfsFile:
-        if node.file is None:
-            raise ImageError(f"a {node.kind} cannot be opened", where=self._source.name)
-        return SquashfsFile(self, node.reference, node.file)
+        return SquashfsFile(self, self._blocks, node)
 
     def has_opaque(self) -> bool:
-        """Tell whether any directory may be opaque; with very many sets of attributes it is not looked at them all."""
-        if self.superblock.xattr_table == NO_TABLE:
+        """Whether any directory may be opaque; with very many sets of attributes not all are looked at."""
+        if self.superblock.xattr_table == disk.NO_TABLE:
             return False
-        xattrs = self._xattrs()
-        count = xattrs.count()
-        return count > _LOOKED_AT or any(is_opaque(xattrs.read(index)) for index in range(count))
+        _, count = self._xattr_table
+        return count > _MOST_SETS or any(is_opaque(self._xattr_set(number)) for number in range(count))
 
-    def xattrs(self, node: Inode) -> dict[bytes, bytes]:
-        has = node.xattrs != NO_XATTRS and self.superblock.xattr_table != NO_TABLE
-        return self._xattrs().read(node.xattrs) if has else {}
+    def stored(self, position: int, size: int) -> bytes:
+        """Return bytes as they are stored; `size` is the caller's to bound."""
+        return self._source.read_exactly(position, size)
 
-    def _xattrs(self) -> Xattrs:
-        return Xattrs(self._source, self._metadata, self.superblock.xattr_table)
+    def content(self, node: Inode) -> Content:
+        """Return where the content of a regular file is; a tail in a fragment is not a block."""
+        layout = node.file
+        if layout is None:
+            raise ImageError(f"a {node.kind} cannot be opened", where=self._source.name)
+        count, rest = divmod(node.size_bytes, self.superblock.block_bytes)
+        count += bool(rest and layout.fragment == disk.NO_FRAGMENT)
+        if count > _MAX_BLOCKS:
+            raise ImageError(f"a file of {node.size_bytes} bytes in the squashfs file system")
+        sizes = Cursor(self._blocks, *layout.sizes_at).read(4 * count)
+        return Content(layout.start, struct.unpack(f"<{count}I", sizes), layout.fragment, layout.fragment_offset)
+
+    def fragment_place(self, index: int) -> tuple[int, int]:
+        """Return where a block that holds the tails of several files is, and its size word."""
+        if index >= self.superblock.fragment_count:
+            raise ImageError(f"fragment {index} of {self.superblock.fragment_count} in the squashfs file system")
+        position, size_word, _ = self._blocks.entry(self.superblock.fragment_table, index, disk.FRAGMENT)
+        return position, size_word
 
     def _inode(self, reference: int) -> Inode:
         known = self._inodes.get(reference)
         if known is None:
-            known = read_inode(self._metadata, self.superblock.inode_table, reference)
+            known = _read_inode(self._blocks.cursor(self.superblock.inode_table, reference), reference)
             self._inodes.put(reference, known)
         return known
 
-    def _listing(self, directory: Inode) -> dict[str, Name]:
+    def _listing(self, directory: Inode) -> dict[str, _Name]:
         known = self._listings.get(directory.reference)
         if known is None:
-            known = read_listing(self._metadata, self.superblock.directory_table, directory)
+            known = self._read_listing(directory)
             self._listings.put(directory.reference, known, weight=len(known) + 1)
         return known
 
+    def _read_listing(self, directory: Inode) -> dict[str, _Name]:
+        size = directory.size_bytes - disk.DOTS_BYTES
+        if size <= 0:
+            return {}
+        if size > _MAX_LISTING_BYTES:
+            raise ImageError(f"a directory listing of {size} bytes")
+        block, offset = directory.listing
+        listing = Cursor(self._blocks, self.superblock.directory_table + block, offset).read(size)
+        try:
+            return _names(listing)
+        except struct.error as error:
+            raise ImageError("a squashfs directory that is cut off") from error
+
+    @cached_property
+    def _owners(self) -> dict[int, int]:
+        """User and group ids that were looked up, by their numbers."""
+        return {}
+
     def _id(self, index: int) -> int:
-        if index >= self.superblock.id_count:
-            raise ImageError(f"owner number {index} of {self.superblock.id_count} in the squashfs file system")
-        return self._table_entry(self.superblock.id_table, index, _ID)[0]
+        if index not in self._owners:
+            if index >= self.superblock.id_count:
+                raise ImageError(f"owner number {index} of {self.superblock.id_count} in the squashfs file system")
+            self._owners[index] = self._blocks.entry(self.superblock.id_table, index, disk.ID)[0]
+        return self._owners[index]
 
-    def _table_entry(self, table: int, index: int, record: struct.Struct) -> tuple[int, ...]:
-        """Return an entry of a table that is a list of pointers to metadata blocks full of equal records."""
-        block, slot = divmod(index, BLOCK_BYTES // record.size)
-        (position,) = _POINTER.unpack(self._source.read_at(table + block * _POINTER.size, _POINTER.size))
-        return self._metadata.cursor(position, slot * record.size).unpack(record)
+    @cached_property
+    def _xattr_table(self) -> tuple[int, int]:
+        """Where the extended attributes begin, and how many sets there are."""
+        header = self._source.read_exactly(self.superblock.xattr_table, disk.XATTR_TABLE.size)
+        start, count, _ = disk.XATTR_TABLE.unpack(header)
+        return start, count
 
-    def fragment(self, index: int) -> bytes:
-        """Return the block that holds the tails of several files."""
-        return self.block(*self.fragment_place(index))
-
-    def fragment_place(self, index: int) -> tuple[int, int]:
-        """Return where such a block is, and its size word."""
-        if index >= self.superblock.fragment_count:
-            raise ImageError(f"fragment {index} of {self.superblock.fragment_count} in the squashfs file system")
-        start, size, _ = self._table_entry(self.superblock.fragment_table, index, FRAGMENT)
-        return start, size
-
-    def block(self, position: int, size_word: int) -> bytes:
-        """Return the content of a data block; a size word of 0 is a hole, which has no block."""
-        known = self._blocks.get(position)
-        if known is not None:
-            return known
-        limit = self.superblock.block_bytes
-        size = size_word & ~STORED
-        if not 0 < size <= limit:
-            raise ImageError(f"a squashfs data block of {size} bytes", where=self._source.name)
-        data = self._source.read_at(position, size)
-        content = data if size_word & STORED else self._decompress(data, limit)
-        self._blocks.put(position, content, weight=len(content) + 64)
-        return content
-
-    def head(self, position: int, size_word: int, size: int) -> bytes:
-        """Return the first bytes of a data block, without the rest of it where its compression allows for that."""
-        stored = size_word & ~STORED
-        is_whole = size_word & STORED or self._beginning is None or self._blocks.get(position) is not None
-        if is_whole or not 0 < stored <= self.superblock.block_bytes:
-            return self.block(position, size_word)[:size]
-        # of what is packed so little, no more is needed for it
-        data = self._source.read_at(position, min(stored, _PACKED + size))
-        found = self._beginning(data, size) if self._beginning else b""
-        return found if len(found) == size else self.block(position, size_word)[:size]
-
-    def stored(self, position: int, size: int) -> bytes:
-        """Return bytes as they are stored; `size` is the caller's to bound."""
-        return self._source.read_at(position, size)
-
-    def block_sizes(self, layout: FileLayout) -> tuple[int, ...]:
-        count = layout.block_count(self.superblock.block_bytes)
-        cursor = self._metadata.cursor(*layout.sizes_at)
-        return struct.unpack(f"<{count}I", cursor.read(4 * count))
+    def _xattr_set(self, number: int) -> dict[bytes, bytes]:
+        start, count = self._xattr_table
+        if number >= count:
+            raise ImageError(f"set {number} of {count} sets of attributes", where=self._source.name)
+        pointers = self.superblock.xattr_table + disk.XATTR_TABLE.size
+        reference, count, _ = self._blocks.entry(pointers, number, disk.XATTR_SET)
+        if count > _MAX_XATTRS:
+            raise ImageError(f"an inode with {count} extended attributes", where=self._source.name)
+        cursor = self._blocks.cursor(start, reference)
+        found: dict[bytes, bytes] = {}
+        for _ in range(count):
+            kind, size = cursor.unpack(disk.XATTR_NAME)
+            name, value = cursor.read(size), _xattr_value(cursor)
+            if kind & disk.XATTR_ELSEWHERE:
+                (reference,) = disk.POINTER.unpack(value.ljust(disk.POINTER.size, b"\0")[: disk.POINTER.size])
+                value = _xattr_value(self._blocks.cursor(start, reference))
+            if (prefix := disk.XATTR_PREFIXES.get(kind & 0xFF)) is not None:  # the kernel shows no others either
+                found[prefix + name] = value
+        return found
 
 
 class SquashfsFile:
     """A regular file of a squashfs file system."""
 
-    def __init__(self, tree: SquashfsTree, reference: int, layout: FileLayout) -> None:
-        self.size = layout.size_bytes
-        self.identity = reference
+    def __init__(self, tree: SquashfsTree, blocks: Blocks, node: Inode) -> None:
+        self.size = node.size_bytes
+        self.identity = node.reference
         self._tree = tree
-        self._layout = layout
+        self._blocks = blocks
+        self._node = node
+        self._block_bytes = tree.superblock.block_bytes
 
     @cached_property
-    def _sizes(self) -> tuple[int, ...]:
-        return self._tree.block_sizes(self._layout)
+    def _content(self) -> Content:
+        return self._tree.content(self._node)
 
     @cached_property
     def _starts(self) -> tuple[int, ...]:
-        sizes = (word & ~STORED for word in self._sizes)
-        return tuple(itertools.accumulate(sizes, initial=self._layout.start))
+        sizes = (word & ~disk.BLOCK_STORED for word in self._content.words)
+        return tuple(itertools.accumulate(sizes, initial=self._content.start))
 
     def read_at(self, offset: int, size: int) -> bytes:
         end = min(offset + size, self.size)
         if offset >= end:
             return b""
-        block_bytes = self._tree.superblock.block_bytes
-        if end <= _HEAD_BYTES and self._sizes and self._sizes[0]:
-            return self._tree.head(self._starts[0], self._sizes[0], end)[offset:]
-        first, skip = divmod(offset, block_bytes)
-        parts = [self._block(index) for index in range(first, (end - 1) // block_bytes + 1)]
+        if end <= _HEAD_BYTES and (words := self._content.words) and words[0]:
+            return self._blocks.beginning(self._content.start, words[0], end)[offset:]
+        first, skip = divmod(offset, self._block_bytes)
+        parts = [self._block(index) for index in range(first, (end - 1) // self._block_bytes + 1)]
         if len(parts) == 1:
             return parts[0][skip : skip + end - offset]
         return b"".join(parts)[skip : skip + end - offset]
@@ -215,15 +261,105 @@ class SquashfsFile:
 
     def _block(self, index: int) -> bytes:
         """Return one block of the content, whole but for the last."""
-        block_bytes = self._tree.superblock.block_bytes
-        expected = min(block_bytes, self.size - index * block_bytes)
-        if index < len(self._sizes):
-            if not self._sizes[index]:
+        expected = min(self._block_bytes, self.size - index * self._block_bytes)
+        words = self._content.words
+        if index < len(words):
+            if not words[index]:
                 return bytes(expected)
-            content = self._tree.block(self._starts[index], self._sizes[index])
+            data = self._blocks.data(self._starts[index], words[index])
         else:
-            start = self._layout.fragment_offset
-            content = self._tree.fragment(self._layout.fragment)[start : start + expected]
-        if len(content) != expected:
-            raise ImageError(f"a squashfs block of {len(content)} bytes where the file has {expected}")
-        return content
+            start = self._content.fragment_offset
+            data = self._blocks.data(*self._tree.fragment_place(self._content.fragment))[start : start + expected]
+        if len(data) != expected:
+            raise ImageError(f"a squashfs block of {len(data)} bytes where the file has {expected}")
+        return data
+
+
+def _read_superblock(source: ByteSource) -> Superblock:
+    """Return the superblock, checked against the size of the source."""
+    where = source.name
+    if source.size < disk.SUPERBLOCK.size:
+        raise ImageError(f"a squashfs file system of {source.size} bytes is cut off", where=where)
+    found = Superblock._make(disk.SUPERBLOCK.unpack(source.read_exactly(0, disk.SUPERBLOCK.size)))
+    used = found.size_bytes
+    if found.magic != disk.MAGIC:
+        raise ImageError("not a squashfs file system", where=where)
+    if (found.major, found.minor) != disk.VERSION:
+        raise ImageError(f"squashfs version {found.major}.{found.minor}; only 4.0 is read", where=where)
+    if not _MIN_BLOCK_LOG <= found.block_log <= _MAX_BLOCK_LOG or found.block_bytes != 1 << found.block_log:
+        raise ImageError(f"squashfs block size {found.block_bytes} (2^{found.block_log}) is not possible", where=where)
+    if used > source.size:
+        what = f"cut off: the file system has {used} bytes, the file only {source.size} of them"
+        raise ImageError(what, where=where, hint="download or copy it again")
+    if found.compression not in list(disk.Compressor):
+        raise ImageError(f"unknown squashfs compression {found.compression}", where=where)
+    starts_inside = disk.SUPERBLOCK.size <= found.inode_table and disk.SUPERBLOCK.size <= found.id_table < used
+    if not starts_inside or not found.inode_table < found.directory_table <= used:
+        raise ImageError("the tables of the squashfs file system lie outside of it", where=where)
+    return found
+
+
+def _read_inode(cursor: Cursor, reference: int) -> Inode:
+    number, mode, uid, gid, mtime, _ = cursor.unpack(disk.COMMON)
+    is_long = number > disk.LONG
+    short = number - disk.LONG if is_long else number
+    kind = disk.KIND_OF_TYPE.get(short)
+    if kind is None:
+        raise ImageError(f"unknown squashfs inode type {number}")
+    inode = Inode(reference, kind, mode & 0o7777, uid, gid, mtime)
+    match kind:
+        case FileKind.DIRECTORY if is_long:
+            inode.links, inode.size_bytes, block, _, _, offset, inode.xattrs = cursor.unpack(disk.LONG_DIRECTORY)
+            inode.listing = block, offset
+        case FileKind.DIRECTORY:
+            block, inode.links, inode.size_bytes, offset, _ = cursor.unpack(disk.DIRECTORY)
+            inode.listing = block, offset
+        case FileKind.FILE:
+            if is_long:
+                start, size, _, inode.links, fragment, offset, inode.xattrs = cursor.unpack(disk.LONG_FILE)
+            else:
+                start, fragment, offset, size = cursor.unpack(disk.FILE)
+            inode.size_bytes = size
+            inode.file = _FileLayout(start, fragment, offset, cursor.place)
+        case FileKind.SYMLINK:
+            inode.links, size = cursor.unpack(disk.LINK)
+            if size > _MAX_TARGET_BYTES:
+                raise ImageError(f"a symlink target of {size} bytes")
+            inode.size_bytes = size
+            inode.target = cursor.read(size).decode("utf-8", "surrogateescape")
+        case FileKind.DEVICE:
+            inode.links, packed = cursor.unpack(disk.DEVICE)
+            # kernel `include/linux/kdev_t.h`, new_decode_dev
+            major, minor = packed >> 8 & 0xFFF, packed & 0xFF | packed >> 12 & 0xFFF00
+            inode.device = Device(short == disk.BLOCK_DEVICE, major, minor)
+        case _:
+            (inode.links,) = cursor.unpack(disk.LINKS)
+    if is_long and kind not in (FileKind.DIRECTORY, FileKind.FILE):
+        (inode.xattrs,) = cursor.unpack(disk.XATTR_INDEX)
+    return inode
+
+
+def _names(listing: bytes) -> dict[str, _Name]:
+    names: dict[str, _Name] = {}
+    at = 0
+    while at < len(listing):
+        count, inode_block, _ = disk.RUN.unpack_from(listing, at)
+        if count >= disk.NAMES_IN_RUN:
+            raise ImageError(f"a run of {count + 1} names in a squashfs directory")
+        at += disk.RUN.size
+        for _ in range(count + 1):
+            inode_offset, _, kind_number, name_size = disk.ENTRY.unpack_from(listing, at)
+            at += disk.ENTRY.size + name_size + 1
+            name = listing[at - name_size - 1 : at]
+            kind = disk.KIND_OF_TYPE.get(kind_number)
+            if kind is None or at > len(listing) or b"/" in name or b"\0" in name or name in (b".", b".."):
+                raise ImageError("a damaged squashfs directory")
+            names[name.decode("utf-8", "surrogateescape")] = _Name(inode_block << 16 | inode_offset, kind)
+    return names
+
+
+def _xattr_value(cursor: Cursor) -> bytes:
+    (size,) = cursor.unpack(disk.XATTR_VALUE)
+    if size > _MAX_XATTR_BYTES:
+        raise ImageError(f"an extended attribute of {size} bytes")
+    return cursor.read(size)

@@ -12,6 +12,7 @@ from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_miss import differences
 from lumiimg.build.changes import _date
 from lumiimg.build.compile_cache import UNREADABLE, unpack_kept
+from lumiimg.build.merge import merge_squashfs
 from lumiimg.build.metadata import date_labels, write_config, write_metadata
 from lumiimg.build.provenance import PLAN, SBOM, read_document
 from lumiimg.build.safe_fs import folder
@@ -32,7 +33,6 @@ from lumiimg.host.image_manifest import to_text as manifest_text
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.image import ImageError, open_image
-from lumiimg.image.squashfs.weave import weave
 from lumiimg.inventory.components import Inventory
 from lumiimg.inventory.system import rocm_of
 from lumiimg.report.text import show
@@ -208,11 +208,11 @@ def _compiled(data: bytes) -> None:
         _date(at, path.name)
 
 
-@target("woven-layers", "image.squashfs.weave.weave", refuses=(ImageError,), form="bytes", rounds=8)
-def _woven(data: bytes) -> None:
+@target("woven-layers", "build.merge.merge_squashfs", refuses=(ImageError,), form="bytes", rounds=8)
+def _merged(data: bytes) -> None:
     """A layer of the cache, over itself."""
     layers = [written(data, name) for name in ("below.sqfs", "above.sqfs")]
-    weave(layers, scratch() / "woven.sqfs", 0)
+    merge_squashfs(layers, scratch() / "merged.sqfs", 0)
 
 
 @target("node-answer", "cluster.nodes.node.read_answer", refuses=(AnswerError,), form="json")

@@ -17,7 +17,7 @@ from lumiimg.image.oci.files import StoredArchive, StoredFolder
 from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC
-from lumiimg.image.squashfs.tree import SquashfsTree
+from lumiimg.image.squashfs import SquashfsTree
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
 from tests.shared import oci_builder
@@ -56,7 +56,7 @@ def _visit(root: RootFileSystem) -> None:
 @target(
     "image-file",
     "image.image.open_image",
-    "image.sif.read_sif",
+    "image.sif.parse_sif",
     refuses=(ImageError,),
     form="bytes",
     repair=lambda data: sums(data) if data[257:262] == b"ustar" else data,
@@ -71,12 +71,9 @@ def _image(data: bytes) -> None:
 @target(
     "squashfs",
     "image.squashfs.tree.SquashfsTree",
-    "image.squashfs.superblock.read_superblock",
-    "image.squashfs.inodes.read_inode",
-    "image.squashfs.inodes.read_listing",
-    "image.squashfs.metadata.Metadata",
-    "image.squashfs.xattrs.Xattrs",
-    "image.squashfs.compression.decompressor",
+    "image.squashfs.blocks.Blocks",
+    "image.squashfs.format.Superblock",
+    "image.squashfs.compression.Decompressor",
     "image.overlay.OverlayTree",
     refuses=(ImageError,),
     form="bytes",

@@ -1,4 +1,4 @@
-"""Layers woven into one squashfs, read by this project, by squashfs-tools, by the kernel where it may be mounted."""
+"""Layers merged into one squashfs, read by this project, by squashfs-tools, by the kernel where it may be mounted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.build.merge import can_merge, merge_squashfs
+from lumiimg.build.pack import pack_folder
 from lumiimg.engine.engine import PACKED
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.compare import compare
-from lumiimg.image.squashfs.pack import pack_folder
-from lumiimg.image.squashfs.superblock import SUPERBLOCK, Compressor, Superblock
-from lumiimg.image.squashfs.weave import can_weave, weave
+from lumiimg.image.squashfs import Compressor, Superblock
+from lumiimg.image.squashfs.format import SUPERBLOCK
 from tests.shared.programs import needs, squashed
 from tests.shared.squashfs_tree import FIXTURES, fill
 
@@ -81,9 +82,9 @@ def layers(base: Path, upper: Path) -> list[Path]:
     return [packed(base), packed_here(upper)]
 
 
-def woven(layers: Sequence[Path], target: Path, offset: int = 0) -> Path:
-    assert can_weave(layers)
-    weave(layers, target, offset)
+def merged(layers: Sequence[Path], target: Path, offset: int = 0) -> Path:
+    assert can_merge(layers)
+    merge_squashfs(layers, target, offset)
     return target
 
 
@@ -96,11 +97,11 @@ def mounted(image: Path, folder: Path) -> None:
         subprocess.run(["squashfuse_ll", image, folder], check=True)
 
 
-def test_what_is_woven_is_what_the_stack_shows(base: Path, upper: Path, tmp_path: Path) -> None:
+def test_what_is_merged_is_what_the_stack_shows(base: Path, upper: Path, tmp_path: Path) -> None:
     at_level_9 = squashed(base, tmp_path / "base", "-comp", "gzip")  # as SingularityCE packs
     ways = {"mksquashfs": [packed(base), packed(upper)], "lumiimg": [packed_here(base), packed_here(upper)]}
     for way, layers in {**ways, "levels": [at_level_9, packed(upper)], "one layer": [packed_here(base)]}.items():
-        target = woven(layers, tmp_path / "woven")
+        target = merged(layers, tmp_path / "merged")
         superblock = Superblock(*SUPERBLOCK.unpack(target.read_bytes()[: SUPERBLOCK.size]))
         assert (superblock.compression, superblock.block_bytes) == (Compressor.GZIP, 131072), way
         with open_stack(layers) as stack, open_image(target) as image:
@@ -126,7 +127,7 @@ def test_what_is_packed_without_mksquashfs_has_the_same_files(base: Path, upper:
 
 def test_other_readers_agree(layers: list[Path], tmp_path: Path) -> None:
     needs("unsquashfs")
-    image = woven(layers, tmp_path / "woven")
+    image = merged(layers, tmp_path / "merged")
     reference = tmp_path / "reference"
     argv: list[str | Path] = ["unsquashfs", "-quiet", "-no-progress", "-d", reference, image]
     assert subprocess.run(argv, capture_output=True, check=False).stderr == b""
@@ -148,22 +149,22 @@ def test_other_readers_agree(layers: list[Path], tmp_path: Path) -> None:
 
 
 def test_the_same_layers_are_the_same_bytes_and_it_may_begin_anywhere(layers: list[Path], tmp_path: Path) -> None:
-    first = woven(layers, tmp_path / "one").read_bytes()
-    assert woven(layers, tmp_path / "two").read_bytes() == first
-    assert woven(layers, tmp_path / "behind", offset=65536).read_bytes()[65536:] == first
+    first = merged(layers, tmp_path / "one").read_bytes()
+    assert merged(layers, tmp_path / "two").read_bytes() == first
+    assert merged(layers, tmp_path / "behind", offset=65536).read_bytes()[65536:] == first
     assert len(first) < 1.05 * sum(layer.stat().st_size for layer in layers) + 8192
 
 
-def test_layers_that_are_compressed_otherwise_or_damaged_are_not_woven(layers: list[Path], tmp_path: Path) -> None:
+def test_layers_that_are_compressed_otherwise_or_damaged_are_not_merged(layers: list[Path], tmp_path: Path) -> None:
     for way in ("zstd", "large-blocks"):
-        assert not can_weave([FIXTURES / way, layers[1]])
+        assert not can_merge([FIXTURES / way, layers[1]])
         with pytest.raises(ImageError, match="compressed in different ways"):
-            weave([FIXTURES / way, layers[1]], tmp_path / "woven", 0)
-        assert not (tmp_path / "woven").exists()
+            merge_squashfs([FIXTURES / way, layers[1]], tmp_path / "merged", 0)
+        assert not (tmp_path / "merged").exists()
     below = tmp_path / "below"
     data = bytearray(layers[0].read_bytes())
     for at in range(len(data) - 6000, len(data) - 100, 50):
         data[at] ^= 0xFF
     below.write_bytes(data)
     with pytest.raises(ImageError):
-        weave([below, layers[1]], tmp_path / "woven", 0)
+        merge_squashfs([below, layers[1]], tmp_path / "merged", 0)

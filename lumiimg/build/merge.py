@@ -1,0 +1,435 @@
+"""Layers merged into one squashfs: data blocks are copied as they are compressed, only the tables are written again.
+
+mksquashfs would unpack and compress the whole image for each change of a layer: minutes for ROCm's tens of gigabytes.
+
+The kernel takes a file system only where its tables follow each other without a gap: inodes, directories, fragments,
+export, ids, extended attributes (`fs/squashfs/super.c`, squashfs_fill_super; `image/squashfs/format.py` has the rest).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import lumiimg.image.squashfs.format as disk
+from lumiimg.core.files import EPOCH
+from lumiimg.image import Device, FileKind, FileStat, ImageError, OverlayNode, OverlayTree, open_squashfs
+from lumiimg.image.squashfs import Compressor, Content, SquashfsTree, Superblock
+
+BLOCK_BYTES = 128 << 10
+"""Of data, as mksquashfs has it where nobody asks for another size."""
+COMPRESSION_LEVEL = 4
+"""As mksquashfs packs (docs/decisions/0026-images-are-gzip.md)."""
+_TYPE_OF_KIND = {kind: number for number, kind in disk.KIND_OF_TYPE.items()}
+_FLAGS = 0x40 | 0x80
+"""Equal files are one; there is an export table."""
+_NO_XATTRS_FLAG = 0x200
+_PAD_BYTES = 4096
+_CHUNK_BYTES = 8 << 20
+_MAX_FILES = 20_000_000
+_LEFT_OUT = "dev"
+"""Engines mount their own /dev over it, and leave what an image has there out of a SIF."""
+_NO_CONTENT = Content()
+_PREFIXES = {prefix: number for number, prefix in disk.XATTR_PREFIXES.items()}
+
+
+class PackedLayer(Protocol):
+    """A tree whose files are compressed blocks: a squashfs, or a folder on its way into one."""
+
+    def content(self, node: Any) -> Content:  # noqa: ANN401 - of the tree's own kind
+        """Return where the content of a regular file is."""
+
+    def fragment_place(self, index: int) -> tuple[int, int]:
+        """Return where a block of tails is, and its size word."""
+
+    def stored(self, position: int, size: int) -> bytes:
+        """Return bytes as they are stored; `size` is the caller's to bound."""
+
+
+def can_merge(layers: Sequence[Path]) -> bool:
+    """Whether layers are compressed as lumiimg compresses, by gzip in blocks of one size. Raises ImageError."""
+    with open_squashfs(layers) as trees:
+        return _are_alike(trees)
+
+
+def merge_squashfs(layers: Sequence[Path], target: Path, offset: int) -> None:
+    """Write layers, the lowest first, as one squashfs into `target`, `offset` bytes behind its beginning.
+
+    Raises ImageError for a layer that is damaged or `can_merge` says no of, OSError if it cannot be written.
+    """
+    with open_squashfs(layers) as trees:
+        if not _are_alike(trees):
+            raise ImageError("layers that are compressed in different ways cannot be merged")
+        with target.open("wb") as file:
+            write_squashfs(OverlayTree(trees), trees, file, offset, _in_overlay)
+
+
+def write_squashfs(
+    tree: Any,  # noqa: ANN401 - with nodes of its own kind
+    layers: Sequence[PackedLayer],
+    file: BinaryIO,
+    offset: int,
+    part: Callable[[Any], tuple[int, Any]],
+) -> None:
+    """Write a tree of packed layers as a squashfs into a file, `offset` bytes behind its beginning.
+
+    `part` gives the number of the layer that a node of the tree is from, and the node there.
+    """
+    _Writer(tree, layers, file, offset, part).write()
+
+
+def _in_overlay(node: OverlayNode) -> tuple[int, Any]:
+    return node.parts[0].layer, node.parts[0].node
+
+
+def _are_alike(trees: Sequence[SquashfsTree]) -> bool:
+    found = {(tree.superblock.compression, tree.superblock.block_bytes) for tree in trees}
+    return found == {(Compressor.GZIP, BLOCK_BYTES)}
+
+
+@dataclass(slots=True, eq=False)
+class _Inode:
+    """A file or directory on its way into the inode table."""
+
+    node: Any
+    stat: FileStat
+    number: int
+    parent: int
+    layer: int = 0
+    content: Content = _NO_CONTENT
+    """Of a regular file, and the layer that it is in."""
+    names: list[tuple[bytes, _Inode]] = field(default_factory=list)
+    """Of a directory, in their order."""
+    links: int = 0
+    reference: int = -1
+    """Where it is in the inode table; -1 before it is written."""
+
+    @property
+    def type(self) -> int:
+        is_block = self.stat.device is not None and self.stat.device.is_block
+        return disk.BLOCK_DEVICE if is_block else _TYPE_OF_KIND[self.stat.kind]
+
+
+class _Writer:
+    def __init__(
+        self,
+        tree: Any,  # noqa: ANN401
+        layers: Sequence[PackedLayer],
+        file: BinaryIO,
+        offset: int,
+        part: Callable[[Any], tuple[int, Any]],
+    ) -> None:
+        self._tree = tree
+        self._layers = layers
+        self._part = part
+        self._file = file
+        self._offset = offset
+        self._inodes = _MetadataWriter()
+        self._listings = _MetadataWriter()
+        self._xattrs = _XattrWriter()
+        self._ids: dict[int, int] = {}
+        self._known: dict[Hashable, _Inode] = {}
+        """Inodes by their identities, in the order of their numbers."""
+        self._starts: dict[tuple[int, int], int] = {}
+        """Of the blocks of files, by layer and start: first their bytes, then where they were copied to."""
+        self._fragments: dict[tuple[int, int], int] = {}
+        """By layer and number: the number that they get."""
+        self._fragment_records: list[bytes] = []
+
+    def write(self) -> None:
+        folders = self._collect()
+        at = self._copy_data()
+        for folder in reversed(folders):  # what a directory holds before it
+            self._write_folder(folder)
+        inodes, listings = self._inodes.finish(), self._listings.finish()
+        inode_table, directory_table = at, at + len(inodes)
+        at = directory_table + len(listings)
+        fragments, fragment_table = _lookup_table(self._fragment_records, at)
+        at += len(fragments)
+        references = (disk.POINTER.pack(inode.reference) for inode in self._known.values())
+        export, export_table = _lookup_table(references, at)
+        at += len(export)
+        ids, id_table = _lookup_table(map(disk.ID.pack, self._ids), at)
+        at += len(ids)
+        xattrs, xattr_table = self._xattrs.finish(at)
+        at += len(xattrs)
+        self._file.seek(self._offset + inode_table)
+        for table in (inodes, listings, fragments, export, ids, xattrs):
+            self._file.write(table)
+        self._file.write(bytes(-at % _PAD_BYTES))
+        superblock = Superblock(
+            magic=disk.MAGIC,
+            inode_count=len(self._known),
+            mtime_s=EPOCH,
+            block_bytes=BLOCK_BYTES,
+            fragment_count=len(self._fragment_records),
+            compression=Compressor.GZIP,
+            block_log=BLOCK_BYTES.bit_length() - 1,
+            flags=_FLAGS | (_NO_XATTRS_FLAG if xattr_table == disk.NO_TABLE else 0),
+            id_count=len(self._ids),
+            major=disk.VERSION[0],
+            minor=disk.VERSION[1],
+            root_inode=folders[0].reference,
+            size_bytes=at,
+            id_table=id_table,
+            xattr_table=xattr_table,
+            inode_table=inode_table,
+            directory_table=directory_table,
+            fragment_table=fragment_table,
+            export_table=export_table,
+        )
+        self._file.seek(self._offset)
+        self._file.write(disk.SUPERBLOCK.pack(*superblock))
+
+    # -- what there is --
+
+    def _collect(self) -> list[_Inode]:
+        """Return all directories, each before those in it; note all files, and where their data lie."""
+        folders, left_out = [self._inode(self._tree.root, 0)], None
+        for folder in folders:  # which grow meanwhile
+            names = () if folder is left_out else self._tree.entries(folder.node)
+            for name in sorted((entry.name for entry in names), key=os.fsencode):
+                node = self._tree.child(folder.node, name)
+                if node is None:
+                    continue
+                inode = self._inode(node, folder.number)
+                folder.names.append((os.fsencode(name), inode))
+                if node.kind is FileKind.DIRECTORY:
+                    folders.append(inode)
+                    left_out = inode if folder is folders[0] and name == _LEFT_OUT else left_out
+        return folders
+
+    def _inode(self, node: Any, parent: int) -> _Inode:  # noqa: ANN401
+        stat = self._tree.stat(node)
+        inode = self._known.get(stat.identity)
+        if inode is None:
+            inode = self._known[stat.identity] = _Inode(node, stat, len(self._known) + 1, parent)
+            if len(self._known) > _MAX_FILES:
+                raise ImageError(f"more than {_MAX_FILES} files in one image")
+            if stat.kind is FileKind.FILE:
+                self._note_content(inode)
+        elif stat.kind is FileKind.DIRECTORY:
+            raise ImageError("directories of the image contain each other")
+        inode.links += 1
+        return inode
+
+    def _note_content(self, inode: _Inode) -> None:
+        inode.layer, own = self._part(inode.node)
+        inode.content = content = self._layers[inode.layer].content(own)
+        if size := sum(word & ~disk.BLOCK_STORED for word in content.words):
+            key = inode.layer, content.start
+            self._starts[key] = max(size, self._starts.get(key, 0))
+        if content.fragment != disk.NO_FRAGMENT:
+            self._fragments[inode.layer, content.fragment] = -1
+
+    # -- data --
+
+    def _copy_data(self) -> int:
+        """Copy the blocks that are seen, from the lowest layer up, and note where they went; return the end of them."""
+        pieces = [(layer, start, size, -1, 0) for (layer, start), size in self._starts.items()]
+        for layer, number in self._fragments:
+            start, word = self._layers[layer].fragment_place(number)
+            pieces.append((layer, start, word & ~disk.BLOCK_STORED, number, word))
+        at = disk.SUPERBLOCK.size
+        runs: list[list[int]] = []  # layer, start, size: what lies side by side is copied at once
+        for layer, start, size, number, word in sorted(pieces):
+            if not runs or runs[-1][0] != layer or start > runs[-1][1] + runs[-1][2]:
+                runs.append([layer, start, 0])
+            run = runs[-1]
+            here = at - run[2] + start - run[1]
+            # equal files share their blocks, and one may be the beginning of another
+            more = max(0, start + size - run[1] - run[2])
+            run[2] += more
+            at += more
+            if number < 0:
+                self._starts[layer, start] = here
+            else:
+                self._fragments[layer, number] = len(self._fragment_records)
+                self._fragment_records.append(disk.FRAGMENT.pack(here, word, 0))
+        self._file.seek(self._offset + disk.SUPERBLOCK.size)
+        for layer, start, size in runs:
+            for done in range(0, size, _CHUNK_BYTES):
+                self._file.write(self._layers[layer].stored(start + done, min(_CHUNK_BYTES, size - done)))
+        return at
+
+    # -- tables --
+
+    def _write_folder(self, folder: _Inode) -> None:
+        """Write the inodes of the files in a directory, its listing, and its own inode."""
+        for _, inode in folder.names:
+            if inode.reference < 0:  # else it is a directory, or has another name
+                self._write_file(inode)
+        block, offset = self._listings.block, self._listings.offset
+        size, index = self._write_listing(folder.names)
+        size += disk.DOTS_BYTES
+        links = 2 + sum(inode.stat.kind is FileKind.DIRECTORY for _, inode in folder.names)
+        parent = folder.parent or len(self._known) + 1
+        xattrs = self._xattrs.add(self._tree.xattrs(folder.node))
+        if xattrs == disk.NO_XATTRS and not index and size < 1 << 16:
+            self._write(folder, 0, disk.DIRECTORY.pack(block, links, size, offset, parent))
+        else:
+            body = disk.LONG_DIRECTORY.pack(links, size, block, parent, len(index), offset, xattrs)
+            self._write(folder, disk.LONG, body + b"".join(index))
+
+    def _write_listing(self, names: Sequence[tuple[bytes, _Inode]]) -> tuple[int, list[bytes]]:
+        """Write what a directory holds; return its bytes, and an index: a name for each block that it goes on in."""
+        size = at = 0
+        index: list[bytes] = []
+        block = self._listings.block
+        while at < len(names):
+            first_name, first = names[at]
+            run = list(takewhile(partial(_is_near, first), names[at : at + disk.NAMES_IN_RUN]))
+            if self._listings.block != block:
+                block = self._listings.block
+                index.append(disk.INDEX.pack(size, block, len(first_name) - 1) + first_name)
+            data = disk.RUN.pack(len(run) - 1, first.reference >> 16, first.number)
+            for name, inode in run:
+                place = inode.reference & 0xFFFF, inode.number - first.number
+                data += disk.ENTRY.pack(*place, inode.type, len(name) - 1) + name
+            self._listings.write(data)
+            size += len(data)
+            at += len(run)
+        return size, index
+
+    def _write_file(self, inode: _Inode) -> None:
+        xattrs = self._xattrs.add(self._tree.xattrs(inode.node))
+        if inode.stat.kind is FileKind.FILE:
+            self._write_regular(inode, xattrs)
+            return
+        match inode.stat.kind, inode.stat.device:
+            case FileKind.SYMLINK, _:
+                target = os.fsencode(self._tree.link_target(inode.node))
+                body = disk.LINK.pack(inode.links, len(target)) + target
+            case FileKind.DEVICE, Device(_, major, minor):
+                # kernel `include/linux/kdev_t.h`, new_encode_dev
+                body = disk.DEVICE.pack(inode.links, minor & 0xFF | major << 8 | (minor & ~0xFF) << 12)
+            case _:
+                body = disk.LINKS.pack(inode.links)
+        if xattrs == disk.NO_XATTRS:
+            self._write(inode, 0, body)
+        else:
+            self._write(inode, disk.LONG, body + disk.XATTR_INDEX.pack(xattrs))
+
+    def _write_regular(self, inode: _Inode, xattrs: int) -> None:
+        content, size = inode.content, inode.stat.size_bytes
+        start = self._starts[inode.layer, content.start] if any(content.words) else 0
+        fragment = self._fragments.get((inode.layer, content.fragment), disk.NO_FRAGMENT)
+        tail = fragment, content.fragment_offset
+        words = struct.pack(f"<{len(content.words)}I", *content.words)
+        holes = sum(min(BLOCK_BYTES, size - n * BLOCK_BYTES) for n, word in enumerate(content.words) if not word)
+        if inode.links == 1 and xattrs == disk.NO_XATTRS and not holes and max(start, size) < 1 << 32:
+            self._write(inode, 0, disk.FILE.pack(start, *tail, size) + words)
+        else:
+            holes = min(holes, size - 1) if holes else 0  # as mksquashfs has it: never all of the file
+            body = disk.LONG_FILE.pack(start, size, holes, inode.links, *tail, xattrs)
+            self._write(inode, disk.LONG, body + words)
+
+    def _write(self, inode: _Inode, more: int, body: bytes) -> None:
+        """Write an inode, whose type is so much `more` than its short one."""
+        stat = inode.stat
+        owner = (self._ids.setdefault(one, len(self._ids)) for one in (stat.uid, stat.gid))
+        time = min(stat.mtime_s, EPOCH)
+        inode.reference = self._inodes.reference
+        self._inodes.write(disk.COMMON.pack(inode.type + more, stat.permissions, *owner, time, inode.number) + body)
+
+
+def _is_near(first: _Inode, name: tuple[bytes, _Inode]) -> bool:
+    """Whether one run of names can hold a name with others: their inodes are in one block, their numbers near."""
+    inode = name[1]
+    return inode.reference >> 16 == first.reference >> 16 and -(1 << 15) <= inode.number - first.number < 1 << 15
+
+
+class _MetadataWriter:
+    """A run of metadata blocks, which grows at its end."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+        self._open = bytearray()
+        self.block = 0
+        """Where the block that is written to begins, from the start of the table."""
+
+    @property
+    def offset(self) -> int:
+        """Where in its block the next byte goes."""
+        return len(self._open)
+
+    @property
+    def reference(self) -> int:
+        """Where the next byte goes, as inodes are referred to."""
+        return self.block << 16 | self.offset
+
+    def write(self, data: bytes) -> None:
+        """Add bytes, across the borders of blocks if need be."""
+        self._open += data
+        while len(self._open) >= disk.METADATA_BYTES:
+            self._close(bytes(self._open[: disk.METADATA_BYTES]))
+            del self._open[: disk.METADATA_BYTES]
+
+    def finish(self) -> bytes:
+        if self._open:
+            self._close(bytes(self._open))
+            self._open.clear()
+        return b"".join(self._blocks)
+
+    def _close(self, content: bytes) -> None:
+        packed = zlib.compress(content, COMPRESSION_LEVEL)
+        stored = disk.METADATA_HEADER.pack(len(packed)) + packed
+        if len(packed) >= len(content):
+            stored = disk.METADATA_HEADER.pack(len(content) | disk.METADATA_STORED) + content
+        self._blocks.append(stored)
+        self.block += len(stored)
+
+
+def _lookup_table(records: Iterable[bytes], start: int) -> tuple[bytes, int]:
+    """Return a table of equal records that is found by number, to be written at `start`, and where its index is."""
+    body = _MetadataWriter()
+    places: list[int] = []
+    for record in records:
+        if body.offset == 0:
+            places.append(start + body.block)
+        body.write(record)
+    blocks = body.finish()
+    return blocks + b"".join(map(disk.POINTER.pack, places)), start + len(blocks)
+
+
+class _XattrWriter:
+    """Sets of extended attributes: inodes with the same ones share a set."""
+
+    def __init__(self) -> None:
+        self._body = _MetadataWriter()
+        self._sets: list[bytes] = []
+        self._known: dict[tuple[tuple[bytes, bytes], ...], int] = {}
+
+    def add(self, attributes: Mapping[bytes, bytes]) -> int:
+        """Return the number of the set of these."""
+        if not attributes:
+            return disk.NO_XATTRS
+        key = tuple(sorted(attributes.items()))
+        if key not in self._known:
+            self._known[key] = len(self._sets)
+            reference, size = self._body.reference, 0
+            for name, value in key:
+                prefix, dot, bare = name.partition(b".")
+                entry = disk.XATTR_NAME.pack(_PREFIXES[prefix + dot], len(bare)) + bare
+                entry += disk.XATTR_VALUE.pack(len(value)) + value
+                self._body.write(entry)
+                size += len(entry)
+            self._sets.append(disk.XATTR_SET.pack(reference, len(key), size))
+        return self._known[key]
+
+    def finish(self, start: int) -> tuple[bytes, int]:
+        """Return the table, to be written at `start`, and where its header is; nothing where there is no set."""
+        if not self._sets:
+            return b"", disk.NO_TABLE
+        body = self._body.finish()
+        table, index = _lookup_table(self._sets, start + len(body))
+        blocks = index - start - len(body)
+        header = disk.XATTR_TABLE.pack(start, len(self._sets), 0)
+        return body + table[:blocks] + header + table[blocks:], index
