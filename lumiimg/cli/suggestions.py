@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
 
+from lumiimg.core.text import as_operand, engine_word, shell_quote
 from lumiimg.core.toml import package_toml
 
 _OF_ALL_TOOLS = ("--verbose", "--quiet")
 _OTHERS = 3
 """Commands that are named."""
 _RELEASE = re.compile(r"\d+(\.\d+)+\S*")
+_IN_REGISTRY = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9._-]+)+(:[\w.-]+|@sha256:[0-9a-f]{64})?", re.ASCII)
+_IMAGES = (".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
+_MOST_NAMES = 4096
+"""Of a folder that are looked at."""
 
 
 def did_you_mean(word: str, names: Iterable[str], others: Sequence[str] = ()) -> str:
@@ -62,3 +71,24 @@ def retired(command: str, words: Iterable[str]) -> tuple[str, str] | None:
             if successor := instead.get(f"{command} {gone}".strip()):
                 return gone, successor
     return None
+
+
+def suggest_image(name: str) -> str:
+    """Return what to do about the name of an image that no file or folder has."""
+    path = Path(name)
+    beside: list[str] = []
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        beside += sorted(entry.name for entry in islice(entries, _MOST_NAMES) if entry.name.endswith(_IMAGES))
+    shown = [shell_quote(as_operand(str(path.with_name(name)))) for name in beside[:3]]
+    there = ", ".join(shown) or "none; `lumiimg build --recipe demo -o image.sif` makes a small one"
+    if len(beside) > len(shown):
+        there += ", …"
+    if re.search(r"[*?\[]", name):
+        return f"no file has a name like that; the images here: {there}"
+    near = [name for name in beside if name in {path.name + end for end in _IMAGES}]
+    near = near or difflib.get_close_matches(path.name[:80], beside, n=1, cutoff=0.7)
+    if near:
+        return f"did you mean {shell_quote(as_operand(str(path.with_name(near[0]))))}?"
+    if _IN_REGISTRY.fullmatch(name) and not path.parent.exists():
+        return f"if it is an image of a registry: {engine_word()} pull image.sif docker://{name}"
+    return f"the images there: {there}"

@@ -24,6 +24,12 @@ _OF_MEMORY = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
 """Tunables that the loader itself does not read."""
 _OF_LUMI = LoaderConfig(hwcaps=("x86-64-v3", "x86-64-v2"))
 """Its EPYC 7A53 and 7763 are of AMD's Zen 3."""
+_READ = re.compile(
+    r"PATH|GLIBC_TUNABLES|PYTHON(?:PATH|HOME)"
+    r"|(?:LD|[NR]?CCL|FI|OFI|CXI|HSA|HIP|ROC[RM]?|AMD|GPU|CUDA|MIOPEN|AITER|TRITON|(?:PY)?TORCH|TORCHINDUCTOR|UCX|MPICH|MPIR"
+    r"|I_MPI|OMPI|PMIX?|SLURM|ONEAPI|ZE|(?:APPTAINER|SINGULARITY)(?:ENV)?)_.*"
+)
+"""Variables for which a rule, a manifest of binds or a site asks, or the libraries that they are about do."""
 _KERNEL = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?!\d)")
 
 
@@ -52,6 +58,13 @@ def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str 
     if name not in image.environment:
         return of_user
     return image.environment[name] or (None if of_user is not None else "")
+
+
+def open_variables(image: Image) -> Iterator[str]:
+    """Yield, of the variables by which somebody goes, which ones the image's scripts leave open, and where."""
+    for name, statement in image.doubts.items():
+        if _READ.fullmatch(name):
+            yield f"{statement}: what {name} is then is known only to a shell"
 
 
 def told_to_engine(variables: Mapping[str, str]) -> dict[str, str]:

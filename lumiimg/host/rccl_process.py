@@ -47,7 +47,7 @@ class Variables:
 
     def is_unsure(self, name: str) -> bool:
         """Whether the image's scripts decide a variable, in a way that only a shell knows."""
-        return name in self.image.unsure and not self._given_as(name)
+        return self.image.is_in_doubt(name) and not self._given_as(name)
 
     def shown(self, name: str) -> str:
         """Return `NAME=value` for a finding, and the file that sets it."""

@@ -13,7 +13,7 @@ from lumiimg.image.image import (
 from lumiimg.image.mounts import Mount
 from lumiimg.image.overlay import OF_OVERLAYS, OverlayNode, OverlayTree
 from lumiimg.image.root import RootFileSystem
-from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, ImageError
+from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, ImageError, NoImageError
 
 __all__ = [
     "OF_OVERLAYS",
@@ -27,6 +27,7 @@ __all__ = [
     "ImageError",
     "ImageKind",
     "Mount",
+    "NoImageError",
     "OverlayNode",
     "OverlayTree",
     "RootFileSystem",

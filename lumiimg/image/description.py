@@ -79,16 +79,9 @@ class SingularityDescription:
             return tuple(shlex.split(found[1])) if found else ()
         return ()
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return self._environment.result()
-
-    @property
-    def unsure(self) -> frozenset[str]:
-        return self._environment.unsure()
-
     @cached_property
-    def _environment(self) -> ShellEnvironment:
+    def shell(self) -> ShellEnvironment:
+        """What a shell has after the environment scripts."""
         environment = ShellEnvironment()
         for path, text in self._scripts():
             name = path.rpartition("/")[2]
@@ -98,6 +91,18 @@ class SingularityDescription:
             if name in _FROM_DOCKER:
                 environment.complete_path()
         return environment
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return self.shell.values
+
+    @property
+    def doubts(self) -> dict[str, str]:
+        return self.shell.doubts
+
+    @property
+    def lost(self) -> str:
+        return self.shell.lost
 
     def _scripts(self) -> Iterator[tuple[str, str]]:
         """Yield (path, text) of the scripts that engines source, in their order."""
@@ -124,9 +129,10 @@ class SingularityDescription:
         if unread:
             numbers = ", ".join(unread)
             found.append(f"overlay partition {numbers} is not read: what it adds or changes is not seen")
-        read = self._environment.warnings
+        if self.lost:
+            found.append(f"{self.lost}: what the script sets from here on is not known, nor what it did set")
         _ = self.labels, self.definition  # what of them is too long is in `_unread` then
-        return (*found, *self._warnings, *read, *(f"{path}: {reason}" for path, reason in self._unread.items()))
+        return (*found, *self._warnings, *(f"{path}: {reason}" for path, reason in self._unread.items()))
 
     def _read_metadata(self) -> dict[str, Any]:
         item = self._sif.first(DataType.JSON, _METADATA_NAME) if self._sif else None

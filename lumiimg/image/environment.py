@@ -1,12 +1,9 @@
 """What the environment scripts of an image export, read as text: nothing of an image is ever run.
 
-Followed is what scripts that set variables write as a rule: assignments, `export`, `unset`, quotes, `$K`, `${K}`,
-`${K:-word}` and its like, `${K%literal}`, `:`, tests of strings, and `if`, `&&`, `||` over these. Everything else is
-one of three. It cannot set a variable: a program, a subshell, a function that nobody calls. Or it can set some that its
-text names (a condition on a file, `$(program)`): from there on they are unsure. Or it can change anything, or end the
-script (`. file`, `eval`, `return`): from there on all are unsure. The warnings name what can change anything, and each
-statement that makes a variable unsure by which somebody goes (`shell.names.is_read`). Of the others, an unsure one is
-left out without a word.
+Followed is what scripts that set variables write as a rule: assignments, `export`, `unset`, quotes, `$K`,
+`${K:-word}`, tests of strings, and `if`, `&&`, `||` over these. Any other statement leaves the variables in doubt that
+it may set, by itself or by the functions that it calls. One that may do anything, or end the script (`. file`, `eval`,
+`return`), leaves all in doubt, from there on.
 
 Engines unset the user's variables before they source the scripts (apptainer 1.5.3
 `internal/pkg/util/fs/files/action_script.sh`): what the image does not set is unset, but for what the engine and the
@@ -16,312 +13,429 @@ shell set themselves.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.image.shell.names import ABLE, GUARDED, is_read
-from lumiimg.image.shell.parser import AndOr, Apart, BraceGroup, Command, Function, If, Maybe, Not, Simple, parse
-from lumiimg.image.shell.variables import BeyondError, ShellVariables, UnsureError, set_by_expansions
-from lumiimg.image.shell.words import NAME, ShellError
+from lumiimg.image.shell import (
+    NAME,
+    READONLY,
+    STATEFUL,
+    VOLATILE,
+    ShellError,
+    ShellVariable,
+    ShellVariables,
+    ShellWord,
+    WordReader,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where an image sets none (apptainer internal/pkg/util/env/env.go, DefaultPath)."""
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
-_SETS = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=|\[)")
-_PROGRAM = re.compile(r"[A-Za-z0-9_./:+@\[-]+")
-_SPECIAL = ("export", "unset", ":", "break", "continue", "times")
-"""Commands of which an error ends the script in some shells, and assignments before them stay."""
-_ARITHMETIC = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
 _MAX_TEXT = 1 << 18
-_MAX_WARNINGS = 50
+"""Characters of all scripts together."""
+_COMMAND_WORK = 50
 _SHOWN_CHARACTERS = 80
+_ODD = re.compile(r"[\0\r]")
+"""What one shell takes out and another leaves in."""
+_BLANKS = re.compile(r"(?:[ \t]|\\\n|#.*|[0-9]*+(?:>>?[ \t]*/dev/null|[<>]&[012-])(?![^ \t\n;&|)]))*+")
+"""What means nothing between words: a comment, and a redirection that succeeds, too."""
+_OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|[;&|()<>\n]")
+_BARE = re.compile(r"[^ \t\n;&|<>()]*+")
+_ASSIGNS = re.compile(rf"({NAME.pattern})(\+?=|\[)")
+_PROGRAM = re.compile(r"[A-Za-z0-9_./:+@\[-]+")
+_COMPOUND = frozenset({"{", "(", "if", "while", "until", "for", "case"})
+_CLOSING = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})
+_NOT_READ = frozenset({"select", "time", "coproc", "function"})
+_SPECIAL = frozenset({"export", "unset", ":", "break", "continue", "times"})
+"""Commands before which assignments stay in some shells, and that no function hides in some."""
+_IN_FUNCTIONS = frozenset({"return", "shift"})
+"""Commands that end with a function, or change its arguments alone."""
+_ARITHMETIC = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
+"""Operators of `[[ … ]]` whose operands may assign."""
+
+
+class _BeyondError(Exception):
+    """A statement that may change anything."""
+
+
+class _Function(NamedTuple):
+    """The body of a function."""
+
+    text: str
+    at: int
+    where: str
 
 
 class ShellEnvironment:
     """What shells have after scripts that are sourced one after the other."""
 
     def __init__(self) -> None:
-        self.variables = ShellVariables()
-        self.warnings: list[str] = []
-        self._functions: set[str] = set()
+        self._variables = ShellVariables()
+        self._functions: dict[str, list[_Function]] = {}
         self._text = 0
-        self._where = ""
 
     def read(self, text: str, where: str) -> None:
         """Read one script."""
-        self._where = where
         self._text += len(text)
-        if self._text > _MAX_TEXT:
-            self.variables.lose()
-            self._warn(f"not read: the scripts together have more than {_MAX_TEXT} characters")
-            return
-        try:
-            for command in parse(text):
-                self._run(command)
-        except ShellError as error:
-            self.variables.lose()
-            self._warn(f"not read from here on: {_shown(text[error.position :])}")
+        script = _Script(text[:_MAX_TEXT], where, self._variables, self._functions)
+        if self._text > _MAX_TEXT or _ODD.search(text):
+            script.lose()
+        else:
+            script.run()
 
     def set_default_path(self) -> None:
         """Set PATH where the image does not, as engines do before `90-environment.sh`."""
-        if "PATH" not in self.variables.values:
+        if self._variables["PATH"].value is None:
             self.complete_path()
 
     def complete_path(self) -> None:
         """Add the usual folders that PATH lacks, as engines do after `10-docker2singularity.sh` (`fixpath`)."""
-        path = self.variables.values.get("PATH")
-        folders = path.split(":") if path else []
-        lacking = [folder for folder in DEFAULT_PATH.split(":") if folder not in folders]
-        unsure = "PATH" in self.variables.unsure
-        self.variables.set("PATH", ":".join([*folders, *lacking]))
-        self.variables.export("PATH")
-        if unsure:
-            self.variables.unsure.add("PATH")
+        path = self._variables["PATH"]
+        folders = path.value.split(":") if path.value else []
+        path.value = ":".join([*folders, *(folder for folder in DEFAULT_PATH.split(":") if folder not in folders)])
+        path.exported = True
 
-    def result(self) -> dict[str, str]:
-        """Return what is exported and set; of the unsure ones those that the warnings are about, without the doubt."""
-        values, unsure = self.variables.values, self.variables.unsure
-        exported = sorted(self.variables.exported & values.keys())
-        return {name: values[name] for name in exported if name not in unsure or is_read(name)}
+    @property
+    def values(self) -> dict[str, str]:
+        """What is exported, but for what is volatile; of what is in doubt, as it would be without the doubt."""
+        return {name: each.value for name, each in self._exported() if each.value is not None}
 
-    def unsure(self) -> frozenset[str]:
-        """Return which of these may have another value, or none: whoever goes by one has an open question."""
-        return frozenset(self.result().keys() & self.variables.unsure)
+    @property
+    def doubts(self) -> dict[str, str]:
+        """The variables whose value, or whether they are exported, only a shell knows, with the statement for each."""
+        return {name: each.doubt for name, each in self._exported() if each.doubt}
 
-    # -- what is followed --
+    @property
+    def lost(self) -> str:
+        """The statement after which all variables are in doubt, also those that no script names; empty without one."""
+        return self._variables.lost
 
-    def _run(self, command: Command) -> bool | None:
-        """Follow a command; return whether it succeeds, None where that is not known."""
-        match command:
-            case Simple():
-                return self._simple(command)
-            case AndOr(first, rest):
-                status = self._run(first)
-                for operator, following in rest:
-                    if status is None:
-                        self._maybe(following)
-                    elif status == (operator == "&&"):
-                        status = self._run(following)
-                return status
-            case Not(inner):
-                status = self._run(inner)
-                return None if status is None else not status
-            case BraceGroup(body):
-                return self._all(body)
-            case If(branches, otherwise):
-                return self._if(branches, otherwise)
-            case Function(name):
-                self._functions.add(name)
-                return True
-            case _:
-                self._maybe(command)
-                return None
+    def _exported(self) -> list[tuple[str, ShellVariable]]:
+        return sorted(
+            item for item in self._variables.items() if item[1].exported is not False and item[0] not in VOLATILE
+        )
 
-    def _all(self, commands: Iterable[Command]) -> bool | None:
-        status: bool | None = True
-        for command in commands:
-            status = self._run(command)
+
+class _Script(WordReader):
+    """One script, read and followed.
+
+    `runs` says whether what is read is run: None where only a shell knows, and then however often. What a method
+    returns is whether that succeeds: None where only a shell knows.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        where: str,
+        variables: ShellVariables,
+        functions: dict[str, list[_Function]],
+        called: frozenset[str] = frozenset(),
+    ) -> None:
+        """Begin; `called` are the functions that this is the inside of."""
+        super().__init__(text, variables)
+        self._where = where
+        self._functions = functions
+        self._called = called
+        self._loops = 0
+        self._start = 0
+        """Of the command that is followed."""
+        self._ended = ""
+        """What the list ended with that was read last."""
+
+    def run(self) -> None:
+        """Follow all of it."""
+        try:
+            while self._next_of_list():
+                self._item(runs=True)
+        except ShellError:
+            self._start = max(self._start, self.text.rfind("\n", 0, self.at) + 1)
+            self.at = len(self.text)
+            self.lose()
+
+    def lose(self) -> None:
+        """Be sure of nothing more: neither of what is set, nor of what will be."""
+        self.variables.lost = self.variables.lost or self._statement()
+
+    def _statement(self) -> str:
+        text = self.text[self._start : min(self._start + 4 * _SHOWN_CHARACTERS, self.at)]
+        return f"{self._where}: {' '.join(text.split())[:_SHOWN_CHARACTERS]}"
+
+    def _doubt(self, *names: str) -> None:
+        for name in names:
+            if name in READONLY:
+                raise _BeyondError
+            self.variables[name].doubt = self._statement()
+
+    def _doubt_expansions(self, words: Sequence[ShellWord]) -> None:
+        self._doubt(*(name for word in words for name in word.sets))
+
+    # -- what comes next --
+
+    def _peek(self) -> str:
+        """Return the operator that comes next, or the word as far as it has no blank; nothing at the end."""
+        if blanks := _BLANKS.match(self.text, self.at):
+            self.at = blanks.end()
+        found = _OPERATOR.match(self.text, self.at) or _BARE.match(self.text, self.at)
+        return found[0] if found else ""
+
+    def _skip(self, *words: str) -> str:
+        """Pass over one of these, if it is next, and return it."""
+        found = self._peek()
+        if found not in words:
+            return ""
+        self.at += len(found)
+        return found
+
+    def _expect(self, word: str) -> None:
+        if not self._skip(word):
+            raise ShellError
+
+    def _next_of_list(self) -> str:
+        while self._skip("\n"):
+            pass
+        return self._peek()
+
+    def _words(self) -> list[ShellWord]:
+        """Read words up to an operator."""
+        words = []
+        while self._peek() and not _OPERATOR.match(self.text, self.at):
+            words.append(self.word())
+        return words
+
+    # -- the grammar --
+
+    def _list(self, runs: bool | None, *ends: str) -> bool | None:
+        """Follow commands up to a word, and pass over it."""
+        status: bool | None = None
+        is_empty = ";;" not in ends
+        while (following := self._next_of_list()) not in ends or is_empty:
+            if not following:
+                raise ShellError
+            status, is_empty = self._item(runs=runs), False
+        self._ended = self._skip(*ends)
         return status
 
-    def _if(
-        self, branches: Sequence[tuple[tuple[Command, ...], tuple[Command, ...]]], otherwise: Sequence[Command]
-    ) -> bool | None:
-        for number, (condition, body) in enumerate(branches):
-            status = self._all(condition)
+    def _item(self, *, runs: bool | None) -> bool | None:
+        """Follow commands joined by `&&` and `||`, and pass over what ends them."""
+        status, is_one = self._pipeline(runs=runs), True
+        while operator := self._skip("&&", "||"):
+            self._next_of_list()
+            is_one = False
             if status is None:
-                self._maybe(BraceGroup(body))
-                self._maybe(If(tuple(branches[number + 1 :]), tuple(otherwise)))
-                return None
-            if status:
-                return self._all(body)
-        return self._all(otherwise)
+                self._pipeline(runs=runs and None)
+            elif status is (operator == "&&"):
+                status = self._pipeline(runs=runs)
+            else:
+                self._pipeline(runs=False)
+        if self._skip("&"):
+            if runs and not is_one:  # in a shell of its own, after all
+                self.lose()
+        elif not self._skip(";", "\n") and self._peek() not in {"", ")", ";;", ";&", ";;&", *_CLOSING}:
+            raise ShellError
+        return status
 
-    def _simple(self, command: Simple) -> bool | None:
-        if command.redirected:
-            self._maybe(command)
-            return None
-        try:
-            return self._followed(command.words)
-        except UnsureError:
-            self._maybe(command)
-        except BeyondError:
-            self._lose(command.text)
+    def _pipeline(self, *, runs: bool | None) -> bool | None:
+        inverted = self._skip("!")
+        status = self._command(runs=runs)
+        while self._skip("|"):
+            self._next_of_list()
+            status = self._command(runs=runs and None)
+        return not status if inverted and status is not None else status
+
+    def _command(self, *, runs: bool | None) -> bool | None:
+        self.variables.count(_COMMAND_WORK)
+        self.deeper()
+        following = self._peek()
+        if following in _CLOSING or following in _NOT_READ or self.text.startswith("((", self.at):
+            raise ShellError
+        if following in _COMPOUND:
+            self._start = self.at
+            self.at += len(following)
+            status = self._compound(following, runs)
+            if (
+                runs and following in {"{", "if"} and self._peek() in {"|", "&"}
+            ):  # not run as it was followed, after all
+                self.lose()
+        else:
+            status = self._simple(runs)
+        self.nesting -= 1
+        return status if runs else None
+
+    def _compound(self, opening: str, runs: bool | None) -> bool | None:
+        if opening == "{":
+            return self._list(runs, "}")
+        perhaps = runs and None
+        if opening == "(":
+            self._list(False, ")")
+        elif opening == "if":
+            self._if(runs)
+        elif opening == "case":
+            self._case(perhaps)
+        else:
+            self._loops += 1
+            self._for(perhaps) if opening == "for" else self._list(perhaps, "do")
+            self._list(perhaps, "done")
+            self._loops -= 1
         return None
 
-    def _followed(self, words: tuple[str, ...]) -> bool | None:
-        """Follow a command. Raises UnsureError for one that is not known, BeyondError for one that may do anything."""
-        if all(_ASSIGNMENT.match(word) for word in words):
-            for word in words:
-                self._assign(word)
+    def _if(self, runs: bool | None) -> None:
+        """Follow the branch that is taken; `runs` is of what is left of them."""
+        self._ended = "elif"
+        while self._ended == "elif":
+            holds = self._list(runs, "then")
+            taken = holds if runs else runs
+            self._list(taken, "elif", "else", "fi")
+            runs = runs and (None if taken is None else not taken)
+        if self._ended == "else":
+            self._list(runs, "fi")
+
+    def _case(self, perhaps: bool | None) -> None:
+        """Follow what is done for each pattern."""
+        self._peek()
+        words = [self.word()]
+        self._next_of_list()
+        self._expect("in")
+        while self._next_of_list() != "esac":
+            self._skip("(")
+            words += self._words()
+            while self._skip("|"):
+                words += self._words()
+            self._expect(")")
+            self._list(perhaps, ";;", ";&", ";;&", "esac")
+            if self._ended == "esac":
+                break
+        else:
+            self._expect("esac")
+        if perhaps is not False:
+            self._doubt_expansions(words)
+
+    def _for(self, perhaps: bool | None) -> None:
+        """Follow the head of a loop."""
+        words = self._words()
+        self._skip(";")
+        self._next_of_list()
+        self._expect("do")
+        if not words or not NAME.fullmatch(words[0].text):
+            raise ShellError
+        if perhaps is not False:
+            self._doubt_expansions(words)
+            self._doubt(words[0].text)
+
+    def _function(self, name: str) -> None:
+        self._expect("(")
+        self._expect(")")
+        if self._loops or name in _SPECIAL or self._next_of_list() not in _COMPOUND:
+            raise ShellError
+        self._functions.setdefault(name, []).append(_Function(self.text, self.at, self._where))
+        self._command(runs=False)
+
+    # -- simple commands --
+
+    def _simple(self, runs: bool | None) -> bool | None:
+        start = self.at
+        words = self._words()
+        if words and words[0].text == "[[":  # which has operators of its own
+            while words[-1].text != "]]" and self._skip("&&", "||"):
+                words += self._words()
+            if words[-1].text != "]]" or not _ARITHMETIC.isdisjoint(word.text for word in words):
+                raise ShellError
+        following = self._peek()
+        if following == "(" and len(words) == 1 and _PROGRAM.fullmatch(words[0].text):
+            self._function(words[0].text)
             return True
-        name, *arguments = words
+        if not words or following in {"(", "<", ">"}:
+            raise ShellError
+        if runs is False or following == "&":
+            return None
+        self._start = start
+        try:
+            return self._followed(words, None if following == "|" else runs)
+        except _BeyondError:
+            self.lose()
+        return None
+
+    def _followed(self, words: Sequence[ShellWord], runs: bool | None) -> bool | None:
+        """Follow a command. Raises _BeyondError for one that may do anything."""
+        before = next((number for number, word in enumerate(words) if not _ASSIGNS.match(word.text)), len(words))
+        assigned, name, arguments = words[:before], words[before].text if words[before:] else "", words[before + 1 :]
+        if assigned and (name in _SPECIAL or name in self._functions):
+            raise _BeyondError
         if name in self._functions:
-            raise BeyondError
-        if name == "export" and arguments:
-            self._export(arguments)
-            return True
-        if name == "unset" and arguments:
-            for word in _unset(arguments):
-                self.variables.unset(word)
-            return True
-        if name in (":", "true", "false"):
-            for word in arguments:
-                self.variables.expanded(word)
-            return name != "false"
-        if name == "test":
-            return self._test(arguments)
-        if name == "[" and words[-1] == "]":
-            return self._test(arguments[:-1])
-        raise UnsureError
-
-    def _export(self, words: Sequence[str]) -> None:
-        if not all(_ASSIGNMENT.match(word) or NAME.fullmatch(word) for word in words):
-            raise BeyondError
-        set_before: set[str] = set()
-        for word in words:
-            name, equals, text = word.partition("=")
-            if not set_before.isdisjoint(NAME.findall(text)):
-                raise UnsureError  # a shell expands all words first, the one in engines does not
-            if equals:
-                self._assign(word)
-                set_before.add(name)
-            self.variables.export(name)
-
-    def _assign(self, word: str) -> None:
-        name, _, text = word.partition("=")
-        value, sure = self.variables.expanded(text)
-        self.variables.set(name, value)
-        if not sure:
-            self._make_unsure(name, word)
-
-    def _test(self, words: Sequence[str]) -> bool | None:
-        arguments: list[str] = []
-        for word in words:
-            found, sure = self.variables.fields(word)
-            if not sure:
-                raise UnsureError
-            arguments += found
-        return _judged(arguments)
-
-    # -- what may be --
-
-    def _maybe(self, command: Command) -> None:
-        """Make unsure what a command can set, whether and however often it is run."""
-        match command:
-            case Simple():
-                try:
-                    self._maybe_simple(command)
-                except BeyondError:
-                    self._lose(command.text)
-            case Maybe(text, words, name, body):
-                self._functions.update(_functions_in(body))
-                try:
-                    self._side_effects(words, text)
-                    if name is not None:
-                        self._maybe_set(name, text)
-                except BeyondError:
-                    self._lose(text)
-                self._maybe(BraceGroup(body))
-            case Function(name):
-                self._functions.add(name)
-            case _:
-                for inner in _inside(command):
-                    self._maybe(inner)
-
-    def _maybe_simple(self, command: Simple) -> None:
-        words, text = command.words, command.text
-        if command.redirected and (not words or _SETS.match(words[0]) or words[0] in _SPECIAL):
-            raise BeyondError  # a file that cannot be opened ends the script
-        self._side_effects(words, text)
-        before = next((number for number, word in enumerate(words) if not _SETS.match(word)), len(words))
-        if before == len(words):
-            for word in words:
-                self._maybe_set(word, text)
-            return
-        name, *arguments = words[before:]
-        if name in self._functions or name in ABLE or not _PROGRAM.fullmatch(name) or (before and name in _SPECIAL):
-            raise BeyondError
-        if name == "[[" and not _ARITHMETIC.isdisjoint(arguments):
-            raise BeyondError  # operands may assign
-        if name == "printf" and arguments and arguments[0].lstrip("'\"").startswith(("-", "$", "`", "\\")):
-            raise BeyondError  # `-v NAME`
-        if name == "export":
-            for word in arguments:
-                self._maybe_set(word, text)
-                self.variables.perhaps_exported.add(word.partition("=")[0].rstrip("+"))
+            self._call(name, arguments)
+        elif not name or name == "export":
+            return self._assignments(arguments if name else assigned, runs, exports=name != "")
         elif name == "unset":
-            for word in _unset(arguments):
-                self._maybe_set(word, text)
-                self.variables.perhaps_exported.add(word)  # set again, it may be exported no more
+            self._unset([word.text for word in arguments], runs)
+            return True
+        elif (name in STATEFUL and not (self._called and name in _IN_FUNCTIONS)) or not _PROGRAM.fullmatch(name):
+            raise _BeyondError
+        else:
+            self._doubt_expansions(words)
+            if name in {":", "true", "false"}:
+                return name != "false"
+            if name == "test" or (name == "[" and arguments and arguments[-1].text == "]"):
+                return _judged(arguments[:-1] if name == "[" else arguments)
+        return None
 
-    def _maybe_set(self, word: str, text: str) -> None:
-        """Make unsure what `K`, `K=value` or `K+=value` sets."""
-        sets = _SETS.match(word)
-        name = sets[1] if sets else word
-        if not NAME.fullmatch(name) or name in GUARDED or (sets and sets[2] == "["):  # an index is arithmetic
-            raise BeyondError
-        self._make_unsure(name, text)
+    def _call(self, name: str, arguments: Sequence[ShellWord]) -> None:
+        """Leave in doubt what a function sets."""
+        self._doubt_expansions(arguments)
+        for body in self._functions[name] if name not in self._called else ():
+            script = _Script(body.text, body.where, self.variables, self._functions, self._called | {name})
+            script.at, script.nesting = body.at, self.nesting
+            script._command(runs=None)
 
-    def _side_effects(self, words: Iterable[str], text: str) -> None:
+    def _assignments(self, words: Sequence[ShellWord], runs: bool | None, *, exports: bool) -> bool | None:
+        """Assign, or export; whether a later word sees what an earlier one sets differs between shells."""
+        seen = set[str]()
         for word in words:
-            for name in set_by_expansions(word):
-                self._maybe_set(name, text)
+            found = _ASSIGNS.match(word.text)
+            if (found and found[2] == "[") or not (found or NAME.fullmatch(word.text)):
+                raise _BeyondError
+            if word.sets or word.reads & seen or (found and found[2] == "+="):
+                runs = None
+            seen.add(found[1] if found else word.text)
+        self._doubt_expansions(words)
+        for word in words:
+            name, equals, value = word.value.partition("=")
+            name = name.rstrip("+")
+            variable = self.variables[name]
+            if exports and runs:
+                variable.exported = True
+            elif exports and not variable.exported:
+                variable.exported = None
+                self._doubt(name)
+            if not equals:
+                continue
+            if not (runs and word.is_known) or name in READONLY:
+                self._doubt(name)
+                continue
+            variable.value = value
+            if not word.is_sure:
+                self._doubt(name)
+            elif variable.exported is not None and name not in VOLATILE:
+                variable.doubt = ""
+        return True if exports or all(word.is_known for word in words) else None
 
-    def _make_unsure(self, name: str, text: str) -> None:
-        self.variables.unsure.add(name)
-        if is_read(name):
-            self._leave_out(text)
-
-    def _lose(self, text: str) -> None:
-        self.variables.lose()
-        self._leave_out(text)
-
-    def _leave_out(self, text: str) -> None:
-        self._warn(f"left out, beyond a plain export: {_shown(text)}")
-
-    def _warn(self, text: str) -> None:
-        warning = f"{self._where}: {text}"
-        if len(self.warnings) < _MAX_WARNINGS and warning not in self.warnings:
-            self.warnings.append(warning)
-
-
-def _unset(words: Sequence[str]) -> Sequence[str]:
-    """Return the variables that `unset` takes away. Raises BeyondError where they are not to be seen."""
-    names = words[1:] if words[:1] == ["-v"] else words
-    if words[:1] == ["-f"]:
-        return ()
-    if not all(map(NAME.fullmatch, names)):
-        raise BeyondError
-    return names
-
-
-def _inside(command: Command) -> Iterator[Command]:
-    """Yield the commands that a command is made of."""
-    match command:
-        case AndOr(first, rest):
-            yield first
-            yield from (following for _, following in rest)
-        case Not(inner):
-            yield inner
-        case If(branches, otherwise):
-            for condition, body in branches:
-                yield from (*condition, *body)
-            yield from otherwise
-        case BraceGroup(body) | Maybe(body=body):
-            yield from body
-        case Simple() | Apart() | Function():
-            return
+    def _unset(self, names: Sequence[str], runs: bool | None) -> None:
+        """Take variables away. Raises _BeyondError for those that stay, and for options."""
+        for name in names:
+            if name in READONLY or not NAME.fullmatch(name):
+                raise _BeyondError
+            variable = self.variables[name]
+            if runs and name not in VOLATILE:
+                self.variables[name] = ShellVariable()
+            else:
+                self._doubt(name)
+                variable.exported = None if variable.exported else variable.exported
 
 
-def _functions_in(commands: Iterable[Command]) -> Iterator[str]:
-    for command in commands:
-        if isinstance(command, Function):
-            yield command.name
-        yield from _functions_in(_inside(command))
-
-
-def _judged(arguments: Sequence[str]) -> bool | None:
-    """Judge a test of strings by the number of its arguments (POSIX `test`); None where files decide, or numbers."""
-    match arguments:
+def _judged(words: Sequence[ShellWord]) -> bool | None:
+    """Judge a test by the number of its arguments (POSIX `test`); None where files decide, or numbers."""
+    if not all(word.is_known and word.is_sure and not word.is_open and not word.sets for word in words):
+        return None
+    match [word.value for word in words]:
         case []:
             return False
         case [one]:
@@ -334,11 +448,7 @@ def _judged(arguments: Sequence[str]) -> bool | None:
             return one == ""
         case ["-n", one]:
             return one != ""
-        case ["!", *rest] if len(rest) < 4:
-            status = _judged(rest)
+        case ["!", _, *_]:
+            status = _judged(words[1:]) if len(words) < 5 else None
             return None if status is None else not status
     return None
-
-
-def _shown(text: str) -> str:
-    return " ".join(text[: 4 * _SHOWN_CHARACTERS].split())[:_SHOWN_CHARACTERS]

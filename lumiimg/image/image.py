@@ -25,10 +25,10 @@ from lumiimg.image.root import RootFileSystem
 from lumiimg.image.sif import PartitionFormat, Sif, is_sif, parse_sif, squashfs_ranges
 from lumiimg.image.squashfs import SquashfsTree
 from lumiimg.image.squashfs.format import MAGIC as SQUASHFS_MAGIC
-from lumiimg.image.tree import ImageError
+from lumiimg.image.tree import ImageError, NoImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.image.mounts import Mount
@@ -130,9 +130,13 @@ class Image:
         return environment
 
     @property
-    def unsure(self) -> frozenset[str]:
-        """Return which variables of the environment may have another value, or none: only a shell knows."""
-        return self._description.unsure
+    def doubts(self) -> Mapping[str, str]:
+        """Return the variables of which only a shell knows the value, each with the statement that makes it so."""
+        return self._description.doubts
+
+    def is_in_doubt(self, name: str) -> bool:
+        """Whether a variable may have another value, or none: only a shell knows."""
+        return name in self._description.doubts or bool(self._description.lost)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -158,9 +162,7 @@ def open_image(path: Path, cache: Cache | None = None) -> Image:
                 hint=f"{engine_word()} pull image.sif {shlex.quote(whole)}",
             )
         if not os.path.lexists(path):
-            from lumiimg.image.not_there import hint_for  # only where something is wrong
-
-            raise ImageError(f"cannot be opened: {os.strerror(errno.ENOENT)}", where=str(path), hint=hint_for(path))
+            raise NoImageError(f"cannot be opened: {os.strerror(errno.ENOENT)}", where=str(path))
         if path.exists() and not path.is_file():
             raise ImageError("neither a file nor a folder", where=str(path))
         return _open_file(opened.enter_context(closing(ByteSource.open(path))), opened, cache)

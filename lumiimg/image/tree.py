@@ -20,6 +20,10 @@ class ImageError(BadInputError):
     """An image that cannot be read, or whose bytes contradict themselves."""
 
 
+class NoImageError(ImageError):
+    """A name of an image that no file or folder has."""
+
+
 class FileKind(StrEnum):
     """What a name stands for."""
 

@@ -1,19 +1,21 @@
-"""Scripts that set variables, what real shells make of them, and whether the reader of an image says the same."""
+"""Scripts that set variables, what real shells make of them, and whether the reader of an image is right where it is sure."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
 from lumiimg.image.environment import DEFAULT_PATH, ShellEnvironment
+from lumiimg.image.shell import VOLATILE
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-_SET_BY_SHELLS = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
+_NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 PLAIN = (
     "export A=b",
@@ -29,7 +31,6 @@ PLAIN = (
     "export A=1 # a comment\n# export B=2\nexport C='#no comment' D=a#b",
     'export A="two\nlines"',
     "export A=a\\\nb",
-    'export A="${X-dash}${Y:+no}${Z:=set}$Z"',
     "\texport   A=1\t  B=2  ",
     'export A="it\'s" B=\'say "hi"\'',
     "export A=",
@@ -38,7 +39,6 @@ PLAIN = (
     "PATH=/opt/x/bin:$PATH",
     "export LD_LIBRARY_PATH=/opt/fast:/opt/rocm/lib\nunset LD_LIBRARY_PATH",
     "export A=1; unset A; A=2",
-    "export A=1\nunset -v A B; unset -f A",
     "use_fast () {\n  export LD_LIBRARY_PATH=/opt/fast\n}\nexport A=1",
     "f()\n{\n  export A=1\n}\nexport B=2",
     'if [ -z "$NCCL_NET" ]; then export NCCL_NET=ofi; fi',
@@ -47,19 +47,17 @@ PLAIN = (
     '[ -z "$LD_LIBRARY_PATH" ] && export LD_LIBRARY_PATH=/a || export LD_LIBRARY_PATH=/b',
     '[ -n "$X" ] || export NCCL_NET=ofi',
     "! true || export A=1",
-    ": ${NCCL_NET:=ofi}; export NCCL_NET",
     'export A="x" && export B="$A"',
     "{ export A=1; export B=$A; }",
-    "export LD_LIBRARY_PATH=/a:/b:\nexport LD_LIBRARY_PATH=${LD_LIBRARY_PATH%:}",
-    "export A=${A:-${B:=c}}${B}",
     "(export NCCL_NET=Socket)\nexport NCCL_NET=Socket &",
     "export A=1 >/dev/null 2>&1",
     "mkdir -p /nonexistent/x 2>/dev/null\necho welcome\nulimit -c 0\nexport A=1",
     "OMP_NUM_THREADS=4 nproc\nexport A=1",
+    "export A=1\n[[ $B == x && -d /opt ]]\nexport B=2 2>/dev/null",
 )
-"""Followed to the end."""
+"""All that they set is sure."""
 
-BESIDE = (
+OPEN = (
     "A=set; export B=${A:-${C:=not}}; export C",
     "[ -d /opt/rocm ] && export OMP_NUM_THREADS=1\nexport B=2",
     "export OMP_NUM_THREADS=$(nproc)",
@@ -68,11 +66,14 @@ BESIDE = (
     "for name in a b; do export LAST=$name; done",
     "case $TERM in xterm) export COLORS=1;; *) export COLORS=0;; esac",
     "export CACHE=$HOME/.cache",
-    "A=1 | B=2\nwhile false; do C=1; done",
-)
-"""Not followed, and of no variable by which anybody goes."""
-
-LEFT_OUT = (
+    "export A | B=2\nwhile false; do export C=1; done",
+    ": ${NCCL_NET:=ofi}; export NCCL_NET",
+    "export LD_LIBRARY_PATH=/a:/b:\nexport LD_LIBRARY_PATH=${LD_LIBRARY_PATH%:}",
+    'export A="${Z:=set}$Z"',
+    "export A=${A:-${B:=c}}${B}",
+    "export A=1; unset -v A",
+    "A=1; f() { A=2; g; }; g() { B=3; }; f; export A B",
+    'f() { [ -n "$1" ] || return; export A=$1; }; f; export B=1',
     ". /opt/site.sh",
     "source /opt/conda/etc/profile.d/conda.sh",
     ". /opt/miniconda/bin/activate base",
@@ -119,7 +120,7 @@ LEFT_OUT = (
     "true | export NCCL_NET=Socket",
     "[[ -n $X ]] || export NCCL_NET=Socket",
 )
-"""What somebody goes by is not known after them."""
+"""What somebody sets by them is known only to a shell."""
 
 
 NAMES = ("NCCL_NET", "FI_PROVIDER", "LD_LIBRARY_PATH")
@@ -181,12 +182,22 @@ def _setting(chance: random.Random) -> str:
     return chance.choice(SETTINGS).format(name=chance.choice(NAMES), other=chance.choice(NAMES))
 
 
-def wrongly_sure(script: str, real: dict[str, str] | None) -> str | None:
+def wrongly_sure(script: str, real: dict[str, str] | None, ignored: frozenset[str] = frozenset()) -> str | None:
     """Return a variable of which the reader is sure, and a shell has something else; None where there is none."""
     environment = read(script)
-    values = environment.result()
-    sure = values.keys() - environment.unsure() if real is not None else ()
-    return next((f"{script!r}: {name}={values[name]}" for name in sure if (real or {}).get(name) != values[name]), None)
+    if environment.lost:
+        return None
+    if real is None:
+        return f"{script!r} ends the shell"
+    names = ({*_NAMES.findall(script)} | real.keys() | environment.values.keys()) - VOLATILE - ignored
+    return next(
+        (
+            f"{script!r}: {name}: {environment.values.get(name)!r} where the shell has {real.get(name)!r}"
+            for name in sorted(names - environment.doubts.keys())
+            if environment.values.get(name) != real.get(name)
+        ),
+        None,
+    )
 
 
 def read(*scripts: str) -> ShellEnvironment:
@@ -223,17 +234,6 @@ def collected(scripts: Sequence[str], folder: Path) -> list[dict[str, str] | Non
         pairs = (item.partition("=") for item in items or () if item)
         found.append(None if items is None else {name: value for name, _, value in pairs})
     return found
-
-
-def differences(script: str, real: dict[str, str] | None, ignored: frozenset[str] = frozenset()) -> str | None:
-    """Return in what the reader and a shell differ, though the reader warns of nothing."""
-    environment = read(script)
-    if environment.warnings:
-        return None
-    unsure = environment.variables.unsure | _SET_BY_SHELLS | ignored
-    ours = {name: value for name, value in environment.result().items() if name not in unsure}
-    theirs = None if real is None else {name: value for name, value in real.items() if name not in unsure}
-    return None if ours == theirs else f"{script!r}: {ours} where the shell has {theirs}"
 
 
 def generated(chance: random.Random) -> Iterator[str]:
@@ -325,7 +325,7 @@ class _Writer:
 
     def _simple(self, depth: int) -> str:
         name = self.name()
-        odd = self._pick((*LEFT_OUT, *BESIDE)) if depth == 0 else "return"
+        odd = self._pick(OPEN) if depth == 0 else "return"
         return self._pick(
             (
                 *[f"export {name}={self.word()}"] * 6,

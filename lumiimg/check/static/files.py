@@ -29,7 +29,7 @@ from lumiimg.fabric.names import LIBFABRIC, RCCL_OR_PLUGIN
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import SolvedManifest
 from lumiimg.host.bind_trial import Demand, attempt
-from lumiimg.host.container_view import why_not_modelled
+from lumiimg.host.container_view import open_variables, why_not_modelled
 from lumiimg.host.engine_rules import hidden_files
 from lumiimg.host.image_manifest import CarriedManifest, carried_by
 from lumiimg.host.margins import (
@@ -227,7 +227,7 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
 def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProcess:
     """Return the process of the image's jobs that fares worst; others that have another RCCL are named."""
     found, image = Findings(Level.STATIC), context.image
-    for warning in image.warnings:
+    for warning in (*image.warnings, *open_variables(image)):
         found.add(Code.IMAGE_PARTLY_READ, Severity.UNKNOWN, warning)
     if (musl := why_not_modelled(image.root)) is not None:
         found.add(Code.IMAGE_MUSL, Severity.UNKNOWN, musl)

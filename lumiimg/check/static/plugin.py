@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from lumiimg.host.rccl_process import Variables
     from lumiimg.image import Image, RootFileSystem
 
-_LEFT_OUT = re.compile(r"[^ ]+: left out, beyond a plain export: (?:(?:then|else|do|export) )*[A-Za-z_]\w*=[^;&|]*")
 _SUFFIXED = re.compile(r"lib[nr]ccl-net-(.+)\.so")
 _OF_THE_SEARCH = ("LD_LIBRARY_PATH", "LD_PRELOAD", PLUGIN_VARIABLE)
 _BY_WORDS = {
@@ -112,11 +111,8 @@ def _judge_absence(
 
 
 def _hides_a_search(image: Image) -> bool:
-    """Whether what is not seen of an image may lead the loader to a plugin: all but an export of another variable."""
-    return any(
-        not _LEFT_OUT.fullmatch(warning) or any(name in warning for name in _OF_THE_SEARCH)
-        for warning in image.warnings
-    )
+    """Whether what is not seen of an image may lead the loader to a plugin."""
+    return bool(image.warnings) or any(map(image.is_in_doubt, _OF_THE_SEARCH))
 
 
 def _remedies_for_a_name(

@@ -15,6 +15,7 @@ from lumiimg.cluster.binds import NOTHING_BOUND, UNSAFE, is_path, refuse_unsafe,
 from lumiimg.core.errors import BadInputError, FailedError, one_line
 from lumiimg.core.toml import package_toml
 from lumiimg.fabric.names import PRIVATE
+from lumiimg.host.container_view import open_variables
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Bind, BindManifest, Variable
 from lumiimg.image import Image, refuse_not_runnable
@@ -244,7 +245,7 @@ def _notes(image: Image, boundary: HostFit | None, carried: BindManifest | None,
             yield NOTHING_BOUND
     if site is None:
         yield "no site was given (--site): no file system of it is bound, no variable for jobs is set"
-    yield from image.warnings
+    yield from (*image.warnings, *open_variables(image))
 
 
 def missing_hint(taken: str | None) -> str:

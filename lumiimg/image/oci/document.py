@@ -60,7 +60,8 @@ class Config:
 
     definition: ClassVar[None] = None
     warnings: ClassVar[tuple[str, ...]] = ()
-    unsure: ClassVar[frozenset[str]] = frozenset()
+    doubts: ClassVar[dict[str, str]] = {}
+    lost: ClassVar[str] = ""
 
     architecture: str | None
     """As Go calls it: `amd64`."""

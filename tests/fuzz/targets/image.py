@@ -170,11 +170,11 @@ def _docker(data: bytes) -> None:
         _layers(read_docker_archive(archive)[1])
 
 
-@target("image-environment", "image.environment.ShellEnvironment", "image.shell.parser.parse", refuses=())
+@target("image-environment", "image.environment.ShellEnvironment", "image.shell.WordReader", refuses=())
 def _environment(data: bytes) -> str:
     environment = ShellEnvironment()
     environment.read(text_of(data), "90-environment.sh")
-    environment.result()
+    _ = environment.values, environment.doubts
     return ""
 
 

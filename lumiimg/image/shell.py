@@ -1,0 +1,213 @@
+"""Words of shell text and the variables in them, read and never run (POSIX Shell Command Language 2.2, 2.5.3, 2.6).
+
+What shells read in different ways, or what is rare in a script that sets variables (here-documents, arrays,
+arithmetic, `${K/a/b}`), is a ShellError: where a script cannot be taken apart with certainty, nothing after that is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from lumiimg.core.toml import package_toml
+
+_TABLES = package_toml(__package__, "shell.toml")
+VOLATILE = frozenset[str](_TABLES["volatile"]["names"])
+"""Variables that no script decides alone."""
+READONLY = frozenset[str](_TABLES["readonly"]["names"])
+"""Variables that are not set as others are."""
+STATEFUL = frozenset[str](_TABLES["stateful"]["names"])
+"""Commands that can change any variable, or what is run next."""
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*+")
+_MAX_NESTING = 32
+_MAX_WORK = 1 << 20
+"""Characters that the variables in all scripts together expand to; a command counts as some."""
+_LITERAL = {
+    "": re.compile(r"[^ \t\n;&|<>()'\"\\$`~{}]+"),
+    '"': re.compile(r"[^\"\\$`]+"),
+    "}": re.compile(r"[^'\"\\$`~{}<>]+"),
+    ")": re.compile(r"[^()'\"\\$`#]+"),
+}
+"""Text that stands for itself, by what ends the word that it is in."""
+_ENDS_OF_WORDS = frozenset(" \t\n;&|<>()")
+_BACKQUOTED = re.compile(r"`(?:[^`\\]|\\.)*+`", re.DOTALL)
+_BARE = re.compile(rf"\$({NAME.pattern})(?!\\\n)")
+_BRACED = re.compile(rf"\$\{{({NAME.pattern}|[0-9@*])(:?[-+=]|%%?|##?|(?=\}}))")
+_NOT_KNOWN = re.compile(r"\$(?:\{(?:#[A-Za-z_][A-Za-z0-9_]*|[#?$!-])\}|[0-9@*#?$!-]|(?![({\['\"]))")
+"""`${#K}`, `$1`, `$?`, a dollar alone."""
+_HIDES_THE_END = re.compile(r"\bcase\b|<<")
+
+
+class ShellError(Exception):
+    """Text that is not taken apart here, or more of it than is read."""
+
+
+@dataclass(slots=True)
+class ShellVariable:
+    """What is known of one variable."""
+
+    value: str | None = None
+    """None where it is not set. In doubt it is what it would be without the doubt."""
+    exported: bool | None = False
+    """None where only a shell knows."""
+    doubt: str = ""
+    """The statement after which only a shell knows what it is."""
+
+
+class ShellVariables(dict[str, ShellVariable]):
+    """All variables of a shell."""
+
+    lost = ""
+    """The statement that may have changed anything, or ended the script: from there on all are in doubt."""
+    _work = 0
+
+    def __missing__(self, name: str) -> ShellVariable:
+        self[name] = ShellVariable(None, None, "the first script") if name in VOLATILE else ShellVariable()
+        return self[name]
+
+    def count(self, work: int) -> None:
+        """Count what is expanded and followed. Raises ShellError where it is too much."""
+        self._work += work
+        if self._work > _MAX_WORK:
+            raise ShellError
+
+
+@dataclass(slots=True)
+class ShellWord:
+    """A word, as it is written and expanded."""
+
+    text: str = ""
+    pieces: list[str] = field(default_factory=list)
+    is_known: bool = True
+    """Whether all of it can be known without running anything."""
+    is_sure: bool = True
+    """Whether no variable in it is in doubt."""
+    is_open: bool = False
+    """Whether something in it is not in quotes that a shell splits at blanks, or takes as names of files."""
+    reads: set[str] = field(default_factory=set)
+    sets: list[str] = field(default_factory=list)
+    """Variables that `${K:=word}` in it may set."""
+
+    @property
+    def value(self) -> str:
+        return "".join(self.pieces)
+
+
+class WordReader:
+    """A text that is read word by word."""
+
+    def __init__(self, text: str, variables: ShellVariables) -> None:
+        self.text = text
+        self.at = 0
+        self.nesting = 0
+        self.variables = variables
+
+    def deeper(self) -> None:
+        """Note that what is read is inside of something. Raises ShellError."""
+        self.nesting += 1
+        if self.nesting > _MAX_NESTING:
+            raise ShellError
+
+    def word(self) -> ShellWord:
+        """Read the word that begins here. Raises ShellError."""
+        start, word = self.at, ShellWord()
+        self._expand(word, "", is_quoted=False)
+        word.text = self.text[start : self.at]
+        if not word.text:
+            raise ShellError
+        return word
+
+    def _expand(self, word: ShellWord, stop: str, *, is_quoted: bool) -> None:
+        """Read up to the character that ends a word, which is not passed over."""
+        self.deeper()
+        while (character := self.text[self.at : self.at + 1]) != stop and (stop or character not in _ENDS_OF_WORDS):
+            if literal := _LITERAL[stop].match(self.text, self.at):
+                self.at = literal.end()
+                word.pieces.append(literal[0])
+                word.is_open |= not is_quoted and not {*"*?["}.isdisjoint(literal[0])
+            elif character == '"':
+                self._inside(word, '"', is_quoted=True)
+            elif character == "'" and not is_quoted:
+                end = self.text.find("'", self.at + 1)
+                word.pieces.append(self.text[self.at + 1 : end])
+                self._pass_to(end + 1)
+            elif character == "\\":
+                self._escape(word, stop)
+            elif character == "$":
+                self._dollar(word, is_quoted=is_quoted)
+            elif character == "`":
+                backquoted = _BACKQUOTED.match(self.text, self.at)
+                self._pass_to(backquoted.end() if backquoted else 0)
+                word.is_known = False
+            elif stop == ")" and character == "(":
+                self._inside(word, ")", is_quoted=False)
+            elif stop != ")" and character and character in "~{}<>":  # a home, or a list of words in some shells
+                self.at += 1
+                word.is_known = False
+            else:  # no end, or a comment that hides it; a quote or not, by what is around it
+                raise ShellError
+        self.nesting -= 1
+
+    def _inside(self, word: ShellWord, closing: str, *, is_quoted: bool) -> None:
+        self.at += 1
+        self._expand(word, closing, is_quoted=is_quoted)
+        self.at += 1
+
+    def _pass_to(self, end: int) -> None:
+        if not end:
+            raise ShellError
+        self.at = end
+
+    def _escape(self, word: ShellWord, stop: str) -> None:
+        r"""Read a backslash and what is behind it.
+
+        Outside double quotes it stays in the shell of Apptainer 1.4.5, and goes in others.
+        """
+        following = self.text[self.at + 1 : self.at + 2]
+        self.at += 1 + len(following)
+        if following != "\n":
+            word.is_known &= stop == '"' and following not in {"", "}"}
+            word.pieces.append(following if following in '$`"\\' else "\\" + following)
+
+    def _dollar(self, word: ShellWord, *, is_quoted: bool) -> None:
+        """Read an expansion."""
+        start, inner = self.at, ShellWord()
+        word.is_open |= not is_quoted
+        if found := _BARE.match(self.text, start):
+            self.at = found.end()
+            self._variable(word, found[1], "", inner)
+        elif found := _BRACED.match(self.text, start):
+            self.at = found.end() - 1
+            self._inside(inner, "}", is_quoted=is_quoted)
+            self._variable(word, found[1], found[2], inner)
+        elif found := _NOT_KNOWN.match(self.text, start):
+            self.at = found.end()
+            word.is_known = False
+        elif self.text.startswith("$(", start) and not self.text.startswith("$((", start):
+            self.at += 1
+            self._inside(inner, ")", is_quoted=False)
+            word.is_known = False
+            if _HIDES_THE_END.search(self.text, start, self.at):
+                raise ShellError
+        else:
+            raise ShellError
+
+    def _variable(self, word: ShellWord, name: str, operator: str, inner: ShellWord) -> None:
+        """Expand a variable as an operator and the word behind it say."""
+        word.reads |= {name, *inner.reads}
+        word.sets += [*inner.sets, *([name] if operator.endswith("=") else [])]
+        if not NAME.fullmatch(name) or operator[-1:] in {"%", "#"}:  # an argument of the script; a pattern
+            word.is_known = False
+            return
+        variable = self.variables[name]
+        value = variable.value
+        is_set = value is not None and (value != "" or ":" not in operator)
+        word.is_sure &= not (variable.doubt or self.variables.lost)
+        if operator and is_set == operator.endswith("+"):
+            word.pieces.append(inner.value)
+            word.is_known &= inner.is_known
+            word.is_sure &= inner.is_sure
+        elif value and not operator.endswith("+"):
+            word.pieces.append(value)
+        self.variables.count(len(word.pieces[-1]) if word.pieces else 0)

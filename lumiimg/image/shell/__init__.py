@@ -1,1 +1,0 @@
-"""Shell text that is read and never run."""
