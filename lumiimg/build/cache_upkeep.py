@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lumiimg.build.cache import FORMAT, CacheEntry, CacheKey, LayerCache
 from lumiimg.core.errors import BadInputError, ExitCode, FailedError
-from lumiimg.image.oci.kept import KeptLayer, kept_layers
+from lumiimg.image.oci.layers import UnpackedLayer, unpacked_layers
 
 _LEAST_DIGITS = 6
 """Of a key."""
@@ -22,7 +22,7 @@ class CacheContent:
     """The folder."""
     entries: tuple[CacheEntry, ...]
     """Layers that are kept."""
-    unpacked: tuple[KeptLayer, ...]
+    unpacked: tuple[UnpackedLayer, ...]
     """Layers of OCI images, unpacked."""
 
     @property
@@ -70,7 +70,7 @@ class CacheVerified:
 
 def content_of(cache: LayerCache) -> CacheContent:
     """Return what is in a cache."""
-    return CacheContent(cache.root, tuple(cache.entries()), tuple(kept_layers(cache.root)))
+    return CacheContent(cache.root, tuple(cache.entries()), tuple(unpacked_layers(cache.root)))
 
 
 def verify(cache: LayerCache) -> CacheVerified:
@@ -89,9 +89,9 @@ def _faults(cache: LayerCache) -> Iterator[CacheFault]:
             yield CacheFault(key, "its content has changed")
         elif CacheKey(cache.key_of(entry)).digest != key:
             yield CacheFault(key, "does not match its name")
-    for layer in kept_layers(cache.root):
+    for layer in unpacked_layers(cache.root):
         if not layer.is_whole:
-            yield CacheFault(layer.key, "a layer of an OCI image that has another size than it had")
+            yield CacheFault(layer.key, "the content of a layer of an OCI image has changed")
 
 
 def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
@@ -100,7 +100,7 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
     What a newer lumiimg has kept stays. Raises FailedError at the end if something cannot be removed.
     """
     whole = {entry.key: entry for entry in cache.entries()}
-    unpacked = {layer.key: layer for layer in kept_layers(cache.root)}
+    unpacked = {layer.key: layer for layer in unpacked_layers(cache.root)}
     damaged = {*cache.names()}.difference(whole, cache.newer())
     damaged |= {key for key, layer in unpacked.items() if not layer.is_whole}
     used_ns = {key: one.used_ns for key, one in (whole | unpacked).items()} | dict.fromkeys(

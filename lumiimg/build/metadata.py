@@ -18,12 +18,14 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from lumiimg.build.safe_fs import MOUNT_FILES, MOUNT_FOLDERS, OWN, folder, lacking, open_file
+from lumiimg.core.decode import decode
 from lumiimg.core.errors import FailedError
 from lumiimg.core.files import EPOCH
 from lumiimg.definition.definition import export
 from lumiimg.image import ImageError, RootFileSystem
-from lumiimg.image.oci.document import typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,17 +56,26 @@ _DATE = f"{_SCHEMA}.build-date"
 _LIMIT_BYTES = 8 << 20
 
 
+class _RunConfig(Struct, rename="pascal"):
+    """What is read of `config` (OCI image-spec config.md)."""
+
+    entrypoint: tuple[str, ...] | None = None
+    cmd: tuple[str, ...] | None = None
+    env: tuple[str, ...] | None = None
+    labels: dict[str, str | None] | None = None
+
+
 def write_config(root: Path, config: Mapping[str, object]) -> None:
     """Write what `config` of an OCI image's config says into the new folder that its files will be unpacked into.
 
-    Raises ImageError for a config of other types than it is to have.
+    Raises DecodeError for a config of other types than it is to have.
     """
-    entrypoint, command, variables = (_texts(config, name) for name in ("Entrypoint", "Cmd", "Env"))
-    labels = typed(config.get("Labels"), dict, "Labels", "config")
+    said = decode(config, _RunConfig, where="the config of the image")
+    exports = "".join(map(_export, _utf8(said.env)))
     texts = {
-        "runscript": (_runscript(entrypoint, command), 0o755),
-        "env/10-docker2singularity.sh": ("#!/bin/sh\n" + "".join(map(_export, variables)), 0o755),
-        "labels.json": (_json({name: typed(value, str, name, "Labels") for name, value in labels.items()}), 0o644),
+        "runscript": (_runscript(_utf8(said.entrypoint), _utf8(said.cmd)), 0o755),
+        "env/10-docker2singularity.sh": (f"#!/bin/sh\n{exports}", 0o755),
+        "labels.json": (_json({name: value or "" for name, value in (said.labels or {}).items()}), 0o644),
     }
     for name, (text, permissions) in texts.items():
         target = root / OWN[1:] / name
@@ -169,9 +180,8 @@ class _Files:
         return here / path.rpartition("/")[2]
 
 
-def _texts(config: Mapping[str, object], name: str) -> list[str]:
-    found = [typed(item, str, name, "config") for item in typed(config.get(name), list, name, "config")]
-    return [text.encode("utf-8", "replace").decode() for text in found]  # JSON may have halves of a character
+def _utf8(texts: Sequence[str] | None) -> list[str]:
+    return [text.encode("utf-8", "replace").decode() for text in texts or ()]  # JSON may have halves of a character
 
 
 def _runscript(entrypoint: Sequence[str], command: Sequence[str]) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Hashable
-from typing import Protocol
+from typing import Any, Protocol
+
+_AHEAD_BYTES = 64 << 10
+"""That a stream reads at once: the heads of small files lie together."""
 
 
 class RandomAccess(Protocol):
@@ -48,3 +52,35 @@ def read_exactly(source: RandomAccess, offset: int, size: int) -> bytes:
     if len(data) != size:
         raise EOFError("the file became shorter while it was read")
     return data
+
+
+def stream_of(source: RandomAccess) -> io.BufferedReader:
+    """Return bytes as what parsers and decoders read from the front to the back; it need not be closed.
+
+    Reading raises EOFError where the source has become shorter.
+    """
+    return io.BufferedReader(_Stream(source), _AHEAD_BYTES)
+
+
+class _Stream(io.RawIOBase):
+    def __init__(self, source: RandomAccess) -> None:
+        self._source = source
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + (0, self._position, self._source.size)[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - a buffer has no better type before Python 3.12
+        size = min(len(buffer), self._source.size - self._position)
+        if size <= 0:
+            return 0
+        buffer[:size] = read_exactly(self._source, self._position, size)
+        self._position += size
+        return size

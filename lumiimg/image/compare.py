@@ -1,18 +1,17 @@
 """In which files two images differ.
 
-A folder of this machine has extended attributes of the machine, too (labels of SELinux, marks of overlays), and does
-not show all to everybody: of it only file capabilities and what users set are compared (xattr(7)).
+Of extended attributes those are compared that a program in a container can see: file capabilities, and what users set.
+Others are of the machine that made the image, or show to root alone (labels of SELinux, marks of overlays; xattr(7)).
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.image.folder import FolderTree
-from lumiimg.image.tree import FileKind
+from lumiimg.image.tree import FileKind, FileStat
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -20,10 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.image.root import RootFileSystem
 
 _CHUNK_BYTES = 1 << 20
-_OF_FOLDERS = re.compile(rb"security\.capability|user\.(?!overlay\.|fuseoverlayfs\.).*", re.DOTALL)
-COMPARED = ("modes", "owners", "content", "hard links", "times")
-DETAILS = ("device numbers", "extended attributes")
-"""What the layers of archives do not have."""
+_COMPARED_XATTR = re.compile(rb"security\.capability|user\.(?!overlay\.|fuseoverlayfs\.).*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +40,6 @@ class ImageDiff:
 
     files: tuple[FileDifference, ...]
     """By path; empty where there is no difference."""
-    compared: tuple[str, ...]
-    """What was compared of each file, as both images have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ class _Side:
     """One of two file systems."""
 
     root: RootFileSystem
-    kinds: Mapping[str, FileKind]
+    stats: Mapping[str, FileStat]
     """Of every path."""
     linked: Mapping[str, tuple[str, ...]]
     """All names of an inode, by each of them, where it has several; directories have one."""
@@ -64,76 +58,57 @@ def compare(first: RootFileSystem, second: RootFileSystem) -> ImageDiff:
 
     Raises OSError where a folder of this machine, or a file in it, may not be read.
     """
-    with_details = all(root.xattrs("/") is not None for root in (first, second))
-    files = _differences(_side(first), _side(second), with_details=with_details)
-    return ImageDiff(tuple(files), (*COMPARED, *DETAILS) if with_details else COMPARED)
-
-
-def _differences(one: _Side, other: _Side, *, with_details: bool) -> Iterator[FileDifference]:
-    for path in sorted({*one.kinds, *other.kinds}):
-        if path not in other.kinds:
-            yield FileDifference(path, "only in the first")
-        elif path not in one.kinds:
-            yield FileDifference(path, "only in the second")
-        elif what := _difference(path, one, other, with_details=with_details):
-            yield FileDifference(path, what)
+    one, other = _side(first), _side(second)
+    found = ((path, next(_differing(path, one, other), "")) for path in sorted({*one.stats, *other.stats}))
+    return ImageDiff(tuple(FileDifference(path, what) for path, what in found if what))
 
 
 def _side(root: RootFileSystem) -> _Side:
-    kinds = {"/": FileKind.DIRECTORY}
+    stats = {"/": root.stat("/"), **dict(root.stats())}
     names: dict[Hashable, list[str]] = {}
-    for path, kind in root.walk():
-        kinds[path] = kind
-        if kind is FileKind.DIRECTORY:
-            if isinstance(root.tree, FolderTree):
-                root.list_dir(path)  # a walk passes over what may not be read
-        elif (seen := root.stat(path, follow=False)).links > 1:
+    for path, seen in sorted(stats.items()):
+        if seen.kind is FileKind.DIRECTORY:
+            root.list_dir(path)  # a walk passes over what may not be read
+        elif seen.links > 1:
             names.setdefault(seen.identity, []).append(path)
-    groups = (tuple(sorted(group)) for group in names.values() if len(group) > 1)
-    return _Side(root, kinds, {path: group for group in groups for path in group})
+    groups = (tuple(group) for group in names.values() if len(group) > 1)
+    return _Side(root, stats, {path: group for group in groups for path in group})
 
 
-def _difference(path: str, one: _Side, other: _Side, *, with_details: bool) -> str:
-    first, second = one.root, other.root
-    before, after = first.stat(path, follow=False), second.stat(path, follow=False)
+def _differing(path: str, one: _Side, other: _Side) -> Iterator[str]:
+    """Yield what differs; what follows the first is not of use to anybody."""
+    before, after = one.stats.get(path), other.stats.get(path)
+    if before is None or after is None:
+        yield "only in the second" if before is None else "only in the first"
+        return
     if before.kind != after.kind:
-        return "kind"
-    if before.kind is FileKind.SYMLINK and first.readlink(path) != second.readlink(path):
-        return "link"
+        yield "kind"
+    if before.kind is FileKind.SYMLINK and one.root.readlink(path) != other.root.readlink(path):
+        yield "link"
     if before.permissions != after.permissions:
-        return "mode"
+        yield "mode"
     if (before.uid, before.gid) != (after.uid, after.gid):
-        return "owner"
-    if with_details and before.kind is FileKind.DEVICE and before.device != after.device:
-        return "device"
-    if before.kind is FileKind.FILE and (
-        before.size_bytes != after.size_bytes or not _is_same_content(path, first, second)
+        yield "owner"
+    if before.kind is FileKind.DEVICE and before.device != after.device:
+        yield "device"
+    if before.kind is FileKind.FILE and not (
+        before.size_bytes == after.size_bytes and _is_same_content(path, one.root, other.root)
     ):
-        return "content"
+        yield "content"
     if one.linked.get(path) != other.linked.get(path):
-        return "hard links"
-    if with_details and not _has_same_xattrs(path, first, second):
-        return "extended attributes"
-    return "time" if before.mtime_s != after.mtime_s else ""
+        yield "hard links"
+    if _xattrs(path, one.root) != _xattrs(path, other.root):
+        yield "extended attributes"
+    if before.mtime_s != after.mtime_s:
+        yield "time"
 
 
 def _is_same_content(path: str, first: RootFileSystem, second: RootFileSystem) -> bool:
-    with contextlib.closing(first.open(path)) as one, contextlib.closing(second.open(path)) as other:
-        offset = 0
-        while chunk := one.read_at(offset, _CHUNK_BYTES):
-            if chunk != other.read_at(offset, len(chunk)):
-                return False
-            offset += len(chunk)
-    return True
+    with closing(first.open(path)) as one, closing(second.open(path)) as other:
+        starts = range(0, one.size, _CHUNK_BYTES)
+        return all(one.read_at(start, _CHUNK_BYTES) == other.read_at(start, _CHUNK_BYTES) for start in starts)
 
 
-def _has_same_xattrs(path: str, first: RootFileSystem, second: RootFileSystem) -> bool:
-    before, after = first.xattrs(path) or {}, second.xattrs(path) or {}
-    if isinstance(first.tree, FolderTree) or isinstance(second.tree, FolderTree):
-        before, after = _as_of_folder(before), _as_of_folder(after)
-    return before == after
-
-
-def _as_of_folder(xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-    """Return those that would be taken of a folder of this machine."""
-    return {name: value for name, value in xattrs.items() if _OF_FOLDERS.fullmatch(name)}
+def _xattrs(path: str, root: RootFileSystem) -> dict[bytes, bytes]:
+    found = root.xattrs(path) or {}
+    return {name: value for name, value in found.items() if _COMPARED_XATTR.fullmatch(name)}

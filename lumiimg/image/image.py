@@ -17,8 +17,8 @@ from lumiimg.image.description import SingularityDescription
 from lumiimg.image.environment import DEFAULT_PATH
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.oci import tar
-from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
-from lumiimg.image.oci.files import StoredArchive, StoredFiles, StoredFolder, is_oci_layout
+from lumiimg.image.oci.layers import open_layers
+from lumiimg.image.oci.layout import is_oci_layout, read_docker_archive, read_oci_layout
 from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.root import RootFileSystem
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.image.mounts import Mount
-    from lumiimg.image.oci.document import Config
-    from lumiimg.image.oci.layer import Cache
+    from lumiimg.image.oci.layers import Cache
+    from lumiimg.image.oci.layout import Config
 
 _ADDRESS = re.compile(r"(docker|oras|library|shub|docker-daemon|https?):/(?!/)(.+)")
 _MOUNTED_BY_ENGINES = ("/proc", "/sys", "/dev")
@@ -203,10 +203,9 @@ def refuse_not_runnable(path: Path, image: Image) -> None:
 
 
 def _open_folder(path: Path, opened: ExitStack, cache: Cache | None) -> Image:
-    files = opened.enter_context(closing(StoredFolder(path)))
-    if is_oci_layout(files):
-        return _layered(ImageKind.OCI_LAYOUT, files, opened, cache)
     root = RootFileSystem(FolderTree(path), hidden=_MOUNTED_BY_ENGINES)
+    if is_oci_layout(root):
+        return _layered(ImageKind.OCI_LAYOUT, root, str(path), opened, cache)
     return Image(ImageKind.FOLDER, root, SingularityDescription(root), opened)
 
 
@@ -221,9 +220,9 @@ def _open_file(source: ByteSource, opened: ExitStack, cache: Cache | None) -> Im
         root = RootFileSystem(SquashfsTree(source))
         return Image(ImageKind.SQUASHFS, root, SingularityDescription(root), opened)
     if head[tar.MAGIC_OFFSET :].startswith(tar.MAGIC):
-        files = StoredArchive(source)
+        files = RootFileSystem(LayeredTree([source], source.name))
         kind = ImageKind.OCI_ARCHIVE if is_oci_layout(files) else ImageKind.DOCKER_ARCHIVE
-        return _layered(kind, files, opened, cache)
+        return _layered(kind, files, source.name, opened, cache)
     if head[:2] in _COMPRESSED:
         hint = "unpack it first: an archive of an image is read where its tar is not compressed"
         raise ImageError(f"a file compressed with {_COMPRESSED[head[:2]]}", where=source.name, hint=hint)
@@ -245,7 +244,8 @@ def _sif_tree(sif: Sif, source: ByteSource) -> tuple[SquashfsTree | OverlayTree,
     return (OverlayTree(layers) if overlays else layers[0]), warnings
 
 
-def _layered(kind: ImageKind, files: StoredFiles, opened: ExitStack, cache: Cache | None) -> Image:
-    config, layers = read_docker_archive(files) if kind is ImageKind.DOCKER_ARCHIVE else read_oci_layout(files)
-    tree = opened.enter_context(closing(LayeredTree(layers, files.name, cache)))
+def _layered(kind: ImageKind, files: RootFileSystem, where: str, opened: ExitStack, cache: Cache | None) -> Image:
+    read = read_docker_archive if kind is ImageKind.DOCKER_ARCHIVE else read_oci_layout
+    config, layers = read(files, where)
+    tree = LayeredTree(open_layers(layers, cache, opened), where)
     return Image(kind, RootFileSystem(tree), config, opened)

@@ -1,18 +1,74 @@
-"""OCI layouts, OCI archives and `docker save`: one root, as the engines would unpack it."""
+"""OCI layouts, OCI archives and `docker save`: one root, as the engines would unpack it; and what is damaged or hostile."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import gzip
+import hashlib
+import json
+import os
 import random
+import re
+import shutil
+import subprocess
 import tarfile
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lumiimg.cli.main import main
+from lumiimg.core.errors import ExitCode, MissingHereError
 from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
-from tests.shared.oci_builder import INDEX, MANIFEST, PACK, Layout, docker_save, image, link, make_config, member, tar
+from lumiimg.image.compare import compare
+from tests.shared.oci_builder import (
+    CONFIG,
+    INDEX,
+    LAYER,
+    MANIFEST,
+    PACK,
+    Layout,
+    docker_save,
+    image,
+    link,
+    make_config,
+    member,
+    tar,
+)
+from tests.shared.programs import examples, needs
 
+Capture = pytest.CaptureFixture[str]
 _NOISE = random.Random(3).randbytes(1 << 20)  # noqa: S311
 _ODD = b"odd-\xff".decode("utf-8", "surrogateescape")
+_CONTENT = tar(member("a", b"content" * 9999), member("etc/name", b"name"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Path:
+    del clean_home
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def _unpacked(cache: Path) -> list[Path]:
+    return sorted((cache / "oci").iterdir())
+
+
+def _files(path: Path, cache: Path) -> dict[str, bytes]:
+    """Return the files of an image, after use of everything else of it."""
+    found = {}
+    with open_image(path, lambda: cache) as opened:
+        assert isinstance(opened.environment, dict)
+        assert isinstance(opened.labels, dict)
+        for entry in opened.root.walk():
+            with contextlib.suppress(OSError):
+                opened.root.stat(entry.path)
+                if entry.kind is FileKind.FILE:
+                    found[entry.path] = opened.root.read_bytes(entry.path, 8 << 20)
+    return found
 
 
 def _base() -> bytes:
@@ -90,7 +146,7 @@ def _check(root: RootFileSystem) -> None:
     assert root.stat("/fifo").kind is FileKind.FIFO
 
 
-def test_files_of_every_form_are_what_an_engine_unpacks(tmp_path: Path) -> None:
+def test_files_of_every_form_are_what_an_engine_unpacks(tmp_path: Path, cache: Path) -> None:
     content = _base(), _second()
     forms = {image(*content, pack=pack).write_folder(tmp_path / f"layout{pack}"): ImageKind.OCI_LAYOUT for pack in PACK}
     layout = image(*content)
@@ -100,25 +156,80 @@ def test_files_of_every_form_are_what_an_engine_unpacks(tmp_path: Path) -> None:
     for pack in ("", "+gzip"):
         forms[docker_save(tmp_path / f"docker{pack}.tar", *content, pack=pack)] = ImageKind.DOCKER_ARCHIVE
     for path, kind in forms.items():
-        with open_image(path) as opened:
+        with open_image(path, lambda: cache) as opened:
             assert opened.kind is kind
             _check(opened.root)
 
 
+def _random_layer(chance: random.Random) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
+    """Return members of one layer by path; each is below what is a folder in it, or in no layer anything else."""
+    names = [
+        "a",
+        "b",
+        "d/a",
+        "d/b",
+        "d/e/a",
+        "f/a",
+        "f/.wh..wh..opq",
+        ".wh.a",
+        "d/.wh.e",
+        ".wh.f",
+        "d/.wh.b",
+        "d/e",
+        "f",
+    ]
+    members = {}
+    for path in chance.sample(names, chance.randrange(2, len(names))):
+        own: dict[str, Any] = {"uid": os.getuid(), "gid": os.getgid(), "mtime": chance.randrange(1 << 30)}
+        own["mode"] = chance.choice((0o644, 0o755, 0o4711, 0o700))
+        if ".wh." in path:
+            members[path] = member(path, b"")
+        elif path in {"d/e", "f"}:
+            members[path] = member(path, **own)
+        elif chance.random() < 0.2:
+            target = chance.choice(("a", "../b", "nowhere"))
+            members[path] = member(path, b"", type=tarfile.SYMTYPE, linkname=target, **{**own, "mode": 0o777})
+        elif chance.random() < 0.2 and members:
+            to = chance.choice(
+                [each for each, (info, _) in members.items() if not info.isdir() and ".wh." not in each] or [""]
+            )
+            members[path] = link(path, to, tarfile.LNKTYPE) if to else member(path, b"", **own)
+        else:
+            members[path] = member(path, chance.randbytes(chance.randrange(9)), **own)
+    return members
+
+
+def test_any_stack_of_layers_is_what_tar_makes_of_it(tmp_path: Path, cache: Path) -> None:
+    """Whiteouts first, and then GNU tar, one layer after the other into one folder."""
+    needs("tar")
+    for seed in range(examples(15)):
+        chance = random.Random(seed)  # noqa: S311 - the same layers each time
+        folder = tmp_path / f"{seed}"
+        folder.mkdir(mode=0o755)
+        layers = []
+        for _ in range(3):
+            members = _random_layer(chance)
+            layers.append(tar(*members.values()))
+            for path in (path for path in members if ".wh." in path):
+                gone = folder / path.replace("/.wh..wh..opq", "/").replace(".wh.", "")
+                for each in gone.glob("*") if path.endswith("opq") else [gone]:
+                    shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink(missing_ok=True)
+            argv = ["tar", "-xpf", "-", "--exclude=.wh.*", "-C", str(folder)]
+            subprocess.run(argv, input=layers[-1], check=True, umask=0o022)
+        saved = docker_save(tmp_path / "a.tar", *layers, pack=chance.choice([*PACK]))
+        with open_image(saved, lambda: cache) as theirs, open_image(folder) as ours:
+            found = compare(theirs.root, ours.root).files
+            assert [each for each in found if each.what != "time" or not ours.root.is_dir(each.path)] == [], seed
+
+
 @pytest.mark.parametrize("pack", PACK)
-def test_ranges_in_any_order_are_those_of_the_files(tmp_path: Path, pack: str) -> None:
+def test_ranges_in_any_order_are_those_of_the_files(tmp_path: Path, cache: Path, pack: str) -> None:
     noise = random.Random(5)  # noqa: S311
     files = {f"f{number}": noise.randbytes(noise.randrange(1, 400_000)) * 2 for number in range(10)}
     content = tar(*(member(name, data) for name, data in files.items()))
-    layout = image(content, pack=pack)
-    if pack:
-        # several members or frames, as estargz and zstd:chunked have them, and the padding that some writers leave
-        pieces = [PACK[pack](content[at : at + 1_000_000]) for at in range(0, len(content), 1_000_000)]
-        layout = Layout()
-        described = layout.blob(b"".join(pieces) + bytes(99), f"application/vnd.oci.image.layer.v1.tar{pack}")
-        config = layout.json(make_config(), "application/vnd.oci.image.config.v1+json")
-        layout.index(layout.json({"config": config, "layers": [described]}, MANIFEST))
-    with open_image(layout.write_tar(tmp_path / "a.tar")) as opened:
+    # several members or frames, as estargz and zstd:chunked have them
+    pieces = [PACK[pack](content[at : at + 1_000_000]) for at in range(0, len(content), 1_000_000)]
+    with open_image(_of_layer(b"".join(pieces), content).write_tar(tmp_path / "a.tar"), lambda: cache) as opened:
         for _ in range(100):
             name = noise.choice(list(files))
             offset, size = noise.randrange(900_000), noise.randrange(300_000)
@@ -130,7 +241,7 @@ def _platforms(layout: Layout, *platforms: str) -> list[dict[str, object]]:
     for platform in platforms:
         system, architecture = platform.split("/")
         described = {"os": system, "architecture": architecture}
-        items.append(layout.manifest(tar(member("platform", platform.encode())), platform=described))
+        items.append(layout.manifest(tar(member("platform", platform.encode())), platform=described, pack=""))
     return items
 
 
@@ -164,3 +275,241 @@ def test_several_images_are_named_by_their_tags(tmp_path: Path) -> None:
         open_image(layout.write_folder(tmp_path / "layout"))
     with pytest.raises(ImageError, match="2 images: x:0, x:1; save only one"):
         open_image(docker_save(tmp_path / "a.tar", tar(), images=2))
+
+
+# -- the cache
+
+
+def test_a_layer_is_unpacked_once_and_found_in_any_form_of_the_image(tmp_path: Path, cache: Path) -> None:
+    forms = [image(_CONTENT, pack=pack).write_folder(tmp_path / pack) for pack in ("+gzip", "+zstd")]
+    forms.append(docker_save(tmp_path / "a.tar", _CONTENT, pack="+gzip"))
+    for path in forms:
+        assert _files(path, cache)["/etc/name"] == b"name"
+        (found,) = _unpacked(cache)
+        assert found.read_bytes() == _CONTENT
+        assert (found.stat().st_ino, found.stat().st_mode & 0o777) == (_unpacked(cache)[0].stat().st_ino, 0o600)
+
+
+@pytest.mark.threat
+@pytest.mark.parametrize("spoil", ["open", "link"])
+def test_a_tar_that_others_may_write_is_not_used(tmp_path: Path, cache: Path, spoil: str) -> None:
+    folder = image(_CONTENT).write_folder(tmp_path / "layout")
+    good = _files(folder, cache)
+    (found,) = _unpacked(cache)
+    found.write_bytes(_CONTENT.replace(b"name", b"mane"))
+    if spoil == "open":
+        found.chmod(0o660)
+    else:
+        found.symlink_to(found.rename(tmp_path / "elsewhere"))
+    assert _files(folder, cache) == good
+    assert [(path, path.read_bytes(), path.lstat().st_mode & 0o777) for path in _unpacked(cache)] == [
+        (found, _CONTENT, 0o600)
+    ]
+
+
+def test_without_room_one_line_names_the_folder(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    path = image(_CONTENT).write_folder(tmp_path / "layout")
+    seen = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "fstatvfs", lambda _: os.statvfs_result((*seen[:3], 0, 0, *seen[5:])))
+    assert main(["check", "--level", "static", str(path)]) == ExitCode.MISSING_HERE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{cache}/oci: has no room for an unpacked layer: cannot be written: {os.strerror(errno.ENOSPC)}" in line
+    assert "let LUMIIMG_CACHE name a folder" in line
+    assert _unpacked(cache) == []
+    shutil.rmtree(cache)
+    cache.write_text("a file")
+    with pytest.raises(MissingHereError, match="no room for an unpacked layer: Not a directory"):
+        open_image(path, lambda: cache)
+
+
+def test_unpacked_layers_are_listed_verified_and_pruned(tmp_path: Path, cache: Path, capsys: Capture) -> None:
+    path = image(_CONTENT).write_folder(tmp_path / "layout")
+    assert main(["diff", str(path), str(path)]) == ExitCode.GOOD
+    (found,) = _unpacked(cache)
+    (abandoned := found.with_name(".sha256-0.x")).write_bytes(b"half")
+    os.utime(abandoned, (1, 1))
+    (new := found.with_name(".sha256-1.x")).write_bytes(b"half")
+    capsys.readouterr()
+    assert main(["cache", "ls"]) == ExitCode.GOOD
+    out = " ".join(capsys.readouterr().out.split())
+    assert "0 layers and 1 unpacked layer" in out
+    assert "unpacked: a layer of an OCI image, sha256:" in out
+    assert _unpacked(cache) == [new, found]
+    assert main(["cache", "verify"]) == ExitCode.GOOD
+    found.write_bytes(_CONTENT.replace(b"name", b"mane"))
+    assert main(["cache", "verify"]) == ExitCode.NO
+    assert "the content of a layer of an OCI image has changed" in capsys.readouterr().out
+    assert main(["cache", "prune"]) == ExitCode.GOOD
+    assert _unpacked(cache) == [new]
+    assert main(["diff", str(path), str(path)]) == ExitCode.GOOD
+    assert main(["cache", "prune", "--keep", "1G"]) == ExitCode.GOOD
+    assert _unpacked(cache) == [new, found]
+    assert main(["cache", "prune", "--keep", "0"]) == ExitCode.GOOD
+    assert _unpacked(cache) == [new]
+
+
+# -- damaged and hostile
+
+
+def _of_layer(data: bytes, content: bytes, media_type: str = LAYER) -> Layout:
+    """Return a layout whose one layer is these bytes, where its config names this content."""
+    layout = Layout()
+    described = layout.blob(data, media_type)
+    config = layout.json(make_config(content), CONFIG)
+    layout.index(layout.json({"config": config, "layers": [described]}, MANIFEST))
+    return layout
+
+
+def _replaced(layout: Layout, old: bytes, new: bytes) -> Layout:
+    """Change a word of a config or a manifest for one of its length."""
+    layout.files = {name: data.replace(old, new) for name, data in layout.files.items()}
+    return layout
+
+
+def _without(layout: Layout, start: bytes) -> Layout:
+    layout.files = {name: data for name, data in layout.files.items() if not data.startswith(start)}
+    return layout
+
+
+def _nested(depth: int) -> Layout:
+    layout = Layout()
+    item = layout.manifest(tar())
+    for _ in range(depth):
+        item = layout.json({"manifests": [item]}, INDEX)
+    layout.index(item)
+    return layout
+
+
+def _with_index(data: bytes) -> Layout:
+    layout = image(tar())
+    layout.files["index.json"] = data
+    return layout
+
+
+def _chain_of_links() -> bytes:
+    return tar(link("a", "b"), link("b", "a"), member("a/x", b""))
+
+
+def _long_name(size: int) -> bytes:
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, size
+    return info.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
+
+
+_PLAIN = tar(member("a", b"content" * 999))
+_GZIP = gzip.compress(_PLAIN, mtime=0)
+_HARD_LINKS = (link("a", "b", tarfile.LNKTYPE), link("b", "a", tarfile.LNKTYPE))
+_FAULTS: dict[str, tuple[Callable[[], Layout], str]] = {
+    "other content": (lambda: _of_layer(_GZIP, b"other"), "has other content .*; fetch the image again"),
+    "other config": (lambda: _replaced(image(_PLAIN), b"PATH=/usr", b"PATH=/opt"), "has other content"),
+    "no layer": (lambda: _without(image(_PLAIN), b"\x1f\x8b"), "blobs/sha256/.* is not there"),
+    "digest is a path": (lambda: _replaced(image(_PLAIN), b'"sha256:', b'"../../:'), "a sha256 digest is needed"),
+    "encrypted": (lambda: _of_layer(_GZIP, _PLAIN, LAYER + "+gzip+encrypted"), "which is not read"),
+    "index deep": (lambda: _with_index(b"[" * 100_000), "index.json: is nested too deeply"),
+    "index huge": (lambda: _with_index(b" " * (9 << 20)), "are the limit"),
+    "index nested": (lambda: _nested(9), "blobs/sha256/.*: key 'config' is missing"),
+    "layers": (lambda: image(*[tar()] * 501), "501 layers"),
+    "gzip cut": (lambda: _of_layer(_GZIP[:-9], _PLAIN), "a layer is damaged: Compressed file ended"),
+    "zstd cut": (lambda: _of_layer(PACK["+zstd"](_PLAIN)[:-9], _PLAIN), "a layer is damaged: Compressed file ended"),
+    "tar cut": (lambda: image(_PLAIN[:1500]), "cut off: the tar member a ends at byte"),
+    "no tar": (lambda: image(b"no tar" * 999), "damaged tar"),
+    "hard links in a circle": (lambda: image(tar(*_HARD_LINKS)), "hard link a to b, which is not a file"),
+    "links in a circle": (lambda: image(_chain_of_links()), "too many symlinks"),
+    "deep": (lambda: image(tar(member("a/" * 2000 + "b", b""))), "folders more than 256 deep"),
+    "sparse": (lambda: image(tar(member("holes", b"x", pax_headers={"GNU.sparse.major": "1"}))), "sparse tar member"),
+    "name of two megabytes": (lambda: image(_long_name(2 << 20)), "extended headers beyond any bound"),
+    "size": (lambda: image(tar(member("a", b"", pax_headers={"size": "9" * 40}))), "record size"),
+}
+
+
+@pytest.mark.threat
+def test_hostile_image_is_named_in_one_line(tmp_path: Path) -> None:
+    for name, (make, words) in _FAULTS.items():
+        folder = make().write_folder(tmp_path / f"bad\n{name}")
+        with pytest.raises(ImageError) as caught:
+            _files(folder, tmp_path / "cache")
+        assert re.search(words, str(caught.value)), f"{name}: {caught.value}"
+        assert "\n" not in str(caught.value), name
+    assert not [*(tmp_path / "cache").rglob(".*")], "nothing is left half written"
+
+
+def test_a_docker_archive_that_lies_or_is_none_is_named(tmp_path: Path) -> None:
+    config = json.dumps(make_config(_PLAIN)).encode()
+
+    def saying(manifest: bytes) -> bytes:
+        return tar(member("config.json", config), member("manifest.json", manifest), link("loop", "loop"))
+
+    saved = docker_save(tmp_path / "a.tar", _PLAIN).read_bytes()
+    for data, words in (
+        (saved.replace(b"content", b"CONTENT"), "has other content"),
+        (saying(b"{}"), "manifest.json: should be an array"),
+        (saying(b"[]"), "0 images"),
+        (saying(b'[{"Config": "/etc/passwd", "Layers": []}]'), "/etc/passwd is not there"),
+        (saying(b'[{"Config": "config.json", "Layers": ["../../x"]}]'), "../../x is not there"),
+        (saying(b'[{"Config": "config.json", "Layers": []}]'), "0 layers where the config has 1"),
+        (saying(b'[{"Config": "config.json", "Layers": ["loop"]}]'), "loop is not there"),
+        (_PLAIN, "a tar that holds no image"),
+        (_GZIP, "compressed with gzip; unpack it first"),
+        (_PLAIN[:1024], "cut off"),
+    ):
+        (tmp_path / "a.tar").write_bytes(data)
+        with pytest.raises(ImageError, match=words):
+            open_image(tmp_path / "a.tar")
+
+
+@pytest.mark.threat
+def test_paths_never_lead_to_the_host(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("host")
+    content = tar(
+        link("out", str(tmp_path)),
+        member("out/secret", b"image"),
+        member("../../../etc/passwd", b"image"),
+        member("etc/..", b"image"),
+        link("up", "../../../etc"),
+        link("hard", "/etc/passwd", tarfile.LNKTYPE),
+    )
+    with open_image(image(content, pack="").write_folder(tmp_path / "layout")) as opened:
+        for path in ("/out/secret", f"{tmp_path}/secret", "/etc/passwd", "/up/passwd", "/hard"):
+            assert opened.root.read_bytes(path, 99) == b"image"
+        assert not [found.path for found in opened.root.walk() if ".." in found.path]
+    assert (tmp_path / "secret").read_text() == "host"
+
+
+@pytest.mark.threat
+def test_blobs_are_not_looked_for_outside_of_the_layout(tmp_path: Path) -> None:
+    layout = image(_PLAIN, pack="")
+    name = next(name for name, data in layout.files.items() if data == _PLAIN)
+    (tmp_path / "outside").write_bytes(layout.files.pop(name))
+    layout.write_folder(tmp_path / "layout")
+    (tmp_path / "layout" / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(ImageError, match="is not there"):
+        open_image(tmp_path / "layout")
+
+
+@pytest.mark.parametrize("pack", ["+gzip", "+zstd"])
+@pytest.mark.threat
+def test_layer_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: str) -> None:
+    monkeypatch.setattr("lumiimg.image.oci.layers._FREE_BYTES", 2 << 20)
+    folder = image(tar(member("zeros", bytes(16 << 20))), pack=pack).write_folder(tmp_path / "layout")
+    with pytest.raises(ImageError, match="more than 200 times their size"):
+        open_image(folder, lambda: tmp_path / "cache")
+    assert _unpacked(tmp_path / "cache") == [], "what was written of it is gone"
+
+
+@pytest.mark.threat
+def test_memory_does_not_grow_with_a_layer(tmp_path: Path) -> None:
+    noise = hashlib.shake_128(b"noise").digest(1 << 20)
+    content = tar(*(member(str(number), noise) for number in range(12)))
+    paths = [image(content, pack=pack).write_folder(tmp_path / pack) for pack in ("+gzip", "+zstd")]
+    del content
+    for path, cache in zip(paths, "ab", strict=True):
+        tracemalloc.start()
+        try:
+            with open_image(path, lambda name=cache: tmp_path / name) as opened:  # type: ignore[misc]
+                for number in (11, 5, 0):
+                    assert opened.root.open(f"/{number}").read_at(0, 1 << 20) == noise
+            assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        finally:
+            tracemalloc.stop()

@@ -42,7 +42,7 @@ from lumiimg.host.import_calls import Counts, ImportBench, ImportSource, Startup
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.image import open_image
-from lumiimg.image.compare import COMPARED, FileDifference, ImageDiff
+from lumiimg.image.compare import FileDifference, ImageDiff
 from lumiimg.joblog.reader import read_lines
 from lumiimg.report.json_output import KINDS, strict_json, write_json
 from lumiimg.report.schema import _object, _Shared, schema_of
@@ -190,9 +190,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     ),
     "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
     "plan": lambda at: sys.stdout.write(to_record(at.lock).decode()),
-    "rebuild": lambda at: report_built(
-        AS_JSON, RebuildResult(at.built, ImageDiff((FileDifference("/x", "content"),), COMPARED))
-    ),
+    "rebuild": lambda at: report_built(AS_JSON, RebuildResult(at.built, ImageDiff((FileDifference("/x", "content"),)))),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
     "venv": lambda at: write_json(
         "venv", WrittenVenv(VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), at.folder, None)

@@ -7,80 +7,38 @@ engines unpack is what is read. Like them, records meant for all members that fo
 
 from __future__ import annotations
 
+import re
 import tarfile
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
 
-from lumiimg.image.tree import FileKind, ImageError
+from lumiimg.image.tree import Device, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
-    from lumiimg.image.byte_source import ByteSource
+    from io import BufferedIOBase
 
-BLOCK_BYTES = 512
 MAGIC, MAGIC_OFFSET = b"ustar", 257
-
-_PAX, _PAX_OF_ALL, _GNU_NAME, _GNU_TARGET, _GNU_SPARSE = b"x", b"g", b"L", b"K", b"S"
-_HARD_LINK = b"1"
+BLOCK_BYTES = tarfile.BLOCKSIZE
 _KINDS = {
-    b"0": FileKind.FILE,
-    b"\0": FileKind.FILE,
-    b"7": FileKind.FILE,
-    _HARD_LINK: FileKind.FILE,
-    b"2": FileKind.SYMLINK,
-    b"3": FileKind.DEVICE,
-    b"4": FileKind.DEVICE,
-    b"5": FileKind.DIRECTORY,
-    b"6": FileKind.FIFO,
+    tarfile.REGTYPE: FileKind.FILE,
+    tarfile.AREGTYPE: FileKind.FILE,
+    tarfile.CONTTYPE: FileKind.FILE,
+    tarfile.LNKTYPE: FileKind.FILE,
+    tarfile.SYMTYPE: FileKind.SYMLINK,
+    tarfile.CHRTYPE: FileKind.DEVICE,
+    tarfile.BLKTYPE: FileKind.DEVICE,
+    tarfile.DIRTYPE: FileKind.DIRECTORY,
+    tarfile.FIFOTYPE: FileKind.FIFO,
 }
+_NAMED_BY_GNU = {tarfile.GNUTYPE_LONGNAME: b"path", tarfile.GNUTYPE_LONGLINK: b"linkpath"}
+_EXTENSIONS = (tarfile.XHDTYPE, tarfile.XGLTYPE, *_NAMED_BY_GNU)
+_XATTR = b"SCHILY.xattr."
+_SPARSE = b"GNU.sparse."
+_NUMBER = re.compile(rb"(-?[0-9]{1,19})(?:\.[0-9]*)?")
 # maxSpecialFileSize of Go's archive/tar
 _MAX_EXTENSION_BYTES = 1 << 20
 _MAX_EXTENSIONS = 16
-_MAX_CONTENT_BYTES = 1 << 50
-_MAX_DIGITS = 20
-# the headers of small files lie together
-_AHEAD_BYTES = 64 << 10
-
-
-class SequentialReader(Protocol):
-    """Bytes that are read from the front to the back."""
-
-    @property
-    def position(self) -> int:
-        """How many bytes were read or passed over."""
-
-    def take(self, size: int) -> bytes:
-        """Return the next `size` bytes, fewer only at the end. Raises ImageError."""
-
-    def skip(self, size: int) -> None:
-        """Pass over bytes. Raises ImageError where there are fewer."""
-
-
-class TarReader:
-    """A tar that lies in a file; what is passed over is not read."""
-
-    def __init__(self, source: ByteSource, cut_off: str) -> None:
-        """Begin at the front; `cut_off` is what is said where it ends too soon."""
-        self.position = 0
-        self._source = source
-        self._cut_off = cut_off
-        self._data = b""
-        self._start = 0
-
-    def take(self, size: int) -> bytes:
-        at = self.position - self._start
-        if at + size > len(self._data):
-            end = min(self.position + max(size, _AHEAD_BYTES), self._source.size)
-            self._data = self._source.read_exactly(self.position, end - self.position)
-            self._start, at = self.position, 0
-        data = self._data[at : at + size]
-        self.position += len(data)
-        return data
-
-    def skip(self, size: int) -> None:
-        if self.position + size > self._source.size:
-            raise ImageError(self._cut_off, where=self._source.name, hint="download or copy it again")
-        self.position += size
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,134 +46,123 @@ class Member:
     """One member, as its headers describe it."""
 
     name: str
-    kind: FileKind
-    permissions: int
-    uid: int
-    gid: int
-    mtime_s: int
-    size_bytes: int
-    """Of its content; 0 for whatever has none."""
-    start: int
+    stat: FileStat
+    """Whose size is 0 for whatever has no content; the tar knows nothing of links and identity."""
+    start: int = 0
     """Where the content is, from the start of the tar."""
-    target: str
+    target: str = ""
     """Of a symlink or a hard link."""
-    is_hard_link: bool
+    is_hard_link: bool = False
+    xattrs: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> FileKind:
+        """What it is."""
+        return self.stat.kind
 
 
-def read_members(reader: SequentialReader, where: str) -> Iterator[Member]:
-    """Yield the members up to the end mark; content is passed over. Raises ImageError."""
-    records: dict[str, str] = {}
-    extensions = 0
-    while header := _header(reader, where):
-        if header.type in (_PAX, _PAX_OF_ALL, _GNU_NAME, _GNU_TARGET):
+def read_members(stream: BufferedIOBase, limit_bytes: int, where: str) -> Iterator[Member]:
+    """Yield the members of a tar up to its end mark, or to where it just ends; what is not read of them is passed over.
+
+    Raises ImageError, also where one ends behind `limit_bytes`.
+    """
+    records: dict[bytes, bytes] = {}
+    position = extensions = 0
+    while (block := stream.read(BLOCK_BYTES)).rstrip(b"\0"):
+        header = _header(block, position, where)
+        position += BLOCK_BYTES
+        if header.type in _EXTENSIONS:
             extensions += 1
-            if extensions > _MAX_EXTENSIONS:
-                raise ImageError("a tar member with too many extended headers", where=where)
-            records |= _extension(reader, header, where)
-            continue
-        member = _member(header, records, reader.position, where)
-        records, extensions = {}, 0
-        end = reader.position + _padded(member.size_bytes)
-        yield member
-        reader.skip(end - reader.position)
+            if extensions > _MAX_EXTENSIONS or header.size > _MAX_EXTENSION_BYTES:
+                _refuse_damaged(f"at byte {position}: extended headers beyond any bound", where)
+            records |= _extension(header, stream.read(header.size), where)
+            end = position + header.size
+        else:
+            member = _member(header, records, position, where)
+            yield member
+            records, extensions, end = {}, 0, position + member.stat.size_bytes
+        end += -end % BLOCK_BYTES
+        if end > limit_bytes or stream.seek(end) < end:
+            what = f"cut off: the tar member {header.name} ends at byte {end}, the tar at {limit_bytes} or before"
+            raise ImageError(what, where=where, hint="fetch or save it again")
+        position = end
     if extensions:
-        raise ImageError("a tar that ends after an extended header", where=where)
+        _refuse_damaged("it ends after an extended header", where)
 
 
-def _header(reader: SequentialReader, where: str) -> tarfile.TarInfo | None:
-    """Return the next header; None at the end mark, a block of zeros, or where the tar just ends."""
-    position = reader.position
-    block = reader.take(BLOCK_BYTES)
-    if not block or block == bytes(BLOCK_BYTES):
-        return None
+def _header(block: bytes, position: int, where: str) -> tarfile.TarInfo:
     try:
         header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except (tarfile.HeaderError, ValueError) as error:
-        _damaged(f"at byte {position}: {error}", where, error)
-    if not 0 <= header.size <= _MAX_CONTENT_BYTES:
-        _damaged(f"at byte {position}: a size of {header.size}", where)
+        _refuse_damaged(f"at byte {position}: {error}", where)
+    if min(header.size, header.uid, header.gid) < 0:
+        _refuse_damaged(f"at byte {position}: a negative number", where)
     return header
 
 
-def _extension(reader: SequentialReader, header: tarfile.TarInfo, where: str) -> dict[str, str]:
-    if header.size > _MAX_EXTENSION_BYTES:
-        _damaged(f"an extended header of {header.size} bytes", where)
-    data = reader.take(_padded(header.size))[: header.size]
+def _extension(header: tarfile.TarInfo, data: bytes, where: str) -> dict[bytes, bytes]:
+    r"""Return what an extended header says; pax records are `LENGTH KEY=VALUE\n`, the length counting all of it."""
     if len(data) < header.size:
-        _damaged("cut off in an extended header", where)
-    if header.type == _PAX_OF_ALL:
+        _refuse_damaged("cut off in an extended header", where)
+    if header.type == tarfile.XGLTYPE:
         return {}
-    if header.type == _PAX:
-        return _pax_records(data, where)
-    key = "path" if header.type == _GNU_NAME else "linkpath"
-    return {key: _text(data.partition(b"\0")[0])}
-
-
-def _pax_records(data: bytes, where: str) -> dict[str, str]:
-    r"""Return `key: value` of records `LENGTH KEY=VALUE\n`, the length counting all of it."""
-    records: dict[str, str] = {}
+    if header.type in _NAMED_BY_GNU:
+        return {_NAMED_BY_GNU[header.type]: data.partition(b"\0")[0]}
+    records: dict[bytes, bytes] = {}
     position = 0
     while position < len(data):
-        digits = data[position : position + _MAX_DIGITS].partition(b" ")[0]
-        length = int(digits) if digits.isdigit() else 0
-        record = data[position + len(digits) + 1 : position + length]
+        digits = data[position : position + 20].partition(b" ")[0]
+        end = position + (int(digits) if digits.isdigit() else 0)
+        record = data[position + len(digits) + 1 : end]
         key, equals, value = record[:-1].partition(b"=")
-        if position + length > len(data) or not record.endswith(b"\n") or not equals:
-            _damaged("a pax record that contradicts its length", where)
-        records[_text(key)] = _text(value)
-        position += length
+        if end > len(data) or not record.endswith(b"\n") or not equals:
+            _refuse_damaged("a pax record that contradicts its length", where)
+        records[key] = value
+        position = end
     return records
 
 
-def _member(header: tarfile.TarInfo, records: dict[str, str], start: int, where: str) -> Member:
+def _member(header: tarfile.TarInfo, records: Mapping[bytes, bytes], start: int, where: str) -> Member:
+    name = _text(records[b"path"]) if b"path" in records else header.name
     kind = _KINDS.get(header.type)
-    name = records.get("path", header.name)
-    if header.type == _GNU_SPARSE or any(key.startswith("GNU.sparse.") for key in records):
-        raise ImageError(
-            f"the sparse tar member {name} is not read", where=where, hint="pack the layer without sparse files"
-        )
+    if header.type == tarfile.GNUTYPE_SPARSE or any(key.startswith(_SPARSE) for key in records):
+        hint = "pack the layer without sparse files"
+        raise ImageError(f"the sparse tar member {name} is not read", where=where, hint=hint)
     if kind is None:
         raise ImageError(f"the tar member {name} has the unknown type {header.type!r}", where=where)
-    is_hard_link = header.type == _HARD_LINK
-    if kind is FileKind.FILE and not is_hard_link and name.endswith("/"):
-        kind = FileKind.DIRECTORY  # of tars before POSIX
-    size = _number(records, "size", header.size, where) if kind is FileKind.FILE and not is_hard_link else 0
-    if "\0" in name or size > _MAX_CONTENT_BYTES:
-        _damaged(f"a member {name!r} of {size} bytes", where)
-    return Member(
-        name=name,
+    numbers = {key: _number(records, key, where) for key in (b"size", b"uid", b"gid", b"mtime") if key in records}
+    has_content = kind is FileKind.FILE and not header.islnk()
+    size = numbers.get(b"size", header.size) if has_content else 0
+    uid, gid = numbers.get(b"uid", header.uid), numbers.get(b"gid", header.gid)
+    if "\0" in name or min(size, uid, gid) < 0:
+        _refuse_damaged(f"a member {name!r} of {size} bytes, of {uid}:{gid}", where)
+    seen = FileStat(
         kind=kind,
         permissions=header.mode & 0o7777,
-        uid=_number(records, "uid", header.uid, where),
-        gid=_number(records, "gid", header.gid, where),
-        mtime_s=_number(records, "mtime", int(header.mtime), where),
+        uid=uid,
+        gid=gid,
         size_bytes=size,
-        start=start,
-        target=records.get("linkpath", header.linkname).partition("\0")[0],
-        is_hard_link=is_hard_link,
+        mtime_s=numbers.get(b"mtime", int(header.mtime)),
+        links=1,
+        identity=None,
+        device=Device(header.isblk(), header.devmajor, header.devminor) if kind is FileKind.DEVICE else None,
     )
+    target = _text(records[b"linkpath"]) if b"linkpath" in records else header.linkname
+    xattrs = {key.removeprefix(_XATTR): value for key, value in records.items() if key.startswith(_XATTR)}
+    return Member(name, seen, start, target.partition("\0")[0], header.islnk(), xattrs)
 
 
-def _number(records: dict[str, str], key: str, default: int, where: str) -> int:
+def _number(records: Mapping[bytes, bytes], key: bytes, where: str) -> int:
     """Return a number of the records, without its fraction."""
-    text = records.get(key)
-    if text is None:
-        return default
-    whole = text.partition(".")[0]
-    if len(whole) > _MAX_DIGITS or not (whole.isascii() and whole.lstrip("-").isdigit()) or "-" in whole[1:]:
-        _damaged(f"a pax record {key}={text[:_MAX_DIGITS]!r}", where)
-    if key != "mtime" and whole.startswith("-"):
-        _damaged(f"a pax record {key}={whole}", where)
-    return int(whole)
-
-
-def _padded(size: int) -> int:
-    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
+    found = _NUMBER.fullmatch(records[key])
+    if found is None:
+        _refuse_damaged(f"a pax record {_text(key)}={_text(records[key][:20])!r}", where)
+    return int(found[1])
 
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _damaged(what: str, where: str, cause: Exception | None = None) -> NoReturn:
-    raise ImageError(f"a damaged tar: {what}", where=where) from cause
+def _refuse_damaged(what: str, where: str) -> NoReturn:
+    raise ImageError(f"a damaged tar: {what}", where=where)

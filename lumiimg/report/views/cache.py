@@ -26,7 +26,7 @@ def entries_document(content: CacheContent) -> Document:
         for entry in sorted(content.entries, key=lambda entry: entry.layers)
     ]
     rows += [
-        (layer.key[:_SHORT], f"{size(layer.size_bytes)}, unpacked: a layer of an OCI image, {layer.digest}")
+        (layer.key[:_SHORT], f"{size(layer.size_bytes)}, unpacked: a layer of an OCI image, sha256:{layer.key}")
         for layer in content.unpacked
     ]
     number = _both(len(content.entries), len(content.unpacked))

@@ -10,7 +10,6 @@ from lumiimg.build.sbom import INCOMPLETE
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Advice
 from lumiimg.core.text import as_operand, count, shell_join
-from lumiimg.image.compare import DETAILS, FileDifference, ImageDiff
 from lumiimg.report.document import Document, Facts, Lines, Section
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.resolve.stack import OWN_PACKAGES
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.provenance import ImageRecord
     from lumiimg.host.manifest import BindManifest
+    from lumiimg.image.compare import FileDifference, ImageDiff
     from lumiimg.resolve.lock_file import LockFile
 
 _SHOWN = 20
@@ -48,20 +48,12 @@ def record_document(record: ImageRecord) -> Document:
 
 
 def differences_document(found: ImageDiff) -> Document:
-    """Return in which files two images differ, and where they do not, what was compared."""
-    files, compared = found.files, found.compared
-    sentence = f"no difference: the same files, {', '.join(compared[:-1])} and {compared[-1]}"
+    """Return in which files two images differ."""
+    files = found.files
+    sentence = "no difference: the same files, modes, owners, content, links, devices, extended attributes and times"
     if files:
         sentence = f"{count(len(files), 'file')} differ{'s' if len(files) == 1 else ''}"
-    missing = [] if files else [name for name in DETAILS if name not in compared]
-    note = f"not compared: {' and '.join(missing)}, which are read of SIF, squashfs and folders only"
-    return Document(
-        command="diff",
-        subject="two images",
-        sentence=sentence,
-        summary=(note,) if missing else (),
-        sections=(difference_lines(files),),
-    )
+    return Document(command="diff", subject="two images", sentence=sentence, sections=(difference_lines(files),))
 
 
 def difference_lines(differences: Sequence[FileDifference]) -> Section:

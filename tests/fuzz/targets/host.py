@@ -132,7 +132,7 @@ def _bill(data: bytes) -> None:
     "build.metadata.date_labels",
     "build.metadata.write_config",
     "build.metadata.write_metadata",
-    refuses=(ImageError, FailedError),
+    refuses=(ImageError, DecodeError, FailedError),
     form="json",
     rounds=10,
 )

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from lumiimg.core.access import BytesInMemory
 from lumiimg.host.job_process import jobs_of
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.environment import ShellEnvironment
-from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
-from lumiimg.image.oci.files import StoredArchive, StoredFolder
-from lumiimg.image.oci.tree import LayeredTree
+from lumiimg.image.oci.layers import _chunks, _decoder
 from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC
 from lumiimg.image.squashfs import SquashfsTree
@@ -23,11 +22,9 @@ from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
 from tests.shared import oci_builder
 from tests.shared.oci_builder import LAYER, MANIFEST, Layout, make_config, member, tar
 
-if TYPE_CHECKING:
-    from lumiimg.image.oci.layer import Blob
-
 _MOST_FILES = 500
 _READ_BYTES = 65536
+_MOST_CHUNKS = 64
 
 
 def sums(data: bytes) -> bytes:
@@ -63,7 +60,7 @@ def _visit(root: RootFileSystem) -> None:
     rounds=8,
 )
 def _image(data: bytes) -> None:
-    with open_image(written(data, "image")) as image:
+    with open_image(written(data, "image"), lambda: scratch() / "cache") as image:
         _ = (image.labels, image.environment, image.definition, image.warnings, image.architecture)
         _visit(image.root)
 
@@ -91,8 +88,7 @@ def _squashfs(data: bytes) -> None:
 @target(
     "oci-layer",
     "image.oci.tar.read_members",
-    "image.oci.layer.Unpacking",
-    "image.oci.decoding.unpack",
+    "image.oci.layers.open_layers",
     "image.oci.tree.LayeredTree",
     refuses=(ImageError,),
     form="bytes",
@@ -101,33 +97,26 @@ def _squashfs(data: bytes) -> None:
 )
 def _layer(data: bytes) -> None:
     """One layer in each packing: its digest is right, so that every byte gets to the reader."""
+    unpacking = _decoder(BytesInMemory(data))
+    content = b"".join(islice(_chunks("layer", *unpacking), _MOST_CHUNKS)) if unpacking else data
     layout = Layout()
-    kind = {b"\x1f\x8b": "+gzip", b"\x28\xb5": "+zstd"}.get(data[:2], "")
-    described = [layout.blob(data, LAYER + kind), layout.blob(_ABOVE, LAYER)]
-    config = layout.json(make_config(), oci_builder.CONFIG)
+    described = [layout.blob(layer, LAYER) for layer in (data, _ABOVE)]
+    config = layout.json(make_config(content, _ABOVE), oci_builder.CONFIG)
     layout.index(layout.json({"config": config, "layers": described}, MANIFEST))
     _stored(layout)
 
 
-def _layers(layers: list[Blob]) -> None:
-    with contextlib.closing(LayeredTree(layers, "image")) as tree:
-        _visit(RootFileSystem(tree))
-
-
 def _stored(layout: Layout) -> None:
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
-        folder = layout.write_folder(Path(name))
-        with contextlib.closing(StoredFolder(folder)) as files:
-            _layers(read_oci_layout(files)[1])
+        folder = Path(name)
+        with open_image(layout.write_folder(folder / "layout"), lambda: folder / "cache") as image:
+            _ = (image.labels, image.environment, image.architecture, image.entrypoint)
+            _visit(image.root)
 
 
 @target(
     "oci-documents",
-    "image.oci.archive.read_oci_layout",
-    "image.oci.choice.choose_manifest",
-    "image.oci.document.config_of",
-    "image.oci.document.read_document",
-    "image.oci.document.Digest",
+    "image.oci.layout.read_oci_layout",
     refuses=(ImageError,),
     form="json",
     rounds=12,
@@ -137,8 +126,9 @@ def _documents(data: bytes) -> None:
     index, manifest, config = parts(data, 3)
     layout = Layout()
     layer = layout.blob(_ABOVE, LAYER)
+    config = config.replace(b"LAYER", _hex(_ABOVE))
     layout.blob(config, oci_builder.CONFIG)
-    manifest = manifest.replace(b"CONFIG", _hex(config)).replace(b"LAYER", layer["digest"][7:].encode())
+    manifest = manifest.replace(b"CONFIG", _hex(config)).replace(b"LAYER", _hex(_ABOVE))
     manifest = manifest.replace(b"111", b"%d" % len(config)).replace(b"222", b"%d" % layer["size"])
     layout.blob(manifest, MANIFEST)
     filled = index.replace(b"MANIFEST", _hex(manifest)).replace(b"111", b"%d" % len(manifest))
@@ -150,24 +140,15 @@ def _hex(data: bytes) -> bytes:
     return hashlib.sha256(data).hexdigest().encode()
 
 
-@target(
-    "docker-archive",
-    "image.oci.archive.read_docker_archive",
-    "image.oci.files.StoredArchive",
-    refuses=(ImageError,),
-    form="json",
-    rounds=20,
-)
+@target("docker-archive", "image.oci.layout.read_docker_archive", refuses=(ImageError,), form="json", rounds=20)
 def _docker(data: bytes) -> None:
     """manifest.json and config of a `docker save`, in a tar."""
     manifest, config, layer = parts(data, 3)
     config = config.replace(b"LAYER", _hex(layer))
     files = {"manifest.json": manifest, "config.json": config, "0/layer.tar": layer}
     packed = tar(*(member(name, content) for name, content in files.items()))
-    source = ByteSource.open(written(packed, "docker.tar"))
-    with contextlib.closing(source):
-        archive = StoredArchive(source)
-        _layers(read_docker_archive(archive)[1])
+    with open_image(written(packed, "docker.tar"), lambda: scratch() / "cache") as image:
+        _visit(image.root)
 
 
 @target("image-environment", "image.environment.ShellEnvironment", "image.shell.WordReader", refuses=())

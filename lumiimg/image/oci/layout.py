@@ -1,0 +1,229 @@
+"""An image in the forms that registries and Docker hand out: its config, and its layers.
+
+OCI layout   folder (or a tar of it) with `oci-layout`, `index.json`, and blobs under `blobs/ALGORITHM/HEX`
+             (OCI image-spec `image-layout.md`)
+docker save  tar with `manifest.json`, a list of {Config, RepoTags, Layers}, all three by names in the tar; Docker 25
+             and later write an OCI layout into the same tar, which is what is read then
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+
+from msgspec import Meta, Struct, field
+
+from lumiimg.core.decode import DecodeError, decode_json, matching
+from lumiimg.core.errors import shortened
+from lumiimg.image.oci.layers import FETCH_AGAIN, Layer
+from lumiimg.image.tree import ImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lumiimg.core.access import OpenFile
+    from lumiimg.image.root import RootFileSystem
+
+_PLATFORM = "linux/amd64"
+_MAX_DEPTH, _MAX_MANIFESTS, _MAX_LAYERS = 4, 1000, 500
+_MAX_BYTES = 8 << 20
+"""Registries take manifests of 4 MiB; a config with a long history is of the same order."""
+_NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
+_INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+# application/vnd.oci.image.layer.v1.tar+gzip, application/vnd.docker.image.rootfs.diff.tar.gzip and their like
+_LAYER = re.compile(r"application/vnd\.(oci\.image\.layer|docker\.image\.rootfs)\.[a-z0-9.]*tar([.+](gzip|zstd))?")
+_SAVE_ONE = "save only one of them"
+_Digest = Annotated[str, matching(r"sha256:[0-9a-f]{64}", "a sha256 digest")]
+T = TypeVar("T")
+
+
+class _Platform(Struct, frozen=True):
+    os: str = ""
+    architecture: str = ""
+
+
+class _Descriptor(Struct, frozen=True, rename="camel"):
+    """A pointer to a blob (OCI image-spec `descriptor.md`)."""
+
+    digest: _Digest
+    size: Annotated[int, Meta(ge=0)]
+    media_type: str = ""
+    platform: _Platform | None = None
+    annotations: dict[str, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called; empty where it has no name."""
+        return (
+            next((self.annotations[key] for key in _NAMES if key in self.annotations), "") if self.annotations else ""
+        )
+
+    @property
+    def made_for(self) -> str:
+        """`linux/amd64`; empty where it is not said."""
+        return f"{self.platform.os}/{self.platform.architecture}" if self.platform else ""
+
+    @property
+    def is_attestation(self) -> bool:
+        """Whether it is one of BuildKit's, and no image."""
+        return (self.annotations or {}).get("vnd.docker.reference.type") == "attestation-manifest"
+
+
+class _Index(Struct, frozen=True):
+    manifests: tuple[_Descriptor, ...] | None = None
+
+
+class _Manifest(Struct, frozen=True):
+    config: _Descriptor
+    layers: tuple[_Descriptor, ...] | None
+
+
+class _Saved(Struct, frozen=True, rename="pascal"):
+    """One image of a docker archive."""
+
+    config: str
+    layers: tuple[str, ...] | None = None
+    repo_tags: tuple[str, ...] | None = None
+
+
+class _Run(Struct, frozen=True, rename="pascal"):
+    env: tuple[str, ...] | None = None
+    labels: dict[str, str | None] | None = None
+    entrypoint: Any = None
+
+
+class _RootFs(Struct, frozen=True):
+    diff_ids: tuple[_Digest, ...] | None = None
+
+
+class Config(Struct, frozen=True):
+    """What an image says of itself, the parts that are about what is in it (OCI image-spec `config.md`)."""
+
+    definition: ClassVar[None] = None
+    warnings: ClassVar[tuple[str, ...]] = ()
+    doubts: ClassVar[dict[str, str]] = {}
+    lost: ClassVar[str] = ""
+
+    run: _Run | None = field(name="config", default=None)
+    rootfs: _RootFs = _RootFs()
+    architecture: str | None = None
+    """As Go calls it: `amd64`."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that it sets."""
+        variables = (text.partition("=") for text in (self.run and self.run.env) or ())
+        return {name: value for name, equals, value in variables if name and equals}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels."""
+        return {name: text or "" for name, text in ((self.run and self.run.labels) or {}).items()}
+
+    @property
+    def entrypoint(self) -> tuple[str, ...]:
+        """What `run` starts, with its arguments; empty too where that is not a list."""
+        words = self.run and self.run.entrypoint
+        return tuple(word for word in words if isinstance(word, str)) if isinstance(words, list) else ()
+
+
+def is_oci_layout(files: RootFileSystem) -> bool:
+    """Whether there is an OCI image layout."""
+    return files.is_file("oci-layout") and files.is_file("index.json")
+
+
+def read_oci_layout(files: RootFileSystem, where: str) -> tuple[Config, list[Layer]]:
+    """Return what the image of an OCI layout says of itself, and its layers, the lowest first. Raises ImageError."""
+    manifest = _read_blob(files, _choose(files, where), _Manifest, where)
+    config = _read_blob(files, manifest.config, Config, where)
+    layers = manifest.layers or ()
+    for layer in layers:
+        if not _LAYER.fullmatch(layer.media_type):
+            what = f"layer {layer.digest} has the type {shortened(layer.media_type)}, which is not read"
+            raise ImageError(what, where=where, hint="fetch the image unencrypted, with layers that are tars")
+    return config, _layers(files, config, [_path(layer) for layer in layers], where)
+
+
+def read_docker_archive(files: RootFileSystem, where: str) -> tuple[Config, list[Layer]]:
+    """Return what the image of a `docker save` says of itself, and its layers, the lowest first. Raises ImageError."""
+    if not files.is_file("manifest.json"):
+        hint = "unpack it into a folder and give that, if it is a root"
+        raise ImageError("a tar that holds no image", where=where, hint=hint)
+    images = _read(files, "manifest.json", tuple[_Saved, ...], where)
+    if len(images) != 1:
+        tags = [tag for image in images for tag in image.repo_tags or ()]
+        raise ImageError(f"{len(images)} images: {', '.join(tags)}", where=where, hint=_SAVE_ONE)
+    config = _read(files, images[0].config, Config, where)
+    return config, _layers(files, config, images[0].layers or (), where)
+
+
+def _layers(files: RootFileSystem, config: Config, paths: Sequence[str], where: str) -> list[Layer]:
+    digests = config.rootfs.diff_ids or ()
+    if len(paths) != len(digests) or len(paths) > _MAX_LAYERS:
+        what = f"{len(paths)} layers where the config has {len(digests)}, and {_MAX_LAYERS} are the limit"
+        raise ImageError(what, where=where)
+    return [Layer(_open(files, path, where), _hex(digest), where) for path, digest in zip(paths, digests, strict=True)]
+
+
+def _choose(files: RootFileSystem, where: str) -> _Descriptor:
+    """Return which image of an index is meant (OCI image-spec `image-index.md`): the only one, for our platform.
+
+    An index lists manifests, one for each platform, or further indexes.
+    """
+    found = _listed([_read(files, "index.json", _Index, where)], where)
+    if len(found) > 1 and (len({item.name for item in found}) > 1 or not all(item.platform for item in found)):
+        names = sorted({item.name or item.digest for item in found})
+        raise ImageError(f"{len(found)} images: {', '.join(names)}", where=where, hint=_SAVE_ONE)
+    for _ in range(_MAX_DEPTH):
+        indexes = [item for item in found if item.media_type in _INDEXES]
+        inside = _listed([_read_blob(files, item, _Index, where) for item in indexes], where)
+        found = [item for item in found if item not in indexes] + inside
+    if len(found) == 1:
+        return found[0]
+    if not (fitting := [item for item in found if item.made_for == _PLATFORM]):
+        there = ", ".join(sorted({item.made_for or "one without a platform" for item in found})) or "none"
+        raise ImageError(f"no image for {_PLATFORM}; there is: {there}", where=where, hint=_SAVE_ONE)
+    return fitting[0]
+
+
+def _listed(indexes: Iterable[_Index], where: str) -> list[_Descriptor]:
+    """Return the images and indexes of indexes, each once, also where it has several tags."""
+    items = [item for index in indexes for item in index.manifests or ()]
+    if len(items) > _MAX_MANIFESTS:
+        raise ImageError(f"{len(items)} manifests; {_MAX_MANIFESTS} are the limit", where=where)
+    return [*{item.digest: item for item in items if not item.is_attestation}.values()]
+
+
+def _path(blob: _Descriptor) -> str:
+    return f"blobs/sha256/{_hex(blob.digest)}"
+
+
+def _hex(digest: str) -> str:
+    return digest.removeprefix("sha256:")
+
+
+def _read_blob(files: RootFileSystem, blob: _Descriptor, kind: type[T], where: str) -> T:
+    return _read(files, _path(blob), kind, where, blob.digest)
+
+
+def _read(files: RootFileSystem, path: str, kind: type[T], where: str, digest: str = "") -> T:
+    """Return what a JSON document says, verified where its digest is known."""
+    with closing(_open(files, path, where)) as file:
+        if file.size > _MAX_BYTES:
+            raise ImageError(f"{path} has {file.size} bytes; {_MAX_BYTES} are the limit", where=where)
+        data = file.read_at(0, file.size)
+    if digest and hashlib.sha256(data, usedforsecurity=False).hexdigest() != _hex(digest):
+        raise ImageError(f"{path} has other content", where=where, hint=FETCH_AGAIN)
+    try:
+        return decode_json(data, kind, where=where)
+    except DecodeError as error:
+        raise ImageError(f"{path}: {error.what}", where=where) from error
+
+
+def _open(files: RootFileSystem, path: str, where: str) -> OpenFile:
+    try:
+        return files.open(path)
+    except OSError as error:
+        raise ImageError(f"{path} is not there: {error.strerror}", where=where, hint=FETCH_AGAIN) from error
