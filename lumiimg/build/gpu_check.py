@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import FailedError
-from lumiimg.gpu.rule import GpuFit, node_gpu
-from lumiimg.gpu.source import GpuCodeError
+from lumiimg.gpu import GpuCodeError, GpuFit, node_gpu
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory
 from lumiimg.inventory.gpu_fit import component_fits

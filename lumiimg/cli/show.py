@@ -13,7 +13,7 @@ from lumiimg.catalog.shown import listing_of, shown_layer
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, ExitCode
-from lumiimg.gpu.rule import node_gpu
+from lumiimg.gpu import node_gpu
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory
 from lumiimg.inventory.gpu_code import ImageGpuCode

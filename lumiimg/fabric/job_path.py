@@ -1,4 +1,4 @@
-"""The fabric path of a job, as its log shows it: for all of its nodes, or for each kind of them where they differ."""
+"""The fabric path of a job, as the verdict of its log shows it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Level, Severity
 from lumiimg.fabric.path import NOT_REACHED, Part, Side, Step
-from lumiimg.joblog.report import FAST, LogReport, Verdict, VerdictGroup, answer_of
+from lumiimg.joblog.report import FAST, Cause, Confidence, LogReport, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-PATHS_SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class JobPath:
-    """A path, and the nodes that it is of."""
-
-    group: int | None
-    """Which of the report's groups of nodes; None: the whole job."""
-    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,72 +56,63 @@ def part_of_verdict(verdict: str | None) -> Part:
     return _COURSES.get(Verdict(verdict), _NOT_KNOWN).ends if verdict else Part.NIC
 
 
-def job_paths(report: LogReport) -> tuple[JobPath, ...]:
-    """Return the path of a job; where its nodes differ, one for each kind of them.
-
-    A few at most, those that went wrong first.
-    """
-    groups = report.nodes
-    if report.nothing_crossed or len(groups) < 2:
-        network = next((rank.network for rank in report.ranks if rank.network), None)
-        # advice has no line of the log behind it, and may be about something else
-        cause = next((one for one in report.causes if one.evidence), next(iter(report.causes), None))
-        whole = VerdictGroup(
-            report.verdict, network, report.provider, cause.id if cause else None, report.confidence, nodes=()
-        )
-        return (JobPath(None, tuple(_steps(report, whole))),)
-    ordered = sorted(range(len(groups)), key=lambda number: groups[number].verdict in FAST)
-    # what went wrong, and beside it what the largest group of the others did
-    shown = ordered[: PATHS_SHOWN - 1] + [n for n in ordered[PATHS_SHOWN - 1 :] if groups[n].verdict in FAST][:1]
-    return tuple(JobPath(number, tuple(_steps(report, groups[number]))) for number in shown)
+def job_path(report: LogReport) -> tuple[Step, ...]:
+    """Return the steps that there are, each with what the log says of it."""
+    return tuple(_steps(report))
 
 
-def _steps(report: LogReport, group: VerdictGroup) -> Iterator[Step]:
-    """Yield the steps that there are, each with what the log says of it."""
-    course, library = _COURSES.get(group.verdict, _NOT_KNOWN), report.library
-    broken, known = _broken(report, group), _known(report, group, course)
-    names = dict(course.names)
-    if library is not None:
-        names[Part.RCCL] = library.name
-        if library.name == "oneCCL" and broken is not Part.PLUGIN:
-            names[Part.PLUGIN] = None  # it speaks to libfabric itself
+def _steps(report: LogReport) -> Iterator[Step]:
+    broken, used = _broken(report), _used(report)
     unseen = "the log does not say"
     if report.nothing_crossed:
         unseen = "not needed: nothing crossed a network"
-    elif group.verdict in _CARRIES:
+    elif report.verdict in _CARRIES:
         unseen = "the log does not prove that traffic went this way"
-    for part in Part:
-        name = names.get(part)
-        if part in names and name is None:
-            continue
+    for part, name in _names(report, broken).items():
         step = Step(part, Severity.UNKNOWN, unseen, side=Side.HOST if part is Part.NIC else None, name=name)
         if part is broken:
-            cause = next((one for one in report.causes if one.id == group.cause), None)
-            why = course.why.format(provider=group.provider) + (f": {cause.summary}" if cause else "")
-            step = replace(step, severity=Severity.PROBLEM, level=Level.RUN, why=why)
-            step = replace(step, remedy=cause.remedy) if cause else step
-            unseen, known = NOT_REACHED, {}
-        elif part in known:
-            component = {Part.RCCL: library, Part.PLUGIN: report.plugin}.get(part)
-            step = replace(step, severity=Severity.OK, level=Level.RUN, why=known[part])
-            if component is not None:
-                step = replace(step, why=f"{component.name}: {step.why}", version=component.version)
-        yield step
+            yield _where_it_ends(step, report)
+            unseen, used = NOT_REACHED, {}
+        elif part in used:
+            component = {Part.RCCL: report.library, Part.PLUGIN: report.plugin}.get(part)
+            why = f"{component.name}: {used[part]}" if component else used[part]
+            version = component.version if component else None
+            yield replace(step, severity=Severity.OK, level=Level.RUN, why=why, version=version)
+        else:
+            yield step
 
 
-def _broken(report: LogReport, group: VerdictGroup) -> Part | None:
-    """Return the step that these nodes did not get past; None where they did, or nobody can tell."""
-    verdict = group.verdict
-    if report.nothing_crossed or verdict not in _COURSES or (verdict is Verdict.OFI_OTHER and group.provider is None):
+def _names(report: LogReport, broken: Part | None) -> dict[Part, str | None]:
+    """Return the steps of this network, with what they are called where that is not the name of the part."""
+    course, library = _COURSES.get(report.verdict, _NOT_KNOWN), report.library
+    left_out = {part for part, name in course.names.items() if name is None}
+    if library is not None and library.name == "oneCCL" and broken is not Part.PLUGIN:
+        left_out.add(Part.PLUGIN)  # it speaks to libfabric itself
+    names = {Part.RCCL: library.name if library is not None else None, **course.names}
+    return {part: names.get(part) for part in Part if part not in left_out}
+
+
+def _where_it_ends(step: Step, report: LogReport) -> Step:
+    # advice has no line of the log behind it, and may be about something else
+    causes: list[Cause] = sorted(report.causes, key=lambda cause: not cause.evidence)
+    why = _COURSES[report.verdict].why.format(provider=report.provider)
+    step = replace(step, severity=Severity.PROBLEM, level=Level.RUN, why=why)
+    return replace(step, why=f"{why}: {causes[0].summary}", remedy=causes[0].remedy) if causes else step
+
+
+def _broken(report: LogReport) -> Part | None:
+    """Return the step that the job did not get past; None where it did, or nobody can tell."""
+    verdict = report.verdict
+    if report.nothing_crossed or verdict not in _COURSES or (verdict is Verdict.OFI_OTHER and report.provider is None):
         return None
     if verdict in _CARRIES:
         return Part.NIC if report.failed_running else None
     return _COURSES[verdict].ends
 
 
-def _known(report: LogReport, group: VerdictGroup, course: _Course) -> dict[Part, str]:
-    """Return what the log shows of steps that these nodes came to."""
-    verdict, provider, nics = group.verdict, group.provider, report.transport.nics
+def _used(report: LogReport) -> dict[Part, str]:
+    """Return what the log shows of steps that the job came to."""
+    verdict, provider, nics = report.verdict, report.provider, report.transport.nics
     whys = {
         Part.RCCL: "its version is in the log" if report.library is not None else "it was used",
         Part.PLUGIN: "RCCL's own, or that of a plugin for it" if verdict is Verdict.IB else "it was loaded",
@@ -144,10 +123,11 @@ def _known(report: LogReport, group: VerdictGroup, course: _Course) -> dict[Part
     }
     shown = {Part.RCCL} if report.library is not None else set()
     if not report.nothing_crossed:
-        if verdict in _CARRIES and answer_of(verdict, provider, group.confidence) is ExitCode.GOOD:
+        if verdict in _CARRIES and report.confidence is Confidence.PROVED:
             return whys
-        if verdict is not Verdict.OFI_OTHER or provider is not None or group.network is not None:
-            shown |= set(course.used)
+        is_named = provider is not None or any(rank.network for rank in report.ranks)
+        if verdict is not Verdict.OFI_OTHER or is_named:
+            shown |= set(_COURSES.get(verdict, _NOT_KNOWN).used)
         if verdict in FAST and provider is not None:
             shown.add(Part.PROVIDER)
     return {part: whys[part] for part in shown}

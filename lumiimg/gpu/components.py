@@ -1,4 +1,4 @@
-"""What people call the file that GPU code is in, and the kernel files that libraries look for by name beside them.
+"""What people call a file with GPU code, what it is to a job, and the kernel files that libraries look for by name.
 
 rocBLAS, hipBLASLt, AOTriton and aiter choose a file, or a folder, by the GPU's name in it; so the name says what there
 is code for. The first file of each target is opened: a name alone is not evidence.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumiimg.core.toml import package_toml
-from lumiimg.gpu.fat_file import read_file
-from lumiimg.gpu.source import GpuCodeError
-from lumiimg.gpu.target import GpuTarget, table, target_in_name
+from lumiimg.gpu.code import read_file
+from lumiimg.gpu.target import GpuCodeError, GpuTarget, table, target_in_name
 
 if TYPE_CHECKING:
     from lumiimg.core.access import RandomAccess
@@ -23,10 +22,6 @@ _DATABASE = ".kdb"
 _CONTAINERS = {_DATABASE: b"SQLite format 3\0", ".aks2": b"AKS2", ".zip": b"PK\3\4"}
 """How files begin that hold many kernels, of the GPU that their name says."""
 _ENDINGS = (".co", ".hsaco", *_CONTAINERS)
-_UNITS = re.compile(r"(?:_[0-9]{1,2}|(?P<hex>[0-9a-f]{2,3}))?")
-"""Compute units, behind the processor in the name of a database of MIOpen: hexadecimal where they are more than 64
-(MIOpen src/include/miopen/handle.hpp, GetDbBasename)."""
-_MOST_IN_DECIMAL = 64
 _COPIED = r"(?:-[0-9a-f]{8})?\.so"
 
 
@@ -39,6 +34,19 @@ class KernelFile(NamedTuple):
     """The folder of all of the component's kernel files."""
     target: GpuTarget | None
     """What its name says that it is for."""
+
+
+class ComponentRole(NamedTuple):
+    """What a component is to a job."""
+
+    needed: bool = False
+    """Whether each job with that software calls its code."""
+    without: str = 'what calls its kernels ends with "invalid device function"'
+    """What happens on a GPU that takes none of it."""
+    carries: bool = False
+    """Whether it has GPU code wherever it works."""
+    harmless: bool = False
+    """Whether nothing ends without its code: it is slower."""
 
 
 def component_of(path: str) -> str:
@@ -54,51 +62,58 @@ def is_library(path: str) -> bool:
     return any(pattern.fullmatch(path) for pattern in _patterns("libraries").values())
 
 
+def role_of(component: str) -> ComponentRole:
+    """Return the role of a component; of one that is not in the table, what holds for any."""
+    # in a table of their own: a file of an image may be called as a key of ours is, such as `date`
+    return ComponentRole(**_data("roles")["roles"].get(component, {}))
+
+
 def kernel_file(path: str) -> KernelFile | None:
     """Return what a path says of a kernel file; None for the path of anything else."""
     if not path.endswith(_ENDINGS):
         return None
     for name, pattern in _patterns("kernels").items():
         if found := pattern.fullmatch(path):
-            inside = path[len(found["root"]) :]
-            return KernelFile(name, found["root"] or "/", _target(inside))
+            return KernelFile(name, found["root"] or "/", _target_of(path[len(found["root"]) :]))
     return None
 
 
-def read_kernel_file(source: RandomAccess, path: str) -> tuple[GpuTarget, ...]:
-    """Return what a kernel file is for, by its head. Raises GpuCodeError for one that is empty, or something else."""
+def gpu_code_in(source: RandomAccess, path: str) -> tuple[tuple[GpuTarget, ...], ...]:
+    """Return what each piece of GPU code in a file is for; of a kernel file, also by its name. Heads are read.
+
+    Code that one piece needs may be in any other. Raises GpuCodeError where a file has code that cannot be read, or
+    none where its name says so.
+    """
     named = kernel_file(path)
-    target = named.target if named else None
+    if named is None:
+        return read_file(source)
     head = source.read_at(0, 16)
     container = next((magic for suffix, magic in _CONTAINERS.items() if path.endswith(suffix)), None)
-    if target is not None and container is not None and head.startswith(container):
-        return (target,)
+    if named.target is not None and container is not None and head.startswith(container):
+        return ((named.target,),)
     found = read_file(source)
     if not found:
         raise GpuCodeError(f"no GPU code, though its name says so: begins with {head[:8]!r}")
     targets = tuple(sorted({target for bundle in found for target in bundle}, key=str))
-    if target is not None and target.processor not in {each.processor for each in targets}:
-        raise GpuCodeError(f"its name says {target}, its code is for {', '.join(map(str, targets))}")
-    return targets
+    if named.target is not None and named.target.processor not in {each.processor for each in targets}:
+        raise GpuCodeError(f"its name says {named.target}, its code is for {', '.join(map(str, targets))}")
+    return (targets,)
 
 
-def _target(inside: str) -> GpuTarget | None:
+def _target_of(inside: str) -> GpuTarget | None:
     """Return the target in a file's name, else in the name of the nearest folder that has one."""
-    if inside.endswith(_DATABASE):
-        return _of_database(inside.rpartition("/")[2].removesuffix(_DATABASE))
+    if inside.endswith(_DATABASE):  # gfx90a68: MIOpen writes the number of compute units behind the processor
+        name = inside.rpartition("/")[2]
+        return next((GpuTarget(one) for one in table()["processors"] if name.startswith(one)), None)
     return next((target for part in reversed(inside.split("/")) if (target := target_in_name(part))), None)
 
 
-def _of_database(name: str) -> GpuTarget | None:
-    for processor in table()["processors"]:
-        units = _UNITS.fullmatch(name.removeprefix(processor)) if name.startswith(processor) else None
-        if units and (units["hex"] is None or int(units["hex"], 16) > _MOST_IN_DECIMAL):
-            return GpuTarget(processor)
-    return None
+@cache
+def _data(name: str) -> dict[str, Any]:
+    return package_toml(__package__, f"{name}.toml")
 
 
 @cache
 def _patterns(kind: str) -> Mapping[str, re.Pattern[str]]:
-    data = package_toml(__package__, "components.toml")
     # auditwheel puts a digest into the names of libraries that it copies into a wheel
-    return {name: re.compile(pattern.replace(r"\.so", _COPIED)) for name, pattern in data[kind].items()}
+    return {name: re.compile(text.replace(r"\.so", _COPIED)) for name, text in _data("components")[kind].items()}

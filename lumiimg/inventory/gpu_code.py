@@ -6,19 +6,16 @@ import contextlib
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.gpu.components import KernelFile, component_of, is_library, kernel_file, read_kernel_file
-from lumiimg.gpu.fat_file import read_file
-from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
+from lumiimg.gpu import GpuFit, GpuTarget, KernelFile, component_of, fit, gpu_code_in, is_library, kernel_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lumiimg.gpu.target import GpuTarget
     from lumiimg.image import RootFileSystem
 
 _LIBRARY_OR_PROGRAM = re.compile(r"[^.]+|.+\.so(?:\.[0-9.]+)?|.+\.(?:exe|bin|out|x)")
@@ -26,6 +23,15 @@ _SMALLEST_BYTES = 4096
 """Of a file with a bundle, which begins at a page."""
 _MAX_HEADS = 20_000
 """Of kernel files whose names say nothing."""
+
+
+class CodeForm(StrEnum):
+    """How GPU code lies in an image."""
+
+    BUNDLES = "bundles"
+    """In a program or library, which needs each of its bundles."""
+    KERNELS = "kernels"
+    """In files of a folder, of which a library opens those of the GPU at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +66,7 @@ class CodeFile:
 
     def fit_for(self, gpu: GpuTarget) -> GpuFit:
         """Return whether a GPU takes it: all code of a library; of kernel files, those of the GPU are opened."""
-        bundles = [each.targets for each in self.bundles]
-        is_library = self.form is CodeForm.BUNDLES
-        return fit_of_all(bundles, gpu) if is_library else fit_of_any(chain.from_iterable(bundles), gpu)
+        return fit([self.targets] if self.form is CodeForm.KERNELS else [each.targets for each in self.bundles], gpu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ class _Reader:
             self.kernels[kernels.component, kernels.root].update(self._targets(path, kernels))
             return
         with contextlib.closing(self.root.open(path)) as file:
-            found = read_file(file) if file.size >= _SMALLEST_BYTES else ()
+            found = gpu_code_in(file, path) if file.size >= _SMALLEST_BYTES else ()
         if found:
             self.bundles[path] = Counter(found)
 
@@ -160,7 +164,7 @@ class _Reader:
         if self.heads > _MAX_HEADS:
             raise BadInputError(f"not looked at: more than the {_MAX_HEADS} kernel files that are opened")
         with contextlib.closing(self.root.open(path)) as file:
-            targets = read_kernel_file(file, path)
+            (targets,) = gpu_code_in(file, path)
         if kernels.target is not None:
             self.first_of[kernels] = targets
         return targets

@@ -11,17 +11,25 @@ import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.gpu.components import component_of, kernel_file
-from lumiimg.gpu.roles import role_of
-from lumiimg.gpu.rule import OVERRIDE, XNACK, CodeForm, GpuFit, fit_of_any, gpu_of, taken_for
-from lumiimg.gpu.source import GpuCodeError
+from lumiimg.gpu import (
+    OVERRIDE,
+    XNACK,
+    GpuCodeError,
+    GpuFit,
+    GpuTarget,
+    component_of,
+    fit,
+    kernel_file,
+    node_gpu,
+    role_of,
+    taken_for,
+)
 from lumiimg.image.tree import ImageError
-from lumiimg.inventory.gpu_code import processors_of
+from lumiimg.inventory.gpu_code import CodeForm, processors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from lumiimg.gpu.target import GpuTarget
     from lumiimg.inventory.components import Inventory
     from lumiimg.inventory.gpu_code import CodeFile, GpuCode
 
@@ -107,7 +115,7 @@ def account_of_gpu(
     if of is None:
         return None
     try:
-        gpu = gpu_of(of.processor, variable(XNACK))
+        gpu = node_gpu(of.processor, variable(XNACK))
     except GpuCodeError:
         return None
     files: set[str] = set()
@@ -147,7 +155,7 @@ def _verdict(component: str, files: Sequence[CodeFile], gpu: GpuTarget, loaded: 
 def _share(files: Sequence[CodeFile], gpu: GpuTarget) -> float:
     """Return which part of their bundles a GPU takes."""
     bundles = [each for file in files for each in file.bundles]
-    taken = sum(each.count for each in bundles if fit_of_any(each.targets, gpu) is GpuFit.RUNS)
+    taken = sum(each.count for each in bundles if fit([each.targets], gpu) is GpuFit.RUNS)
     return taken / sum(each.count for each in bundles)
 
 

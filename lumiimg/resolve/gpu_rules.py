@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lumiimg.gpu.roles import is_needed_layer, role_of
-from lumiimg.gpu.rule import XNACK, GpuFit
+from lumiimg.gpu import XNACK, GpuFit, role_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import components_of
 
@@ -26,6 +25,14 @@ _OUTCOMES = {
     GpuFit.XNACK: RuleOutcome.WARNING,
     GpuFit.NO: RuleOutcome.REFUSED,
 }
+_COMPONENTS = {
+    "aiter": "aiter",
+    "bitsandbytes": "bitsandbytes",
+    "flash-attn": "flash-attn",
+    "sglang": "sgl-kernel",
+    "vllm": "vLLM _C",
+}
+"""What people call the GPU code of a layer of the catalogue, where its troubles hang on it."""
 _SOURCE = "read in the image; LLVM AMDGPUUsage, target ID (lumiimg/gpu/targets.toml, roles.toml)"
 
 
@@ -61,10 +68,11 @@ def found_troubles(base: ForeignBase, layers: Iterable[Layer]) -> tuple[KnownTro
     for layer in layers:
         if layer.name not in base.has and "torch" not in base.has.keys() & components_of(layer):
             continue
-        own = [part for part in base.gpu if role_of(part.component).layer == layer.name]
+        component = _COMPONENTS.get(layer.name, "")
+        own = [part for part in base.gpu if part.component == component]
         runs = any(part.fit in {GpuFit.RUNS, GpuFit.PART} for part in own)
         found += [
-            trouble if is_needed_layer(layer.name) else replace(trouble, outcome="warning")
+            trouble if role_of(component).needed else replace(trouble, outcome="warning")
             for trouble in layer.troubles
             if not trouble.unless and not (runs and trouble.refused)
         ]

@@ -26,8 +26,8 @@ from lumiimg.core.errors import BadInputError, LumiimgError, RefusedError, short
 from lumiimg.core.toml import package_toml
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import Mirrors, general_index, public_index
-from lumiimg.gpu.cuda import is_of_cuda
 from lumiimg.resolve.bootstrap import choose_bootstrap
+from lumiimg.resolve.cuda import is_of_cuda
 from lumiimg.resolve.image_base import LOCAL_AGENTS, foreign_layer
 from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource, layer_digest, wants_python
 from lumiimg.resolve.lock_file import AGAIN, LockedBase, LockedEntry, LockFile, request_of

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.core.errors import RefusedError
-from lumiimg.gpu.cuda import instead_of, is_of_cuda
+from lumiimg.resolve.cuda import instead_of, is_of_cuda
 from lumiimg.resolve.lock import LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.python_project import (
     ROCM_TRITONS,

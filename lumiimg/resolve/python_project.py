@@ -28,7 +28,7 @@ from lumiimg.core.errors import FailedError
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.fetch.http import Http, display_url, require_tls_or_digest
 from lumiimg.fetch.mirrors import general_index, validated_url
-from lumiimg.gpu.cuda import is_of_cuda
+from lumiimg.resolve.cuda import is_of_cuda
 from lumiimg.resolve.lock import LockedSource, locked_wheel
 from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.resolve.uv import LockedPackage, NoSolutionError, NoTimesError, compile_versions, compile_wheels

@@ -52,22 +52,20 @@ def pages(*bundles: bytes) -> bytes:
     return b"".join(each + bytes(-len(each) % PAGE) for each in bundles)
 
 
-def library(fatbin: bytes | None, *, sections: bool = True, reference: bytes | None = None, kind: int = 1) -> bytes:
-    """Return a library of the host with GPU code at a page; without `sections` as `sstrip` leaves it."""
+def library(fatbin: bytes | None, *, kind: int = 1) -> bytes:
+    """Return a library of the host with GPU code at a page."""
     blocks = [(b".hip_fatbin", kind, fatbin)] if fatbin is not None else []
-    blocks += [(b".rocm_kpack_ref", 1, reference)] if reference is not None else []
     names = b"\0" + b"\0".join(name for name, _, _ in blocks) + b"\0.shstrtab\0"
     data = bytearray(PAGE)
     table = bytearray(64)
     for name, kind_of, block in (*blocks, (b".shstrtab", 3, names)):
         table += struct.pack("<IIQQQQIIQQ", names.index(name), kind_of, 2, 0, len(data), len(block), 0, 0, 1, 0)
         data += pages(block) if kind_of == 1 else block
-    count = len(table) // 64 if sections else 0
-    start = len(data) if sections else 0
-    header = struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, start, 0, 64, 56, 1, 64, count, max(count - 1, 0))
+    count = len(table) // 64
+    header = struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, len(data), 0, 64, 56, 1, 64, count, count - 1)
     load = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, len(data), len(data), PAGE)
     data[:120] = b"\x7fELF\2\1\1" + bytes(9) + header + load
-    return bytes(data + table) if sections else bytes(data)
+    return bytes(data + table)
 
 
 def fatbin_source(*targets: str) -> str:

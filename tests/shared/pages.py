@@ -21,8 +21,7 @@ from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 from lumiimg.core.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
-from lumiimg.gpu.roles import role_of
-from lumiimg.gpu.rule import GpuFit
+from lumiimg.gpu import GpuFit, role_of
 from lumiimg.inventory.gpu_fit import ComponentFit, GpuAccount
 from lumiimg.report.page import to_page
 from lumiimg.report.views.build import built_document

@@ -245,7 +245,7 @@ def test_a_layer_without_code_for_its_gpu_fails_where_it_is_built(tmp_path: Path
 
 
 def test_a_file_of_an_image_may_be_called_as_keys_and_components_of_ours_are(tmp_path: Path, capsys: Capture) -> None:
-    tables = (package_toml("lumiimg.gpu", f"{name}.toml") for name in ("components", "roles", "cuda"))
+    tables = (package_toml("lumiimg.gpu", f"{name}.toml") for name in ("components", "roles"))
     names = {key for table in tables for level in (table, *table.values()) if isinstance(level, dict) for key in level}
     names -= {""}
     assert names > {"source", "date", "torch", "vLLM _C", "roles", "libraries"}

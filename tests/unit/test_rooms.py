@@ -32,7 +32,7 @@ FLOORS: list[set[str]] = [
     {"report"},
     {"cli"},
 ]
-FACES = ("elf",)
+FACES = ("elf", "gpu")
 """Rooms of which others know nothing but the names in `__all__` of `__init__.py`."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from lumiimg.check.steps import fabric_steps
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity
-from lumiimg.fabric.job_path import job_paths
+from lumiimg.fabric.job_path import job_path
 from lumiimg.fabric.path import FabricPath, Part, Side, Step, path_sentence
 from lumiimg.host.origins import origins
 from lumiimg.image import open_image
@@ -112,15 +112,12 @@ def test_an_open_question_outweighs_evidence_of_its_own_level_only() -> None:
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
 def test_the_path_of_a_log_says_what_its_verdict_says(log: Path) -> None:
     report = log_report(log)
-    for path in job_paths(report):
-        found = states(path.steps)
-        verdict = report.verdict if path.group is None else report.nodes[path.group].verdict
-        if report.answer is ExitCode.GOOD:
-            assert Severity.PROBLEM not in found.values()
-        if report.answer is ExitCode.NO and path.group is None and verdict is not Verdict.MIXED:
-            assert Severity.PROBLEM in found.values()
-        if report.answer is ExitCode.UNDECIDED:
-            assert Severity.PROBLEM not in found.values() or verdict is Verdict.OFI_OTHER
-        if found[Part.NIC] is Severity.OK:  # only traffic proves it
-            assert verdict in FAST | {Verdict.IB}
-            assert report.answer is ExitCode.GOOD or path.group is not None
+    found = states(job_path(report))
+    if report.answer is ExitCode.GOOD:
+        assert Severity.PROBLEM not in found.values()
+    if report.answer is ExitCode.NO and report.verdict is not Verdict.MIXED:
+        assert Severity.PROBLEM in found.values()
+    if report.answer is ExitCode.UNDECIDED:
+        assert Severity.PROBLEM not in found.values() or report.verdict is Verdict.OFI_OTHER
+    if found[Part.NIC] is Severity.OK:  # only traffic proves it
+        assert report.verdict in FAST | {Verdict.IB}

@@ -15,14 +15,14 @@ from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Code, Finding, Level, Severity
 from lumiimg.core.toml import package_toml
-from lumiimg.gpu.cuda import is_in_the_way
-from lumiimg.gpu.rule import GpuFit
+from lumiimg.gpu import GpuFit
 from lumiimg.host.container_view import variable_of
 from lumiimg.host.mpi_clash import mpi_clash
 from lumiimg.host.processors import wrong_processors
 from lumiimg.host.root_queries import read_text, scripts_in
 from lumiimg.image.programs import search_path
 from lumiimg.inventory.python import of_numpy_1, of_other_torch
+from lumiimg.resolve.cuda import is_in_the_way
 from lumiimg.resolve.driver_rule import window_on_node
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.stack import stack_of

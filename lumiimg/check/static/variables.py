@@ -11,7 +11,7 @@ from lumiimg.engine.binds import binds_of
 from lumiimg.fabric.names import LAYER_PLUGINS, PRIVATE
 from lumiimg.fabric.provider import allows_cxi
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
-from lumiimg.gpu.rule import OVERRIDE, XNACK
+from lumiimg.gpu import OVERRIDE, XNACK
 from lumiimg.joblog.vocabulary import vocabulary
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.gpu.roles import role_of
-from lumiimg.gpu.rule import GpuFit
+from lumiimg.gpu import GpuFit, role_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.drivers import modules_of
@@ -11,8 +12,7 @@ from lumiimg.cluster.trial.look import site_paths
 from lumiimg.cluster.trial.values import Claim
 from lumiimg.core.findings import Answer, Code, Severity
 from lumiimg.core.text import count
-from lumiimg.gpu.rule import GpuFit
-from lumiimg.gpu.target import table
+from lumiimg.gpu import GpuCodeError, GpuFit, node_gpu
 from lumiimg.joblog.report import Verdict
 from lumiimg.resolve.job_variables import same_in_all_ranks
 
@@ -167,10 +167,10 @@ def of_image(
         date = site.driver.date if site.driver is not None and driver.source else None
         yield claim("driver", "its ROCm on the nodes' driver", told, "run", by=driver.source or source, date=date)
     if site.arch is not None:
-        names = table()
         about = "its GPUs as HSA names them in the container, with their modes"
-        target, by = names["node"].get(site.arch, site.arch), names["source"]
-        yield claim("target", about, target, "gpus", by=by, date=names["date"])
+        with suppress(GpuCodeError):
+            target = str(node_gpu(site.arch))
+            yield claim("target", about, target, "gpus", by="LLVM AMDGPUUsage, target ID", date=site.date)
     yield claim(
         "socket.network", "network with NCCL_NET=Socket", Verdict.SOCKET.value, "socket", by="RCCL's own option"
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.findings import Answer, Severity
 from lumiimg.core.text import count
-from lumiimg.gpu.rule import GpuFit
+from lumiimg.gpu import GpuFit
 from lumiimg.joblog.node_names import folded
 from lumiimg.report.document import Document, Item, Row, Section, Shown, Table
 from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_steps

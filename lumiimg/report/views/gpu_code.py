@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from lumiimg.core.errors import one_safe_line
 from lumiimg.core.findings import Severity
 from lumiimg.core.text import count
-from lumiimg.gpu.rule import CodeForm, GpuFit
-from lumiimg.inventory.gpu_code import processors_of
+from lumiimg.gpu import GpuFit
+from lumiimg.inventory.gpu_code import CodeForm, processors_of
 from lumiimg.report.document import Document, Item, Lines, Section
 
 if TYPE_CHECKING:

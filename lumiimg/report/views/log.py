@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Severity
 from lumiimg.core.text import count
-from lumiimg.fabric.job_path import JobPath, job_paths
+from lumiimg.fabric.job_path import job_path
 from lumiimg.joblog.headline import different_line, headline, network, part_of, ranks_word, runs_line
 from lumiimg.joblog.report import FAST, answer_of
 from lumiimg.report.document import (
@@ -16,7 +16,6 @@ from lumiimg.report.document import (
     Item,
     Lines,
     Paragraph,
-    PathSteps,
     Row,
     Section,
     Shown,
@@ -61,7 +60,7 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("Measured", _measured(measured)),
             bandwidth_section(report.measurements, answer.site, report.told.of_nodes),
             Section("The image of the job", _image(answer.image)),
-            Section(PATH, tuple(_path(report, path) for path in job_paths(report)), Shown.PAGE),
+            Section(PATH, (path_steps(job_path(report)),), Shown.PAGE),
             Section("How far each rank came", (Lines(tuple(one.sentence for one in report.progress)),), Shown.VERBOSE),
             Section("How ranks were connected", (_channels(report),), Shown.VERBOSE),
             Section("Communicators", (_communicators(report),), Shown.VERBOSE),
@@ -165,13 +164,6 @@ def _image(image: ImageOfJob | None) -> Iterator[Paragraph | Item]:
     if image is not None:
         yield Paragraph(f"image {image.image}: {image.sentence}")
         yield from finding_items(image.findings)
-
-
-def _path(report: LogReport, path: JobPath) -> PathSteps:
-    if path.group is None:
-        return path_steps(path.steps)
-    group = report.nodes[path.group]
-    return path_steps(path.steps, f"{count(len(group.nodes), 'node')} {group.names}")
 
 
 def _channels(report: LogReport) -> Table:

@@ -11,7 +11,7 @@ from lumiimg.core.toml import package_toml
 
 @cache
 def _facts() -> dict[str, Any]:
-    return package_toml("lumiimg.gpu", "cuda.toml")
+    return package_toml("lumiimg.resolve", "cuda.toml")
 
 
 @cache
