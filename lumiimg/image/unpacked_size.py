@@ -19,7 +19,6 @@ _FREE_BYTES = 1 << 30
 _MAX_RATIO = 100
 _NAME_BYTES = 4096
 """What a name takes at least: millions of them, each of an empty file, fill a disk too."""
-_MAX_NAMES = 5_000_000
 _SPARE_BYTES = 256 << 20
 """What is left free on the disk."""
 
@@ -33,11 +32,10 @@ def require_room(path: Path, folder: Path) -> None:
     if path.is_dir():
         return  # it is copied as it lies there
     most_bytes = _FREE_BYTES + _MAX_RATIO * path.stat().st_size
-    needed_bytes, names = 0, 0
+    needed_bytes = 0
     counted: set[Hashable] = set()
     with open_image(path) as image:
         for root, (_, seen) in ((each, found) for each in image.layers for found in each.stats()):
-            names += 1
             needed_bytes += _NAME_BYTES
             if seen.kind is FileKind.FILE and (root, seen.identity) not in counted:
                 needed_bytes += seen.size_bytes
@@ -46,8 +44,6 @@ def require_room(path: Path, folder: Path) -> None:
             if needed_bytes > most_bytes:
                 what = f"unpacks to more than {_MAX_RATIO} times its size"
                 raise ImageError(what, where=str(path), hint="if that is right: unpack it, and name the folder")
-            if names > _MAX_NAMES:
-                raise ImageError(f"has more than {_MAX_NAMES} names", where=str(path))
     there = next(one for one in (folder, *folder.parents) if one.is_dir())
     free_bytes = shutil.disk_usage(there).free
     if needed_bytes + _SPARE_BYTES > free_bytes:

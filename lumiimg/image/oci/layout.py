@@ -13,7 +13,7 @@ import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
 from lumiimg.core.decode import DecodeError, decode_json, matching
 from lumiimg.core.errors import shortened
@@ -39,36 +39,33 @@ _Digest = Annotated[str, matching(r"sha256:[0-9a-f]{64}", "a sha256 digest")]
 T = TypeVar("T")
 
 
-class _Platform(Struct, frozen=True):
-    os: str = ""
-    architecture: str = ""
-
-
 class _Descriptor(Struct, frozen=True, rename="camel"):
     """A pointer to a blob (OCI image-spec `descriptor.md`)."""
 
     digest: _Digest
-    size: Annotated[int, Meta(ge=0)]
     media_type: str = ""
-    platform: _Platform | None = None
+    platform: dict[str, Any] | None = None
     annotations: dict[str, str] | None = None
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """Its annotations."""
+        return self.annotations or {}
 
     @property
     def name(self) -> str:
         """What it is called; empty where it has no name."""
-        return (
-            next((self.annotations[key] for key in _NAMES if key in self.annotations), "") if self.annotations else ""
-        )
+        return next((self.notes[key] for key in _NAMES if key in self.notes), "")
 
     @property
     def made_for(self) -> str:
         """`linux/amd64`; empty where it is not said."""
-        return f"{self.platform.os}/{self.platform.architecture}" if self.platform else ""
+        return f"{self.platform.get('os')}/{self.platform.get('architecture')}" if self.platform else ""
 
     @property
     def is_attestation(self) -> bool:
         """Whether it is one of BuildKit's, and no image."""
-        return (self.annotations or {}).get("vnd.docker.reference.type") == "attestation-manifest"
+        return self.notes.get("vnd.docker.reference.type") == "attestation-manifest"
 
 
 class _Index(Struct, frozen=True):
