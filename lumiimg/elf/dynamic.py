@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import itertools
 import struct
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from lumiimg.elf.segments import PT_DYNAMIC, ElfError, Segments, StringTable
 
@@ -39,8 +40,7 @@ _MAX_VERSIONS_BYTES = 4 << 20
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class VersionNeed:
+class VersionNeed(Struct, frozen=True):
     """One version that must be (or, weak, should be) defined by the library loaded as `file`."""
 
     file: str

@@ -14,6 +14,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from lumiimg.elf.dynamic import DT_NEEDED, Dynamic, VersionNeed
 from lumiimg.elf.segments import (
     ET_DYN,
@@ -49,8 +51,7 @@ _NOTE, _PROPERTY, _ABI_TAG = struct.Struct("<III"), struct.Struct("<III"), struc
 _MAX_NOTES_BYTES = 65536
 
 
-@dataclass(frozen=True, slots=True)
-class ElfFacts:
+class ElfFacts(Struct, frozen=True):
     """One ELF file. Names are text with surrogates for bytes that are not UTF-8; an absent fact is None."""
 
     machine: int

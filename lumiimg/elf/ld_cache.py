@@ -46,15 +46,13 @@ _FLAGS_OF_MACHINE = {62: 0x0303, 183: 0x0A03, 21: 0x0503, 243: 0x1003}
 _MAX_NAME_BYTES = 1024
 _MAX_HWCAP_NAMES = 1024
 _MAX_EQUAL_ENTRIES = 4096
-_NUMBER = re.compile(rb"([0-9]+)")
+_NUMBER = re.compile(rb"0*([0-9]+)")
 # bytes but NUL and digits, in the order of a signed char; the last value is left for "a digit follows"
 _OTHERS = bytes(byte for byte in (*range(128, 256), *range(1, 128)) if byte not in b"0123456789")
 _RANKS = bytes(rank for rank in range(255) if rank not in b"0123456789")
 _RANK_OF_BYTE = bytes.maketrans(_OTHERS, _RANKS)
-_BEFORE_NUMBER = b"\xff"
-
-_SortKey = tuple[bytes | int, ...]
-"""Text and number by turns, a text first and last."""
+_BEFORE_NUMBER = 255
+_MAX_DIGITS = 18
 
 
 class _Entry(NamedTuple):
@@ -75,7 +73,7 @@ class LoaderCache:
     """What key and value are offsets into."""
     hwcaps: tuple[str, ...] = ()
     """Names of the glibc-hwcaps subdirectories that entries refer to."""
-    _keys: dict[int, _SortKey | None] = field(default_factory=dict, repr=False, compare=False)
+    _keys: dict[int, bytes | None] = field(default_factory=dict, repr=False, compare=False)
     _found: dict[tuple[object, ...], str | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -140,7 +138,7 @@ class LoaderCache:
                 high = middle - 1
         return range(0)
 
-    def _key(self, index: int) -> _SortKey | None:
+    def _key(self, index: int) -> bytes | None:
         if index not in self._keys:
             name = self._string(self._entry(index).key)
             self._keys[index] = None if name is None else _sort_key(name)
@@ -151,15 +149,15 @@ class LoaderCache:
         return self.strings[offset:end] if 0 <= offset <= end else None
 
 
-def _sort_key(name: bytes) -> _SortKey:
+def _sort_key(name: bytes) -> bytes:
     """Order names as `_dl_cache_libcmp`: runs of digits by value and after any other character."""
-    parts = _NUMBER.split(name.translate(_RANK_OF_BYTE))
-    key: list[bytes | int] = []
-    for text, digits in zip(parts[::2], parts[1::2], strict=False):
-        # the loader counts in an int; a run too long for one is nothing ldconfig writes, and int() of it could be slow
-        key += text + _BEFORE_NUMBER, int(digits[-18:])
-    key.append(parts[-1])
-    return tuple(key)
+    return _NUMBER.sub(_as_number, name.translate(_RANK_OF_BYTE))
+
+
+def _as_number(found: re.Match[bytes]) -> bytes:
+    # more digits are a larger number; the loader counts in an int: a longer run is nothing that ldconfig writes
+    digits = found[1][-_MAX_DIGITS:]
+    return bytes((_BEFORE_NUMBER, len(digits))) + digits
 
 
 def parse_cache(data: bytes) -> LoaderCache | None:

@@ -152,7 +152,7 @@ class Process:
         result = LoadResult()
         self._dlopen(name, requester or self.objects[0], result)
         if rtld_global and result.root is not None:
-            self.scopes.add_global([result.root])
+            self.scopes.add_global(self.scopes.list_of(result.root))
         self._before_failure = before if result.errors else None
         return result.without_repetitions()
 

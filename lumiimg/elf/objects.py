@@ -181,9 +181,8 @@ class SymbolScopes:
         self._needs.setdefault(loaded, {})[dependency] = None
 
     def add_global(self, objects: Iterable[LoadedObject]) -> None:
-        """Let all see some objects, and what these need."""
-        for loaded in objects:
-            self._global |= self.list_of(loaded)
+        """Let all see some objects."""
+        self._global |= dict.fromkeys(objects)
 
     def of(self, loaded: LoadedObject) -> list[LoadedObject]:
         """Return where symbols of an object are looked up, in this order."""

@@ -25,7 +25,7 @@ PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_TLS = 1, 2, 3, 4, 7
 PT_GNU_STACK, PT_GNU_PROPERTY = 0x6474E551, 0x6474E553
 ET_EXEC, ET_DYN = 2, 3
 HEADER_BYTES = 64
-FIRST_READ_BYTES = 4096
+FIRST_READ_BYTES = 8192
 
 _IDENT = b"\x7fELF\2\1"
 _HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
@@ -33,7 +33,7 @@ _SEGMENT = struct.Struct("<IIQQ8xQQQ")
 _MAX_SEGMENTS = 1024
 _MAX_STRING_BYTES = 65536
 _STRING_READ_BYTES = 4096
-_WHOLE_STRINGS_BYTES = 16384
+_WHOLE_STRINGS_BYTES = 65536
 MAX_NAMES_BYTES = 16 << 20
 
 
@@ -147,22 +147,22 @@ class StringTable:
 
     def at(self, offset: int) -> str:
         """Return one string; bytes that are not UTF-8 become surrogates, as in file names of Python."""
-        start = offset - self._block_at
-        end = self._block.find(b"\0", start) if start >= 0 else -1
+        block, start = self._block, offset - self._block_at
+        end = block.find(b"\0", start) if start >= 0 else -1
         if end < 0:
-            start, end = 0, self._read_block(offset)
+            block, start, end = self._read_block(offset)
         self._left_bytes -= end - start
         if self._left_bytes < 0:
             # thousands of names may be the ends of one long string: a small file would fill the memory
             raise ElfError(f"more than {self._most_bytes} bytes of names")
-        return self._block[start:end].decode("utf-8", "surrogateescape")
+        return block[start:end].decode("utf-8", "surrogateescape")
 
     def starts_with(self, prefix: bytes, offset: int) -> bool:
         """Return whether a string of a table that was read whole starts with some bytes."""
         return self._block.startswith(prefix, offset)
 
-    def _read_block(self, offset: int) -> int:
-        """Read a block from a string on; return the length of the string."""
+    def _read_block(self, offset: int) -> tuple[bytes, int, int]:
+        """Read a block from a string on; return it, with where the string starts and ends in it."""
         if offset >= self._size_bytes:
             raise ElfError(f"string at {offset}, outside the table of {self._size_bytes} bytes")
         size = _STRING_READ_BYTES
@@ -172,7 +172,7 @@ class StringTable:
             end = block.find(b"\0")
             if end >= 0:
                 self._block_at, self._block = offset, block
-                return end
+                return block, 0, end
             if limit < size or size >= _MAX_STRING_BYTES:
                 raise ElfError("string without an end")
             size *= 16

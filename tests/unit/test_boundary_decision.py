@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from lumiimg.core.findings import Severity
 from lumiimg.elf import ElfFacts, FoundBy, LoadedObject
@@ -31,7 +32,7 @@ def test_a_search_path_of_an_earlier_manifest_is_left_out() -> None:
 
 def item(name: str, *needs: tuple[str, str], defines: tuple[str, ...] = (), host: str | None = None) -> Loaded:
     wanted = tuple(VersionNeed(file, version, weak=False) for file, version in needs)
-    facts = replace(FACTS, version_needs=wanted, version_definitions=defines, soname=name)
+    facts = structs.replace(FACTS, version_needs=wanted, version_definitions=defines, soname=name)
     return Loaded(LoadedObject(name, f"/lib/{name}", facts, FoundBy.DEFAULT, None, "/lib"), host)
 
 
@@ -54,7 +55,7 @@ def test_a_version_that_a_library_would_only_like_to_have_makes_no_margin_smalle
     libc = item("libc.so.6", defines=("GLIBC_2.34", "GLIBC_2.38"))
     plugin = item("librccl-net.so", ("libc.so.6", "GLIBC_2.34"))
     weak = VersionNeed("libc.so.6", "GLIBC_2.39", weak=True)
-    facts = replace(plugin.object.facts, version_needs=(*plugin.object.facts.version_needs, weak))
+    facts = structs.replace(plugin.object.facts, version_needs=(*plugin.object.facts.version_needs, weak))
     softer = replace(plugin, object=replace(plugin.object, facts=facts))
     assert [margin.sentence for margin in margins_of([softer, libc])] == [
         margin.sentence for margin in margins_of([plugin, libc])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from lumiimg.core.text import numbers_of
 from lumiimg.elf import ElfFacts, FoundBy, LoadedObject, LoadResult
