@@ -30,8 +30,8 @@ from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.image import open_image, refuse_empty, refuse_not_runnable
-from lumiimg.image.python import NoPythonError, read_python
 from lumiimg.inventory.components import Inventory
+from lumiimg.inventory.python import NoPythonError, read_python
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.own_packages import brought_by_layers, resolve_own
 from lumiimg.resolve.python_project import LayerRequirements

@@ -22,8 +22,7 @@ from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
 from lumiimg.host.root_queries import matches, names_in, read_text
 from lumiimg.image import Image, ImageError, RootFileSystem
 from lumiimg.image.environment import DEFAULT_PATH
-from lumiimg.image.programs import find_program
-from lumiimg.image.python import Interpreter, NoPythonError, read_python
+from lumiimg.inventory.python import Interpreter, NoPythonError, find_program, read_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -34,9 +34,9 @@ from lumiimg.host.container_view import (
 )
 from lumiimg.host.engine_rules import as_run, hidden_files, may_be_hidden
 from lumiimg.host.node_facts import cpu
+from lumiimg.host.root_queries import set_id, unreadable_files
 from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.image import ImageError, RootFileSystem, open_image
-from lumiimg.image.permissions import barred, set_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -238,7 +238,7 @@ class _Listing:
         missing = {lost.name.rpartition("/")[2] for outcome in outcomes for lost in outcome.missing}
         for mount, path in islice(hidden_files(inside.image, missing), _MOST_HIDDEN) if missing else ():
             notes[f"{path} of the image is not there: {mount.by}"] = None
-        for _, path in barred(inside.root, loaded if is_for_all else ()):
+        for _, path in unreadable_files(inside.root, loaded if is_for_all else ()):
             notes[f"not everybody can load all of this: {path} is closed to others"] = None
         return Libraries(self._outcomes, self._by_kernel, "", tuple(notes))
 

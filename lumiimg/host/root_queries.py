@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import os
 import re
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
+from lumiimg.image import FileKind, FileStat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 _MAX_TEXT_BYTES = 1 << 20
 _LARGEST_SCRIPT_BYTES = 64 << 10
 _MAX_MATCHES = 512
+_READ, _SEARCH = 0o4, 0o1
+_SET_ID = {0o4000: "setuid", 0o2000: "setgid"}
 
 
 def read_text(root: RootFileSystem, path: str) -> str | None:
@@ -72,3 +76,36 @@ def matches(root: RootFileSystem, pattern: str) -> list[str]:
 def by_version(name: str) -> tuple[int, ...]:
     """Return a sort key in which 1.9 comes before 1.22."""
     return tuple(int(number[:18]) for number in re.findall("[0-9]+", name))
+
+
+def unreadable_files(root: RootFileSystem, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield, of files that the user may not read, (the file, what is in the way: itself, or a folder on the way to it).
+
+    The user is that of this process; root asks for people who are not root, and own nothing of the image. What is not
+    there is left out. Modes count in a container, too: measured with Apptainer 1.4 without privilege, on squashfs
+    (squashfuse) and on a folder. The mode of the root folder does not count in squashfs.
+    """
+    for path in paths:
+        with contextlib.suppress(BadInputError):
+            closed = (here for here, found in root.way(path) if not _may_use(found))
+            if (here := next(closed, None)) is not None:
+                yield path, here
+
+
+def _may_use(found: FileStat) -> bool:
+    """Whether the user may read or enter what is there: as owner, else by a group, else as everybody (inode(7))."""
+    right = _SEARCH if found.kind is FileKind.DIRECTORY else _READ
+    user = os.geteuid()
+    if user and found.uid == user:
+        right <<= 6
+    elif user and found.gid in {os.getegid(), *os.getgroups()}:
+        right <<= 3
+    return found.kind is FileKind.SYMLINK or bool(found.permissions & right)
+
+
+def set_id(root: RootFileSystem, path: str) -> str | None:
+    """Return `setuid` or `setgid` for a program that may run with another's rights; None for any other."""
+    with contextlib.suppress(OSError, BadInputError):
+        permissions = root.stat(path).permissions
+        return next((word for bit, word in _SET_ID.items() if permissions & bit), None)
+    return None

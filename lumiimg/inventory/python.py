@@ -1,73 +1,59 @@
-"""The Pythons of an image: where its frameworks are, its distributions, and what compiled modules were built for.
+"""Which Python an image has: what a name starts, and in which folders that looks for modules.
 
-A distribution is known by the name of its metadata: `NAME-VERSION.dist-info`, a folder (PEP 376, PEP 427), or
-`NAME-VERSION-pyX.Y.egg-info`, a folder or a file, of which the part behind the version may lack (setuptools; Debian).
+Sources: CPython Modules/getpath.py (prefix, pyvenv.cfg, PYTHONHOME) and Lib/site.py (site-packages, `.pth` files);
+Debian's patch of site.py (dist-packages). The user's own folder (~/.local) is not of the image, and is not counted.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
-
-from lumiimg.elf import exported_at, facts_at, wanted_at
-from lumiimg.image.programs import find_program, search_path
-from lumiimg.image.tree import ImageError
-from lumiimg.inventory.system import read_or_empty
+from lumiimg.core.errors import one_safe_line
+from lumiimg.image import FileKind, ImageError
+from lumiimg.image.environment import DEFAULT_PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lumiimg.image import Image, RootFileSystem
 
-MOST_DISTRIBUTIONS = 20_000
-"""Of one image, or of the folders that are looked into together: more are left out."""
-METADATA = (".dist-info", ".egg-info")
-"""What the names of the metadata of distributions end in."""
-_NAME, _VERSION = r"[A-Za-z0-9._]{1,128}", r"[A-Za-z0-9.+!_]{1,64}"
-_NAMED = re.compile(rf"({_NAME})-({_VERSION})(?:-py3[\w.-]{{0,64}})?\.(?:dist|egg)-info", re.ASCII)
+_HEAD_BYTES = 256
+_MAX_TEXT_BYTES = 64 << 10
+_MAX_PTH_FILES, _MAX_FOLDERS = 200, 200
+_EXECUTABLE = 0o111
 _PROGRAM = re.compile(r".*/python(3\.\d{1,2})")
+_LIBRARY = re.compile(r"python3\.([0-9]{1,2})t?")
+_ADDS_SITE = re.compile(r"import site; site\.addsitedir\('(/[^'\\]{1,500})'\)")
+_CHANGES_PATH = re.compile(r"\bsys\s*\.\s*path\b|\baddsitedir\b|\bmeta_path\b")
 _FRAMEWORKS = frozenset(("torch", "jax"))
-_MODULE = re.compile(r".+\.(?:cpython-3[0-9]+[^/]*|abi3)\.so")
-_OLD_NUMPY, _NEW_NUMPY = b"numpy.core._multiarray_umath", b"numpy._core._multiarray_umath"
-_LARGEST_MODULE_BYTES, _MOST_READ_BYTES = 4 << 20, 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
-    """A Python distribution that is installed."""
+class Program:
+    """One program of an image."""
 
     name: str
-    """As PEP 503 writes it: `flash-attn`."""
-    version: str
-    """As its metadata is called: `2.7.1+rocm6.2`."""
-    metadata: str
-    """Path of its metadata in the image."""
-
-    @property
-    def site(self) -> str:
-        """The folder that it is in."""
-        return self.metadata.rpartition("/")[0]
+    path: str
+    """In the image, by the folder in which it is found first."""
 
 
-def distribution_of(path: str) -> Distribution | None:
-    """Return the distribution whose metadata is at a path; None for the path of anything else."""
-    found = _NAMED.fullmatch(path.rpartition("/")[2])
-    return Distribution(canonicalize_name(found[1]), found[2], path) if found else None
+def search_path(image: Image) -> tuple[str, ...]:
+    """Return the folders in which a process in the container looks for programs."""
+    path = image.environment.get("PATH", DEFAULT_PATH)
+    return tuple(dict.fromkeys(folder.rstrip("/") for folder in path.split(":") if folder.startswith("/")))
 
 
-def distributions_in(root: RootFileSystem, folders: Iterable[str]) -> dict[str, Distribution]:
-    """Return the distributions in some folders by their names; of two, that of the first folder, as Python takes it."""
-    found: dict[str, Distribution] = {}
+def find_program(root: RootFileSystem, name: str, folders: Sequence[str]) -> Program | None:
+    """Return the program that a name starts there; None where there is none."""
     for folder in folders:
-        with contextlib.suppress(OSError, ImageError):
-            for distribution in filter(None, (distribution_of(f"{folder}/{n}") for n, _ in root.list_dir(folder))):
-                if len(found) < MOST_DISTRIBUTIONS:
-                    found.setdefault(distribution.name, distribution)
-    return found
+        with suppress(OSError, ImageError):
+            status = root.stat(path := f"{folder}/{name}")
+            if status.kind is FileKind.FILE and status.permissions & _EXECUTABLE:
+                return Program(name, path)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +67,7 @@ class Python:
 
 def version_of_program(root: RootFileSystem, path: str) -> str | None:
     """Return the version of a Python, `3.12`, by the name of the file that a path leads to; None where it has none."""
-    with contextlib.suppress(OSError, ImageError):
+    with suppress(OSError, ImageError):
         if named := _PROGRAM.fullmatch(root.resolve(path)):
             return named[1]
     return None
@@ -111,23 +97,143 @@ def note_of_program(name: str, image: Image, python: Python | None) -> str | Non
     return f"{name} is in no folder of the image's PATH{instead}"
 
 
-def of_other_torch(root: RootFileSystem, c10: str, modules: Sequence[str], prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the modules that ask for what the image's libc10 does not have, each with the first such symbol."""
-    offered = exported_at(root, c10)
-    found: dict[str, str] = {}
-    for path in modules if offered else ():
-        facts = facts_at(root, path)
-        if facts is not None and "libc10.so" in facts.needed:
-            lacking = [name for name in wanted_at(root, path) - offered if name.startswith(prefixes)]
-            found |= {path: min(lacking)} if lacking else {}
-    return found
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """One interpreter."""
+
+    path: str
+    """As it is started."""
+    folders: tuple[str, ...]
+    """Where it looks for modules that are installed, in its order."""
+    doubt: str | None = None
+    """What of the image may add to these folders, or take others first, by code that is not run here."""
 
 
-def of_numpy_1(root: RootFileSystem, modules: Sequence[str]) -> Iterator[str]:
-    """Yield the modules that were compiled with NumPy 1; large ones are not read."""
-    left = _MOST_READ_BYTES
-    for path in filter(_MODULE.fullmatch, modules):
-        data = read_or_empty(root, path, min(_LARGEST_MODULE_BYTES, left))
-        left -= len(data)
-        if _OLD_NUMPY in data and _NEW_NUMPY not in data:
-            yield path
+class NoPythonError(Exception):
+    """There is none by a name, or which one it is does not show in files; the message says why."""
+
+
+def read_python(root: RootFileSystem, path: str, environment: Mapping[str, str]) -> Interpreter:
+    """Return the interpreter that a file is, `environment` being that of its process.
+
+    Raises NoPythonError for a script, which may start any other, and for what is not Python.
+    """
+    try:
+        executable = root.resolve(path)
+        with closing(root.open(executable)) as file:
+            head = file.read_at(0, min(file.size, _HEAD_BYTES))
+    except (OSError, ImageError) as error:
+        raise NoPythonError(f"{path} leads nowhere in the image, or cannot be read") from error
+    if head[:2] == b"#!":
+        shown = one_safe_line(head.split(b"\n")[0].decode("utf-8", "replace"))
+        raise NoPythonError(f"{path} is a script ({shown}): which program it starts is not known")
+    if head[:4] != b"\x7fELF":
+        raise NoPythonError(f"{path} is not a program")
+    own, configuration = _configuration(root, path)
+    home = configuration.get("home")
+    base = (_prefix(root, f"{home}/python3") if home else None) or _prefix(root, executable)
+    if home := environment.get("PYTHONHOME"):
+        base, own = home.split(":")[0].rstrip("/"), None
+    libraries = _libraries(root, base) if base is not None else []
+    if base is None or not libraries:
+        raise NoPythonError(f"{path} is not a Python, or its standard library is not in the image")
+    named = _PROGRAM.fullmatch(executable)
+    library = next((one for one in libraries if named and one == f"python{named[1]}"), libraries[0])
+    search = _ModuleSearch(
+        root, [folder for folder in environment.get("PYTHONPATH", "").split(":") if folder[:1] == "/"]
+    )
+    if own is not None:
+        search.add_sites_of(own, library)
+    if own is None or configuration.get("include-system-site-packages", "").lower() == "true":
+        search.add_sites_of(base, library)
+    search.look_for_code([f"{base}/{lib}/{library}" for lib in ("lib", "lib64")])
+    return Interpreter(path, tuple(search.folders), search.doubt)
+
+
+def _configuration(root: RootFileSystem, path: str) -> tuple[str | None, dict[str, str]]:
+    """Return (folder, values) of the pyvenv.cfg of an interpreter: beside it, or one folder up; of none, no folder."""
+    folder = path.rpartition("/")[0]
+    for place in (folder, folder.rpartition("/")[0]):
+        if text := _text(root, f"{place}/pyvenv.cfg"):
+            pairs = (line.partition("=") for line in text.splitlines())
+            return place, {key.strip().lower(): value.strip() for key, equals, value in pairs if equals}
+    return None, {}
+
+
+def _prefix(root: RootFileSystem, executable: str) -> str | None:
+    """Return the folder above an interpreter that has its standard library, lib/pythonX.Y/os.py (getpath.py)."""
+    folder = executable.rpartition("/")[0]
+    while folder:
+        folder = folder.rpartition("/")[0]
+        if _libraries(root, folder):
+            return folder
+    return None
+
+
+def _libraries(root: RootFileSystem, prefix: str) -> list[str]:
+    """Return the names of the folders of standard libraries below a prefix: `python3.12`, newest first."""
+    found: dict[str, int] = {}
+    for folder in (f"{prefix}/lib", f"{prefix}/lib64"):
+        with suppress(OSError, ImageError):
+            named = filter(None, (_LIBRARY.fullmatch(entry.name) for entry in root.list_dir(folder)))
+            found |= {one[0]: int(one[1]) for one in named if root.is_file(f"{folder}/{one[0]}/os.py")}
+    return sorted(found, key=lambda name: found[name], reverse=True)
+
+
+class _ModuleSearch:
+    """The folders of modules as site.py finds them; what runs code there is a doubt."""
+
+    def __init__(self, root: RootFileSystem, folders: Sequence[str]) -> None:
+        self._root = root
+        self._pth_files = 0
+        self.folders = [*dict.fromkeys(folders)]
+        self.doubt: str | None = None
+
+    def add_sites_of(self, prefix: str, library: str) -> None:
+        """Add the site folders below a prefix."""
+        found = [f"{prefix}/{lib}/{library}/site-packages" for lib in ("lib", "lib64")]
+        if prefix == "/usr":  # Debian's patch of site.py
+            found = [f"/usr/local/lib/{library}/dist-packages", "/usr/lib/python3/dist-packages", *found]
+        for folder in found:
+            self._add_site(folder)
+
+    def look_for_code(self, libraries: Sequence[str]) -> None:
+        """Note the first file that runs at each start and names the search path."""
+        for name in ("sitecustomize.py", "usercustomize.py"):
+            for folder in (*libraries, *self.folders):
+                if self.doubt is None and _CHANGES_PATH.search(_text(self._root, f"{folder}/{name}")):
+                    self.doubt = f"{folder}/{name} changes where Python looks for modules, by code that is not run here"
+
+    def _add(self, folder: str) -> bool:
+        is_new = folder not in self.folders and len(self.folders) < _MAX_FOLDERS and self._root.is_dir(folder)
+        if is_new:
+            self.folders.append(folder)
+        return is_new
+
+    def _add_site(self, folder: str) -> None:
+        """Add a folder, then what the lines of its `.pth` files add."""
+        if not self._add(folder):
+            return
+        names: list[str] = []
+        with suppress(OSError, ImageError):
+            names += sorted(entry.name for entry in self._root.list_dir(folder) if entry.name.endswith(".pth"))
+        for path in (f"{folder}/{name}" for name in names):
+            self._pth_files += 1
+            lines = _text(self._root, path).splitlines() if self._pth_files <= _MAX_PTH_FILES else []
+            for line in filter(None, map(str.strip, lines)):
+                if site := _ADDS_SITE.fullmatch(line):  # as `lumiimg venv` writes it
+                    self._add_site(site[1])
+                elif line.startswith(("import ", "import\t")):
+                    if self.doubt is None and _CHANGES_PATH.search(line):
+                        what = "changes where Python looks for modules, by a line of code that is not run here"
+                        self.doubt = f"{path} {what}"
+                elif not line.startswith("#"):
+                    self._add(line if line.startswith("/") else f"{folder}/{line}")
+
+
+def _text(root: RootFileSystem, path: str) -> str:
+    """Return a small file; nothing where it cannot be read."""
+    try:
+        return root.read_bytes(path, _MAX_TEXT_BYTES).decode("utf-8", "replace")
+    except (OSError, ImageError):
+        return ""

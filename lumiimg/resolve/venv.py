@@ -25,7 +25,7 @@ from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image import Image, ImageError, ImageKind, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import squashfs_ranges
-from lumiimg.inventory.python import distributions_in
+from lumiimg.inventory.distributions import distributions_in
 from lumiimg.resolve.requirements import OF_TORCH
 
 MOUNT = "/user-software"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import main
+from lumiimg.host.root_queries import unreadable_files
 from lumiimg.image import open_image
-from lumiimg.image.permissions import barred
 from tests.shared import fabric_builder
 
 NOBODY = 65534
@@ -37,7 +37,7 @@ def put(root: Path, path: str, mode: int, *, folder: int = 0o755) -> str:
 
 def ways(root: Path, *paths: str) -> dict[str, str]:
     with open_image(root) as image:
-        return dict(barred(image.root, paths))
+        return dict(unreadable_files(image.root, paths))
 
 
 def test_the_answer_is_the_kernels(root: Path) -> None:

@@ -16,7 +16,7 @@ from lumiimg.cli.main import main
 from lumiimg.core.decode import to_json
 from lumiimg.core.errors import BadInputError, ExitCode, FailedError
 from lumiimg.image import open_image
-from lumiimg.image.python import read_python
+from lumiimg.inventory.python import read_python
 from lumiimg.resolve.venv import RECORD, VenvRecord, mark_of, open_venv, with_venv
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library

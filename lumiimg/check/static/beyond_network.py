@@ -20,8 +20,8 @@ from lumiimg.host.container_view import variable_of
 from lumiimg.host.mpi_clash import mpi_clash
 from lumiimg.host.processors import wrong_processors
 from lumiimg.host.root_queries import read_text, scripts_in
-from lumiimg.image.programs import search_path
-from lumiimg.inventory.python import of_numpy_1, of_other_torch
+from lumiimg.inventory.distributions import of_numpy_1, of_other_torch
+from lumiimg.inventory.python import search_path
 from lumiimg.resolve.cuda import is_in_the_way
 from lumiimg.resolve.driver_rule import window_on_node
 from lumiimg.resolve.rules import RuleOutcome

@@ -27,8 +27,8 @@ from lumiimg.fabric.hip import is_hip, users_of_hip
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.host.job_process import rccl_in
+from lumiimg.host.root_queries import set_id, unreadable_files
 from lumiimg.host.scan_facts import scan_facts
-from lumiimg.image.permissions import barred, set_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +59,7 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
     if cut:
         lines = tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut)
         found.add(Code.LIBRARY_CUT_OFF, Severity.PROBLEM, where=cut[0].path, evidence=lines)
-    closed = dict(barred(root, (process.config.absolute(loaded.path) for loaded in process.objects)))
+    closed = dict(unreadable_files(root, (process.config.absolute(loaded.path) for loaded in process.objects)))
     if closed:
         obstacles = list(dict.fromkeys(closed.values()))[:_SHOWN]
         lines = tuple(f"{path}: mode {root.stat(path).permissions:04o}" for path in obstacles)

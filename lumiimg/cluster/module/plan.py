@@ -19,8 +19,7 @@ from lumiimg.host.container_view import open_variables
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Bind, BindManifest, Variable
 from lumiimg.image import Image, refuse_not_runnable
-from lumiimg.image.programs import Program, find_program, search_path
-from lumiimg.inventory.python import Python, version_of_program
+from lumiimg.inventory.python import Program, Python, find_program, search_path, version_of_program
 from lumiimg.resolve.job_variables import job_variables, read_by_srun
 from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import BIN, Venv, notes_of_venv

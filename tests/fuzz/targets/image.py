@@ -159,7 +159,7 @@ def _environment(data: bytes) -> str:
     return ""
 
 
-@target("python", "image.python.read_python", "host.job_process.jobs_of", refuses=(ImageError,), rounds=20)
+@target("python", "inventory.python.read_python", "host.job_process.jobs_of", refuses=(ImageError,), rounds=20)
 def _python(data: bytes) -> None:
     """An interpreter of a virtual environment, and what decides where it looks for modules."""
     program, configuration, lines = parts(data, 3)
