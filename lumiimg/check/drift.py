@@ -18,7 +18,7 @@ from lumiimg.check.static.files import check_libraries
 from lumiimg.core.errors import ExitCode, LumiimgError
 from lumiimg.core.findings import Answer, Finding, Remedy, Severity
 from lumiimg.core.text import as_operand, count, shell_join, shell_quote
-from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import try_saved
 from lumiimg.host.container_view import without_ours
@@ -194,7 +194,9 @@ def _saved(context: ImageInContext, drift: Drift, before: HostFit, now: HostFit)
     if before.manifest is None or now.manifest is None or now.fabric is Fabric.NONE:
         return SavedBinds()
     bound = {bind.target for bind in before.manifest.binds}
-    lacks = [b.target for b in now.manifest.binds if b.target not in bound and not b.target.startswith(f"{PRIVATE}/")]
+    lacks = [
+        b.target for b in now.manifest.binds if b.target not in bound and not b.target.startswith(f"{HOST_LIB_DIR}/")
+    ]
     gone, refusal = try_saved(before.manifest, context.image.root, context.inside.settings, drift.now)
     return SavedBinds(gone, tuple(lacks), refusal)
 

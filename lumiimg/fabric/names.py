@@ -21,7 +21,7 @@ PLUGIN_FILES = ("librccl-net.so", "libnccl-net.so")
 LAYER_PLUGINS = (*PLUGIN_FILES, "librccl-net-ofi.so", "libnccl-net-ofi.so")
 """What the layers of plugins install (layers/lib/plugin.sh)."""
 LIBFABRIC, LIBCXI = "libfabric.so.1", "libcxi.so.1"
-PRIVATE = "/opt/lumiimg/host"
+HOST_LIB_DIR = "/opt/lumiimg/host"
 """Where the host's libraries are put in the container: a folder that nothing else uses, in front of LD_LIBRARY_PATH."""
 PROVIDER_FILE = "libcxi-fi.so"
 """The cxi provider where it is a file of its own (libfabric src/fabric.c, `ofi_load_dl_prov`)."""
@@ -49,7 +49,7 @@ _THE_PROGRAM = "static_plugin"
 _INTERFACES = {Part.LIBFABRIC: "FABRIC_", Part.LIBCXI: "LIBCXI_"}
 
 
-class Naming(StrEnum):
+class PluginVariableRule(StrEnum):
     """What NCCL_NET_PLUGIN=X makes of the names that are given to dlopen (`rccl.toml`)."""
 
     SUFFIX = "suffix"
@@ -61,7 +61,7 @@ class Naming(StrEnum):
     @property
     def is_list(self) -> bool:
         """Whether it is one, so that nothing names nothing."""
-        return self in {Naming.LIST, Naming.LIST_OR_NONE}
+        return self in {PluginVariableRule.LIST, PluginVariableRule.LIST_OR_NONE}
 
 
 def part_of(file: str) -> Part | None:
@@ -87,18 +87,18 @@ def newest_interface(file: str, versions: Iterable[str]) -> str | None:
     return max(own, key=lambda version: numbers_of(version.rpartition("_")[2]), default=None)
 
 
-def names_by_variable(value: str, stems: tuple[str, ...], naming: Naming) -> tuple[str, ...]:
+def names_by_variable(value: str, stems: tuple[str, ...], naming: PluginVariableRule) -> tuple[str, ...]:
     """Return what RCCL gives to dlopen when NCCL_NET_PLUGIN is `value`; `stems` are put in front of a suffix."""
     words = [value]
     if naming.is_list:
-        is_none = naming is Naming.LIST_OR_NONE and value.lower() == "none"
+        is_none = naming is PluginVariableRule.LIST_OR_NONE and value.lower() == "none"
         words = [word for word in value.split(",") if word and len(word) <= _MAX_NAME_CHARS and not is_none]
     names: list[str] = []
     for word in words[:_MAX_PLUGINS]:
         suffixed = [f"{stem}-{word}.so" for stem in stems]
-        if naming is Naming.SUFFIX:
+        if naming is PluginVariableRule.SUFFIX:
             names += suffixed
-        elif naming is Naming.NAME_THEN_SUFFIX:
+        elif naming is PluginVariableRule.NAME_THEN_SUFFIX:
             names += [word, *suffixed]
         elif "/" in word or (word.startswith("lib") and word.endswith(".so")):
             names.append(word)

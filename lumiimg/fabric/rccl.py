@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.toml import package_toml
-from lumiimg.fabric.names import NET_SYMBOL, PLUGIN_FILES, Naming, names_by_variable
+from lumiimg.fabric.names import NET_SYMBOL, PLUGIN_FILES, PluginVariableRule, names_by_variable
 
 if TYPE_CHECKING:
     from lumiimg.core.access import RandomAccess
@@ -57,7 +57,7 @@ class Generation:
     """Versions of the net API, in the order in which they are tried."""
     files: tuple[str, ...]
     """File names that are looked for when NCCL_NET_PLUGIN is not set."""
-    naming: Naming
+    naming: PluginVariableRule
     unique_id_loads_plugin: bool
     """Whether ncclGetUniqueId opens the plugin on a machine without a GPU."""
     basis: str
@@ -129,7 +129,7 @@ def generations() -> tuple[Generation, ...]:
             rocm=entry["rocm"],
             accepts=tuple(entry["accepts"]),
             files=tuple(entry["files"]),
-            naming=Naming(entry["variable"]),
+            naming=PluginVariableRule(entry["variable"]),
             unique_id_loads_plugin=entry["unique_id"] == "loads",
             basis=entry["basis"],
         )

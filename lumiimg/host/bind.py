@@ -17,9 +17,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf import MissingVersion, duplicate_libraries, is_glibc_part
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, net_symbol
+from lumiimg.fabric.names import HOST_LIB_DIR, LIBCXI, LIBFABRIC, net_symbol
 from lumiimg.fabric.path import Fabric
-from lumiimg.fabric.provider import PROVIDER_PATH
+from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.host.bind_trial import (
     OWN_FILES,
     PROVIDER_NAME,
@@ -200,7 +200,7 @@ class _Solver:
         """Exchange a library for the other side's copy, where that may define, or not need, a version."""
         plan = trial.plan
         name, asking = trial.name_of(version.provider), trial.name_of(version.required_by)
-        of_host = version.provider.startswith(f"{PRIVATE}/")
+        of_host = version.provider.startswith(f"{HOST_LIB_DIR}/")
         if not _is_of_c_library(trial, version):
             path = offer(name)
             if not of_host and path is not None and name not in plan.from_image and name not in plan.binds:
@@ -260,11 +260,11 @@ class _Solver:
         if not plan.binds:
             return
         parts = (self._settings.library_path or "").split(":")
-        own = [part for part in parts if part not in {"", ENGINE_LIBRARIES, PRIVATE}]
+        own = [part for part in parts if part not in {"", ENGINE_LIBRARIES, HOST_LIB_DIR}]
         reason = "the host's libraries are found first; the rest is what the container has there already"
-        yield Variable("LD_LIBRARY_PATH", ":".join([PRIVATE, *own]), reason)
+        yield Variable("LD_LIBRARY_PATH", ":".join([HOST_LIB_DIR, *own]), reason)
         if PROVIDER_NAME in plan.binds:
-            yield Variable(PROVIDER_PATH, f"{PRIVATE}/libfabric", "libfabric looks for its providers there")
+            yield Variable(PROVIDER_PATH, f"{HOST_LIB_DIR}/libfabric", "libfabric looks for its providers there")
 
 
 def _is_of_c_library(trial: BindTrial, version: MissingVersion) -> bool:

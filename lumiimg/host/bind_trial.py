@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from lumiimg.core.text import numbers_of
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, PROVIDER_FILE
-from lumiimg.fabric.provider import cxi_provider
+from lumiimg.fabric.names import HOST_LIB_DIR, LIBCXI, LIBFABRIC, PROVIDER_FILE
+from lumiimg.fabric.process import cxi_provider
 from lumiimg.host.job_process import JobProcess, begin
 from lumiimg.host.manifest import Bind, Loaded, Refusal
 
@@ -55,7 +55,7 @@ class BindPlan:
 
     def adding(self, name: str, path: str, reason: str) -> Self:
         """Return the plan that takes a name from the host, too."""
-        return replace(self, binds={**self.binds, name: Bind(path, f"{PRIVATE}/{name}", reason)})
+        return replace(self, binds={**self.binds, name: Bind(path, f"{HOST_LIB_DIR}/{name}", reason)})
 
     def without(self, *names: str) -> Self:
         """Return the plan that takes less from the host."""
@@ -67,8 +67,10 @@ class BindPlan:
 
     def no_target(self, error: OSError) -> Refusal:
         """Return the refusal of an image in which the private folder cannot be made."""
-        have, words = f"in this image that cannot be: {error.strerror}", f"{PRIVATE}: {error.strerror}"
-        return Refusal(self.attempt, PRIVATE, f"the folder {PRIVATE}", have, (PRIVATE,), words, self.of_host)
+        have, words = f"in this image that cannot be: {error.strerror}", f"{HOST_LIB_DIR}: {error.strerror}"
+        return Refusal(
+            self.attempt, HOST_LIB_DIR, f"the folder {HOST_LIB_DIR}", have, (HOST_LIB_DIR,), words, self.of_host
+        )
 
 
 OWN_FILES = BindPlan("the image's own libfabric")
@@ -202,9 +204,9 @@ def attempt(
     provider_path = demand.provider_path
     if host is not None and plan.binds:
         root = root.mounted(host.mount(bind.source, bind.target) for bind in plan.binds.values())
-        settings = replace(settings, library_path=":".join(filter(None, (PRIVATE, settings.library_path))))
+        settings = replace(settings, library_path=":".join(filter(None, (HOST_LIB_DIR, settings.library_path))))
     if PROVIDER_NAME in plan.binds:
-        provider_path = f"{PRIVATE}/libfabric"
+        provider_path = f"{HOST_LIB_DIR}/libfabric"
     begun = begin(root, settings, demand.job)
     process, opener, outcome = begun.process, begun.rccl, begun.outcome
     opened = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.elf import LoaderConfig, c_library_of
-from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.image import Image, ImageKind, RootFileSystem
 
 if TYPE_CHECKING:
@@ -154,5 +154,5 @@ def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if not (name.endswith("ENV_LD_LIBRARY_PATH") and value.split(":")[0] == PRIVATE)
+        if not (name.endswith("ENV_LD_LIBRARY_PATH") and value.split(":")[0] == HOST_LIB_DIR)
     }

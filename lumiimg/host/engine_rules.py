@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.engine.binds import parse_binds
-from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import Bind, Refusal
 from lumiimg.host.scan_facts import scan_facts
@@ -162,9 +162,9 @@ def _forbidden(manifest: SolvedManifest, settings: Mapping[str, str], root: Root
     if settings.get("user bind control") == "no":
         need, have = "a bind", "the engine of this machine refuses those of users"
         words = "`user bind control = no` in the configuration of the engine"
-    elif settings.get("enable overlay") == settings.get("enable underlay") == "no" and not root.exists(PRIVATE):
-        need, have = f"the folder {PRIVATE}", "it is not in the image, and the engine of this machine makes none"
+    elif settings.get("enable overlay") == settings.get("enable underlay") == "no" and not root.exists(HOST_LIB_DIR):
+        need, have = f"the folder {HOST_LIB_DIR}", "it is not in the image, and the engine of this machine makes none"
         words = "`enable overlay = no` and `enable underlay = no` in the configuration of the engine"
     else:
         return None
-    return Refusal("the binds that would load", PRIVATE, need, have, chain, words, of_host=True)
+    return Refusal("the binds that would load", HOST_LIB_DIR, need, have, chain, words, of_host=True)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.decode import DecodeError, decode, encode, parse_json
 from lumiimg.core.errors import BadInputError
-from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.fabric.path import Fabric
-from lumiimg.fabric.provider import PROVIDER_PATH
+from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.host import snapshot_file
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand, attempt
@@ -99,16 +99,18 @@ def _faults(manifest: BindManifest) -> Iterator[str]:
     if manifest.binds and not manifest.machine:
         yield "key 'machine' is missing: binds are those of a node"
     if len(manifest.libraries) != len(manifest.binds):
-        yield f"key 'binds' should have each library once, in {PRIVATE}"
+        yield f"key 'binds' should have each library once, in {HOST_LIB_DIR}"
     for index, bind in enumerate(manifest.binds):
-        if not _NAME.fullmatch(bind.target.removeprefix(f"{PRIVATE}/")):
-            yield f"key 'binds[{index}].target' should be a shared library in {PRIVATE}"
+        if not _NAME.fullmatch(bind.target.removeprefix(f"{HOST_LIB_DIR}/")):
+            yield f"key 'binds[{index}].target' should be a shared library in {HOST_LIB_DIR}"
         parts = bind.source.split("/")
         if not _SOURCE.fullmatch(bind.source) or ".." in parts or not _NAME.fullmatch(parts[-1]) or bind.of_image:
             yield f"key 'binds[{index}].source' should be the absolute path of a shared library"
     for index, variable in enumerate(manifest.variables):
-        if variable.name not in _VARIABLES or not f"{variable.value}/".startswith((f"{PRIVATE}/", f"{PRIVATE}:")):
-            yield f"key 'variables[{index}]' should be a search path that begins in {PRIVATE}"
+        if variable.name not in _VARIABLES or not f"{variable.value}/".startswith(
+            (f"{HOST_LIB_DIR}/", f"{HOST_LIB_DIR}:")
+        ):
+            yield f"key 'variables[{index}]' should be a search path that begins in {HOST_LIB_DIR}"
 
 
 # -- beside what is found --

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.elf import abi_at
-from lumiimg.fabric.provider import read_provider_path
+from lumiimg.fabric.process import read_provider_path
 from lumiimg.host.root_queries import by_version, matches, names_in
 from lumiimg.host.scan_facts import Role, scan_facts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.fabric.path import Fabric, Side
 
 if TYPE_CHECKING:
@@ -122,5 +122,5 @@ class BindManifest:
     @property
     def libraries(self) -> dict[str, str]:
         """Path on the host of each library that is bound, by the name by which it is needed."""
-        prefix = f"{PRIVATE}/"
+        prefix = f"{HOST_LIB_DIR}/"
         return {bind.target.removeprefix(prefix): bind.source for bind in self.binds if bind.target.startswith(prefix)}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf import facts_at
 from lumiimg.engine.binds import binds_of
-from lumiimg.fabric.names import PRIVATE, newest_interface
+from lumiimg.fabric.names import HOST_LIB_DIR, newest_interface
 from lumiimg.fabric.path import FabricPath, Origin, Side
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def origins(
         if (item := modelled.get(file)) is not None:
             newest = newest_interface(file, item.object.facts.version_definitions)
             found[file] = Origin(item.side, item.host_path, newest)
-        elif file.startswith(f"{PRIVATE}/") or (running and f"{file}/".startswith(bound)):
+        elif file.startswith(f"{HOST_LIB_DIR}/") or (running and f"{file}/".startswith(bound)):
             found[file] = Origin(Side.HOST)
         elif image.root.is_file(file):
             facts = facts_at(image.root, file)

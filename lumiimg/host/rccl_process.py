@@ -15,7 +15,7 @@ from lumiimg.core.findings import Remedy
 from lumiimg.elf import Process, c_library_of
 from lumiimg.fabric.names import LIBRCCL, part_of
 from lumiimg.fabric.path import Part
-from lumiimg.fabric.provider import PROVIDER_PATH
+from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, read_conf
 from lumiimg.host.bind_trial import Demand
 from lumiimg.host.container_view import TO_ENGINE, variable_of

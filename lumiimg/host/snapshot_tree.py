@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg.core.errors import shortened
 from lumiimg.elf import SnapshotElf
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
-from lumiimg.fabric.provider import PROVIDER_PATH
+from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.image import RootFileSystem
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 

@@ -18,7 +18,7 @@ from lumiimg.fabric.names import (
     NET_SYMBOL,
     PLUGIN_FILES,
     RCCL_OR_PLUGIN,
-    Naming,
+    PluginVariableRule,
     names_by_variable,
     net_api,
     part_of,
@@ -270,7 +270,7 @@ class Inventory:
         """
         root, rccl, named = self.image.root, self.rccl, self._plugin_variable()
         if rccl.generation is None and named:  # a layer brings an RCCL, or it is one that nobody knows
-            names = names_by_variable(named, _STEMS, Naming.LIST)
+            names = names_by_variable(named, _STEMS, PluginVariableRule.LIST)
         else:
             names = () if rccl.opens_none(named) else rccl.names(named) or PLUGIN_FILES
         unusual = {name for name in names if "/" not in name and part_of(name) is not Part.PLUGIN}

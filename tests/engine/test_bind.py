@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.image import open_image
 from tests.engine.conftest import LIBFABRIC, inside, lumiimg
 from tests.shared.fabric_builder import versioned
@@ -53,8 +53,8 @@ def test_apptainer_loads_just_the_predicted_files(
     assert result.code == 0, result.err
     # the image has a libnl that is good enough: only these two are of the machine
     assert sorted(bind["target"] for bind in result.data["binds"]) == [
-        f"{PRIVATE}/libcxi.so.1",
-        f"{PRIVATE}/libfabric.so.1",
+        f"{HOST_LIB_DIR}/libcxi.so.1",
+        f"{HOST_LIB_DIR}/libfabric.so.1",
     ]
     with open_image(with_plugin) as image:
         predicted = {
@@ -75,13 +75,13 @@ def test_apptainer_loads_just_the_predicted_files(
         for line in done.stdout.splitlines()
         if line.startswith("@probe mapped")
     }
-    assert {path for path in mapped if path.startswith(PRIVATE)} == {
-        f"{PRIVATE}/libcxi.so.1",
-        f"{PRIVATE}/libfabric.so.1",
+    assert {path for path in mapped if path.startswith(HOST_LIB_DIR)} == {
+        f"{HOST_LIB_DIR}/libcxi.so.1",
+        f"{HOST_LIB_DIR}/libfabric.so.1",
     }
     assert mapped == predicted
     checked = lumiimg("check", with_plugin, "--host", node, "--json")
-    assert checked.data["path"]["libfabric"] == f"{PRIVATE}/libfabric.so.1"
+    assert checked.data["path"]["libfabric"] == f"{HOST_LIB_DIR}/libfabric.so.1"
     loads = next(finding for finding in checked.data["findings"] if finding["id"] == "plugin.loads")
     assert (loads["severity"], loads["level"]) == ("ok", "probe")
 
@@ -97,7 +97,7 @@ def test_an_older_c_library_is_refused_as_its_own_loader_refuses_it(engine: Engi
     # the real loader, with the same library: it stops at the same version
     folder = node.parent / "node" / "cray" / "lib64"
     words = subprocess.run(
-        [engine.path, "exec", "--bind", f"{folder}:{PRIVATE}", small, "ldd", f"{PRIVATE}/libfabric.so.1"],
+        [engine.path, "exec", "--bind", f"{folder}:{HOST_LIB_DIR}", small, "ldd", f"{HOST_LIB_DIR}/libfabric.so.1"],
         capture_output=True,
         text=True,
         check=False,

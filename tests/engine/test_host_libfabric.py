@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.image import open_image
 from tests.engine.conftest import inside, lumiimg, standin_archive
 from tests.shared.fabric_builder import versioned
@@ -129,5 +129,5 @@ def test_the_plugin_asks_for_what_the_host_has_and_nothing_of_it_stays(
     shown = subprocess.run(
         ["sh", "-euc", script, "sh", exports, engine.path, image], capture_output=True, text=True, check=True
     )
-    assert f"libfabric.so.1 => {PRIVATE}/libfabric.so.1" in shown.stdout
+    assert f"libfabric.so.1 => {HOST_LIB_DIR}/libfabric.so.1" in shown.stdout
     assert "not found" not in shown.stdout

@@ -10,7 +10,7 @@ from msgspec import structs
 from lumiimg.core.findings import Severity
 from lumiimg.elf import ElfFacts, FoundBy, LoadedObject
 from lumiimg.elf.dynamic import VersionNeed
-from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import SolvedManifest
 from lumiimg.host.container_view import without_ours
@@ -24,8 +24,12 @@ FACTS = ElfFacts(machine=62, type=3, is_dynamic=True)
 
 
 def test_a_search_path_of_an_earlier_manifest_is_left_out() -> None:
-    ours = {"SINGULARITYENV_LD_LIBRARY_PATH": f"{PRIVATE}:/usr/lib", "APPTAINERENV_LD_LIBRARY_PATH": PRIVATE}
-    kept = {"SINGULARITYENV_LD_LIBRARY_PATH": f"/usr/lib:{PRIVATE}", "PATH": PRIVATE, "A_ENV_LD_LIBRARY_PATH": ""}
+    ours = {"SINGULARITYENV_LD_LIBRARY_PATH": f"{HOST_LIB_DIR}:/usr/lib", "APPTAINERENV_LD_LIBRARY_PATH": HOST_LIB_DIR}
+    kept = {
+        "SINGULARITYENV_LD_LIBRARY_PATH": f"/usr/lib:{HOST_LIB_DIR}",
+        "PATH": HOST_LIB_DIR,
+        "A_ENV_LD_LIBRARY_PATH": "",
+    }
     assert without_ours(ours | {"HOME": "/root"}) == {"HOME": "/root"}
     assert without_ours(kept) == kept
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.host.snapshot import ContainerEngine
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from tests.shared.elf_builder import library, runpath
@@ -187,7 +187,7 @@ def test_what_is_bound_of_a_host_is_hidden_by_no_folder_that_may_be_mounted(
     write_snapshot(with_opt, tmp_path / "opt.json")
     for variables, file in (
         ({}, tmp_path / "opt.json"),
-        ({"PWD": PRIVATE}, node),
+        ({"PWD": HOST_LIB_DIR}, node),
         ({"APPTAINER_BIND": "/x:/opt"}, node),
     ):
         with monkeypatch.context() as patch:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.names import HOST_LIB_DIR
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import snapshot
@@ -125,8 +125,8 @@ def test_a_module_adds_to_what_was_there_and_takes_it_back(
         assert loaded["SIF"] == loaded["SIFVLLM"] == str(image)
         binds = loaded["SINGULARITY_BIND"].split(",")
         assert (binds[0], binds[-1]) == ("/mine", "/scratch")
-        assert f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1" in binds
-        assert loaded["SINGULARITYENV_LD_LIBRARY_PATH"] == f"{PRIVATE}:/opt/rocm/lib"
+        assert f"/usr/lib64/libcxi.so.1:{HOST_LIB_DIR}/libcxi.so.1" in binds
+        assert loaded["SINGULARITYENV_LD_LIBRARY_PATH"] == f"{HOST_LIB_DIR}:/opt/rocm/lib"
         assert loaded["SINGULARITYENV_PYTHONNOUSERSITE"] == "1"
         assert loaded["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
         # what each rank has of its own, or what only some jobs want, is no business of a module

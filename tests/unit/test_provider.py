@@ -10,7 +10,7 @@ import pytest
 
 from lumiimg.elf import LoaderConfig, Process
 from lumiimg.fabric.names import PROVIDER_FILE
-from lumiimg.fabric.provider import cxi_provider, lack_of_rocr
+from lumiimg.fabric.process import cxi_provider, lack_of_rocr
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import ROCR, c_library

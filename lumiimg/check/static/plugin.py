@@ -16,7 +16,7 @@ from lumiimg.core.toml import package_toml
 from lumiimg.elf import UndefinedSymbols, exported_symbols, undefined_in
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PLUGIN_FILES, net_api, part_of
 from lumiimg.fabric.path import FabricPath, Part
-from lumiimg.fabric.provider import HSA, cxi_provider, lack_of_rocr
+from lumiimg.fabric.process import HSA, cxi_provider, lack_of_rocr
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 

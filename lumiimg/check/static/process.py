@@ -25,9 +25,9 @@ from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.core.text import count
 from lumiimg.core.toml import package_toml
 from lumiimg.elf import FoundBy  # noqa: TC001 - `decode` reads the types of the fields
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, part_of
+from lumiimg.fabric.names import HOST_LIB_DIR, LIBCXI, LIBFABRIC, part_of
 from lumiimg.fabric.path import Fabric, FabricPath, Part
-from lumiimg.fabric.provider import PROVIDER_PATH
+from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.bind import SolvedManifest, solve
 from lumiimg.host.bind_trial import BindTrial, Demand
@@ -213,7 +213,7 @@ def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Find
     """Judge whether what the process has is there for everybody who starts it."""
     files = (job.program, *job.opens, *(process.config.absolute(loaded.path) for loaded in process.objects))
     own = (
-        file for file in files if not file.startswith(f"{PRIVATE}/")
+        file for file in files if not file.startswith(f"{HOST_LIB_DIR}/")
     )  # what is bound lies over what the engine mounts
     for mount, below in may_be_hidden(image, own):
         of, lines = {"folder": mount.target}, tuple(below[:_SHOWN])

@@ -23,9 +23,9 @@ from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Code, Severity
 from lumiimg.elf import duplicate_libraries, glibc_mismatch, interposed, undefined_in
-from lumiimg.fabric.hip import is_hip, users_of_hip
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, part_of
 from lumiimg.fabric.path import Part
+from lumiimg.fabric.process import is_hip, users_of_hip
 from lumiimg.host.job_process import rccl_in
 from lumiimg.host.root_queries import set_id, unreadable_files
 from lumiimg.host.scan_facts import scan_facts

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from lumiimg.check.registry import remedies_for
 from lumiimg.core.findings import Code, Finding, Remedy, Severity
 from lumiimg.engine.binds import binds_of
-from lumiimg.fabric.names import LAYER_PLUGINS, PRIVATE
-from lumiimg.fabric.provider import allows_cxi
+from lumiimg.fabric.names import HOST_LIB_DIR, LAYER_PLUGINS
+from lumiimg.fabric.process import allows_cxi
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
 from lumiimg.gpu import OVERRIDE, XNACK
 from lumiimg.joblog.vocabulary import vocabulary
@@ -62,7 +62,7 @@ def judge_binds(environment: Mapping[str, str], process: Process, found: Finding
 
 def _overlap(target: str, path: str) -> bool:
     one, other = f"{target.rstrip('/')}/", f"{path.rstrip('/')}/"
-    is_ours = any(each.startswith(f"{PRIVATE}/") for each in (one, other))
+    is_ours = any(each.startswith(f"{HOST_LIB_DIR}/") for each in (one, other))
     return (one.startswith(other) or other.startswith(one)) and not is_ours
 
 

@@ -14,7 +14,7 @@ from lumiimg.check.static.files import check_libraries
 from lumiimg.cluster.binds import NOTHING_BOUND, UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.core.errors import BadInputError, FailedError, one_line
 from lumiimg.core.toml import package_toml
-from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.host.container_view import open_variables
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Bind, BindManifest, Variable
@@ -120,7 +120,7 @@ class ImageModule:
     @property
     def host_files(self) -> tuple[str, ...]:
         """Libraries of the machine that are bound."""
-        return tuple(bind.source for bind in self.binds if bind.target.startswith(f"{PRIVATE}/"))
+        return tuple(bind.source for bind in self.binds if bind.target.startswith(f"{HOST_LIB_DIR}/"))
 
     @property
     def commands(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lumiimg.fabric.names import Naming
+    from lumiimg.fabric.names import PluginVariableRule
 
 
 def source(name: str) -> str:
@@ -51,7 +51,7 @@ def plugin(*versions: int, with_hip: bool = False) -> str:
     return ("#define WITH_HIP\n" if with_hip else "") + _PLUGIN + tables
 
 
-def rccl(version: str, files: tuple[str, ...], accepts: tuple[int, ...], naming: Naming) -> str:
+def rccl(version: str, files: tuple[str, ...], accepts: tuple[int, ...], naming: PluginVariableRule) -> str:
     """Return an RCCL of a generation."""
     names, symbols = (
         ", ".join(f'"{each}"' for each in words) for words in (files, [f"ncclNetPlugin_v{v}" for v in accepts])

@@ -1,6 +1,6 @@
-"""Whether the libfabric of a process can use Slingshot: by a cxi provider built into it, or in a file of its own.
+"""What the process of a job has: a cxi provider in its libfabric, ROCr under it, and which HIP runtime serves whom.
 
-The built-in one links libcxi (libfabric prov/cxi/configure.m4). A provider in a file is `libcxi-fi.so`. Where one is
+The built-in provider links libcxi (libfabric prov/cxi/configure.m4). Another is the file `libcxi-fi.so`. Where that is
 looked for: src/fabric.c, `ofi_load_dl_prov`, `ofi_find_prov_libs` and `ofi_load_preferred_dl_prov`, v1.11 to v2.6;
 fabric(7); compared with what `fi_info -l` of 1.17.0 and 2.1.0 does. FI_PROVIDER_PATH takes the place of what libfabric
 would do by itself: ask the loader, then look in the folder that was compiled into it.
@@ -9,6 +9,7 @@ would do by itself: ask the loader, then look in the folder that was compiled in
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from lumiimg.elf import SnapshotElf, exported_symbols, undefined_in
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from lumiimg.elf import LoadedObject, Process
     from lumiimg.image import RootFileSystem
@@ -37,6 +38,9 @@ HSA = "libhsa-runtime64.so"
 """ROCr, by the name that `--enable-rocr-dlopen` opens: a link that development packages bring (src/hmem_rocr.c)."""
 _OF_ROCR = b"\0hsa_amd_pointer_info\0"
 """A function of ROCr by which libfabric knows GPU memory: linked or opened, its name is there (src/hmem_rocr.c)."""
+
+_HIP = re.compile(r"libamdhip64(?:-[0-9a-f]{8})?\.so(?:\.[0-9]+)*")
+"""auditwheel puts a part of the digest into the name of what it takes into a wheel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +167,26 @@ def _own(process: Process, root: RootFileSystem, libfabric: LoadedObject) -> _Ow
         takes_files=_OF_FILES in text,
         asks_loader=b"\0cxi\0" in data and _RESTRICTED not in data,
     )
+
+
+def is_hip(name: str) -> bool:
+    """Whether a name, or a path, is that of a HIP runtime."""
+    return _HIP.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def users_of_hip(process: Process, runtimes: Sequence[LoadedObject]) -> dict[LoadedObject, frozenset[LoadedObject]]:
+    """Return the runtimes that serve each library which needs one."""
+    needing = (loaded for loaded in process.objects if any(map(is_hip, loaded.facts.needed)))
+    return {loaded: _serving(process, loaded, runtimes) for loaded in needing}
+
+
+def _serving(process: Process, loaded: LoadedObject, runtimes: Sequence[LoadedObject]) -> frozenset[LoadedObject]:
+    """Return the runtimes that serve a library: for each version that it asks for the first that defines it."""
+    seen = [each for each in process.scopes.of(loaded) if each in runtimes]
+    asked = {need.name for need in loaded.facts.version_needs if is_hip(need.file)}
+    firsts = (next((each for each in seen if _defines(each, version)), None) for version in asked)
+    return frozenset(filter(None, firsts)) or frozenset(seen[:1])
+
+
+def _defines(runtime: LoadedObject, version: str) -> bool:
+    return not runtime.facts.version_definitions or version in runtime.facts.version_definitions
