@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from lumiimg.catalog.ledger import LEDGER, Trial
-from lumiimg.cluster.trial.values import ClaimOutcome, TrialReport
+from lumiimg.cluster.trial.model import ClaimOutcome, TrialReport
 from lumiimg.core.decode import DecodeError, decode_json
 from lumiimg.core.errors import BadInputError, LumiimgError
 from lumiimg.core.files import read_beginning, write_text
@@ -104,11 +104,11 @@ def _wrong(report: TrialReport) -> Iterator[str]:
         yield "its date"
     if not _ID.fullmatch(report.id):
         yield "its id"
-    for image in report.images:
+    for number, image in enumerate(report.images, 1):
         if not _CONTENT.fullmatch(image.content) or not all(_CONTENT.fullmatch(row.content) for row in image.rows):
-            yield f"the digests of image {image.number}"
+            yield f"the digests of image {number}"
         if image.rocm is not None and not _RELEASE.fullmatch(image.rocm):
-            yield f"the ROCm of image {image.number}"
+            yield f"the ROCm of image {number}"
     for row in report.rows:
         words = (row.id, row.about, row.predicted or "", row.measured or "", row.source)
         if not all(word.isprintable() and len(word) <= _MOST_WORDS for word in words):
@@ -120,11 +120,11 @@ def _wrong(report: TrialReport) -> Iterator[str]:
 def _run(report: TrialReport, name: str, day: dt.date) -> Iterator[Trial]:
     """Yield what is known to run: the rows of images whose all-reduce over nodes went over Slingshot, as predicted."""
     rows = {row.id: row for row in report.rows}
-    for image in report.images:
-        network = rows.get(f"image-{image.number}.network")
+    for number, image in enumerate(report.images, 1):
+        network = rows.get(f"image-{number}.network")
         if network is None or network.outcome is not ClaimOutcome.SAME or network.measured != "ofi-cxi":
             continue
-        speed = rows.get(f"image-{image.number}.bandwidth")
+        speed = rows.get(f"image-{number}.bandwidth")
         how = f"{name}: all-reduce on {report.nodes} nodes over cxi"
         how += f", {speed.measured}" if speed is not None and speed.measured else ""
         for row in image.rows:
@@ -136,8 +136,8 @@ def _facts(report: TrialReport, name: str, day: dt.date) -> Iterator[dict[str, A
     if rows.get("site.driver") is not ClaimOutcome.SAME:
         return  # on another driver than the site's file has, or on one that is not known, it says nothing of that one
     ran = {row.id for row in report.rows if row.measured == "runs"}
-    for image in report.images:
-        if image.rocm and f"image-{image.number}.driver" in ran:
+    for number, image in enumerate(report.images, 1):
+        if image.rocm and f"image-{number}.driver" in ran:
             text = f"a collective on its GPUs, in image {image.content}"
             yield {"rocm": image.rocm, "text": text, "rank": "measured", "source": name, "date": day}
 

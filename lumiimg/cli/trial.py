@@ -1,4 +1,4 @@
-"""Plan a trial, run it on nodes, and report it."""
+"""Plan a trial and run it on nodes, and report it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import os
 import shlex
 from dataclasses import replace
 
-from lumiimg.build.build_host import host_for_builds
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.site_choice import site_to_make_for
-from lumiimg.catalog.sites import sbatch_options, where_to_submit
+from lumiimg.catalog.sites import find_site, sbatch_options, where_to_submit
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
-from lumiimg.cluster.trial.folder import TrialFolder
+from lumiimg.cluster.nodes.slurm import find_allocation
+from lumiimg.cluster.trial.folder import PLAN, TrialFolder, alone
+from lumiimg.cluster.trial.model import TrialPlan
 from lumiimg.cluster.trial.plan import plan_trial
-from lumiimg.cluster.trial.table import report_of
-from lumiimg.cluster.trial.turn import take_turn
-from lumiimg.cluster.trial.values import TrialPlan
-from lumiimg.core.errors import BadInputError, MissingHereError, one_safe_line, say
+from lumiimg.cluster.trial.report import report_of
+from lumiimg.cluster.trial.run import run_in_job
+from lumiimg.core.errors import BadInputError, UndecidedError, say
 from lumiimg.core.files import write_text
 from lumiimg.core.findings import Advice
 from lumiimg.report.json_output import json_text
@@ -27,56 +26,50 @@ from lumiimg.report.views.trial import trial_document, trial_plan_document
 
 _OWN_IMAGES = 3
 """Of the site, where none is named: the newest."""
+_NODES = 2
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    return {"plan": _plan, "run": _run, "report": _report}[arguments.action](arguments)
-
-
-def _plan(arguments: argparse.Namespace) -> int:
-    inputs = Inputs.of(arguments, site_to_make_for)
-    site, name = inputs.target, inputs.site_name
-    plan = plan_trial(
-        arguments.images or open_catalogue(os.environ).images_here()[:_OWN_IMAGES],
-        site,
-        name or site.name,
-        os.environ,
-        nodes=arguments.nodes,
-        node_minutes=arguments.node_minutes,
-        build=arguments.build,
-        builds=_doctor() if arguments.build else None,
-    )
-    folder = TrialFolder(arguments.output)
-    folder.make(plan)
-    options = " ".join(sbatch_options(site, os.environ)) if site.scheduler in {None, "Slurm"} else ""
-    command = f"lumiimg trial run {shlex.quote(str(folder.path))} --sbatch={shlex.quote(options)}"
-    advice = Advice(None, command, where_to_submit(os.environ))
-    return Output.of(arguments).deliver(trial_plan_document(plan, advice), "trial-plan", plan)
-
-
-def _doctor() -> bool | None:
-    """Return whether images can be built here, as `lumiimg doctor` finds out; None where it cannot tell."""
-    try:
-        return host_for_builds(os.environ).builds
-    except MissingHereError:
-        return False
+    return {"run": _run, "report": _report}[arguments.action](arguments)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    folder = TrialFolder(arguments.folder)
-    plan = folder.plan()
+    folder, output = TrialFolder(arguments.folder), Output.of(arguments)
+    plan = _plan(folder, arguments)
     folder.refuse_others()
     allocation = find_allocation(os.environ)
-    if allocation is not None and arguments.sbatch:
-        raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
-    options, output = sbatch_words(arguments.sbatch), Output.of(arguments)
-    on_step = _silent if output.quiet else say
-    job = take_turn(folder, plan, allocation, options, os.environ, on_step, write_only=arguments.write_only)
-    if job is None:
-        return _answer(folder, plan, replace(output, quiet=output.quiet or allocation is not None))
-    if not output.as_json("trial-job", job) and job.command is not None:
-        print(one_safe_line(job.command))
-    return job.exit_code
+    with alone(folder.path) as is_alone:
+        if not is_alone:
+            raise UndecidedError("another process does the steps of this trial")
+        if allocation is not None:
+            run_in_job(folder, plan, allocation, os.environ, _silent if output.quiet else say)
+        elif any(folder.steps_left(plan)):
+            script = shlex.quote(str(folder.write_job(plan)))
+            site = find_site(plan.site_name, os.environ)
+            options = sbatch_options(site, os.environ) if site.scheduler in {None, "Slurm"} else ()
+            advice = Advice(None, " ".join(["sbatch", *options, script]), where_to_submit(os.environ))
+            return output.deliver(trial_plan_document(plan, advice), "trial-plan", plan)
+    return _answer(folder, plan, replace(output, quiet=output.quiet or allocation is not None))
+
+
+def _plan(folder: TrialFolder, arguments: argparse.Namespace) -> TrialPlan:
+    """Return the plan of a trial, which is written where its folder is new."""
+    new = {"IMAGE": arguments.images, "--nodes": arguments.nodes, "--node-minutes": arguments.node_minutes}
+    if not (folder.path / PLAN).exists():
+        inputs = Inputs.of(arguments, site_to_make_for)
+        plan = plan_trial(
+            arguments.images or open_catalogue(os.environ).images_here()[:_OWN_IMAGES],
+            inputs.target,
+            inputs.site_name or inputs.target.name,
+            os.environ,
+            nodes=_NODES if arguments.nodes is None else arguments.nodes,
+            node_minutes=arguments.node_minutes,
+        )
+        folder.make(plan)
+    elif given := next((name for name, value in new.items() if value), None):
+        hint = "leave it out to go on with that, or name a new folder"
+        raise BadInputError("has the plan of a trial already", where=f"{folder.path}, {given}", hint=hint)
+    return folder.plan()
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -33,7 +33,6 @@ from lumiimg.check.probe.container import ProbeRun
 from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.cli.image_build import report_built
 from lumiimg.cli.main import main
-from lumiimg.cluster.trial.turn import TrialJob
 from lumiimg.core.findings import Advice
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.host.image_manifest import make_manifest
@@ -154,7 +153,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "show-recipe": ("show", "demo"),
     "show-site": ("show", "lumi"),
     "signatures": ("log", "--signatures"),
-    "trial-plan": ("trial", "plan", "IMAGE", "-o", "NEW", "--site", "lumi"),
+    "trial-plan": ("trial", "run", "NEW", "IMAGE", "--site", "lumi"),
 }
 """What prints a kind as its user would have it."""
 _STARTUP = Startup("/p", ImportSource.FOLDER, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is set-user-id")
@@ -162,7 +161,7 @@ _STARTUP = Startup("/p", ImportSource.FOLDER, "/p/t.py", "1.0", "3.11.2", Counts
 
 def _trial(folder: Path) -> None:
     with contextlib.redirect_stdout(None):
-        main(["trial", "plan", "-o", str(folder), "--site", "lumi"])
+        main(["trial", "run", str(folder), "--site", "lumi"])
     main(["trial", "report", str(folder), "--json", "--quiet"])
 
 
@@ -195,7 +194,6 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "venv": lambda at: write_json(
         "venv", WrittenVenv(VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), at.folder, None)
     ),
-    "trial-job": lambda _: write_json("trial-job", TrialJob("7", "PENDING", None)),
     "trial": lambda at: _trial(at.folder / "trial"),
     "why": lambda at: write_json(
         "why", CacheLookup(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),))

@@ -110,7 +110,7 @@ ANSWERS = (
     "drift now.json host.json --image fits",
     "build --base rocm-6.4.4 --add vllm --fabric bundled --site lumi --dry-run",
     "adapt bare --site lumi --dry-run",
-    "trial plan fits -o trial --site lumi",
+    "trial run trial fits --site lumi",
 )
 DOCUMENTS = (
     "bind old --host host.json",

@@ -12,6 +12,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -24,30 +25,31 @@ from lumiimg.cli.main import main
 from lumiimg.cluster.nodes.node import UnresponsiveNodes
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.slurm import Allocation
-from lumiimg.cluster.trial import driver, submit
-from lumiimg.cluster.trial.case import SlurmFacts, TrialCase
-from lumiimg.cluster.trial.claims import HERE, NODES, of_site
-from lumiimg.cluster.trial.driver import run_in_job
-from lumiimg.cluster.trial.folder import JobTime, TrialFolder, alone
+from lumiimg.cluster.trial import run
+from lumiimg.cluster.trial.claims import NODES, SLURM, of_site
+from lumiimg.cluster.trial.folder import TrialFolder, alone
 from lumiimg.cluster.trial.gpu_targets import GpuFacts
-from lumiimg.cluster.trial.look import look_at
-from lumiimg.cluster.trial.measure import notes, outcome, reading
-from lumiimg.cluster.trial.plan import content, rows_in
-from lumiimg.cluster.trial.table import report_of
-from lumiimg.cluster.trial.values import (
+from lumiimg.cluster.trial.model import (
     Claim,
     ClaimOutcome,
     Ending,
-    Look,
-    Record,
+    JobTime,
+    Reads,
+    StepResult,
     TrialImage,
     TrialPlan,
     TrialStep,
     TriedRow,
 )
+from lumiimg.cluster.trial.node_facts import NodeFacts, facts_of_node
+from lumiimg.cluster.trial.plan import content, rows_in
+from lumiimg.cluster.trial.readings import SlurmFacts, TrialResults, notes
+from lumiimg.cluster.trial.report import report_of
+from lumiimg.cluster.trial.run import run_in_job
 from lumiimg.core.decode import encode
 from lumiimg.core.errors import BadInputError, ExitCode, FailedError
 from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
+from lumiimg.engine.process import Completed
 from lumiimg.fabric.path import FabricPath
 from lumiimg.host.scan import scan_host
 from lumiimg.image import RootFileSystem
@@ -65,23 +67,27 @@ from tools import trial as taken_in
 LUMI = find_site("lumi", {})
 SNAPSHOT = scan_host({})
 CLAIMS = {claim.id: claim for claim in of_site(LUMI)}
-NODE = Look(
+NODE = NodeFacts(
     node="nid005001",
-    clock=1e9,
     processors="x86_64",
-    kernel="6.4.0-150600.23.73_15.0.14-cray_shasta_c",
-    gpu_driver="6.3.60300",
-    gpus=("gfx90a",) * 8,
-    # four NUMA nodes of 16 cores, two GPUs beside each, as LUMI docs draw a node
-    near=("48-63", "48-63", "16-31", "16-31", "0-15", "0-15", "32-47", "32-47"),
+    gpu="gfx90a",
+    gpus=8,
     cores=64,
+    kernel="6.4.0-150600.23.73_15.0.14-cray_shasta_c",
+    driver="6.3.60300",
     engine="SingularityCE 4.1.3",
     libfabric="1.22.0",
     glibc="2.38",
-    interfaces=("hsn0", "hsn1", "hsn2", "hsn3"),
+    interfaces="hsn0,hsn1,hsn2,hsn3",
     paths={"/scratch": True, "/pfs": False},
     variables={"SLURM_CLUSTER_NAME=lumi": True, "LUMI_STACK_NAME=LUMI": False},
 )
+READS: dict[str, Reads] = {
+    "bandwidth": "speed", "gpu-code": "ran", "driver": "ran", "one-node": "listens", "libcxi": "path", "rccl": "path",
+    "with": "changed", "without": "changed", "network": "network", "alike": "alike", "answer": "answer", "maps": "maps",
+    "target": "target",
+}  # fmt: skip
+"""What the claims of an image read, by their ids."""
 
 
 def step(name: str, **more: Any) -> TrialStep:
@@ -96,9 +102,11 @@ def plan(*claims: Claim, steps: tuple[TrialStep, ...] = (), **more: Any) -> Tria
         made="2026-11-26T10:00:00+00:00",
         tool="0.1.0",
         site="lumi",
+        site_name="lumi",
         nodes=2,
         node_minutes=100,
         images=(),
+        paths=(),
         steps=every,
         claims=claims,
     )
@@ -118,14 +126,17 @@ def in_job(folder: TrialFolder, made: TrialPlan, number: int = 7, nodes: int = 2
     run_in_job(folder, made, Allocation(f"{number}", names, None), {}, lambda _: None)
 
 
-def case(*looks: Look, slurm: SlurmFacts | None = None, **reports: NodesReport) -> TrialCase:
+def case(*nodes: NodeFacts, slurm: SlurmFacts | None = None, **reports: NodesReport) -> TrialResults:
     named = {name.replace("__", ".").replace("_", "-"): report for name, report in reports.items()}
-    records = {name: Record(step=name, ending=Ending.DONE) for name in (*named, NODES, HERE)}
-    return TrialCase(plan(), records, looks, slurm, named)
+    steps = {name: StepResult(step=name, ending=Ending.DONE) for name in (*named, NODES, SLURM)}
+    return TrialResults(plan(), steps, nodes, named | ({SLURM: slurm} if slurm is not None else {}))
 
 
 def claim(key: str, predicted: str | None = None, at: str = "image-1.run", **more: Any) -> Claim:
-    return Claim(id=f"image-1.{key}", about=key, predicted=predicted, source="a test", step=at, **more)
+    reads = READS[key.partition(":")[0]]
+    return Claim(
+        id=f"image-1.{key}", about=key, predicted=predicted, source="", date="", step=at, reads=reads, what=key, **more
+    )
 
 
 def on_nodes(*groups: NodeGroup, run: str = "not asked for", **more: Any) -> NodesReport:
@@ -144,7 +155,7 @@ def ran(
     return on_nodes(group(), run="done", collective=together)
 
 
-DONE = Record(step="image-1.run", ending=Ending.DONE)
+DONE = StepResult(step="image-1.run", ending=Ending.DONE)
 NO_GPU = on_nodes(group(), run="not taken: HIP finds no GPU in the container")
 DIED = on_nodes(group(), run="failed: a rank died")
 
@@ -154,38 +165,33 @@ DIED = on_nodes(group(), run="failed: a rank died")
 
 def test_a_node_as_lumi_is_described_agrees_with_every_claim_about_it() -> None:
     told = case(NODE, replace(NODE, node="nid005002"))
-    found = {name: outcome(one, reading(told, one)) for name, one in CLAIMS.items() if one.step == NODES}
+    found = {name: told.measured(one).outcome(one) for name, one in CLAIMS.items() if one.step == NODES}
     assert found.pop("site.path:/pfs") is ClaimOutcome.DIFFERS
     on_paths = {name for name in found if name.startswith("site.path:")} - {"site.path:/scratch"}
-    assert {found.pop(name) for name in on_paths} == {ClaimOutcome.OPEN}, "the node was not asked"
+    assert {found.pop(name) for name in on_paths} == {ClaimOutcome.UNMEASURED}, "the node was not asked"
     assert {*found.values()} == {ClaimOutcome.SAME}, found
 
 
-def both(**change: Any) -> tuple[Look, Look]:
+def both(**change: Any) -> tuple[NodeFacts, NodeFacts]:
     return (one := replace(NODE, **change)), one
 
 
-BLIND = replace(NODE, libfabric=None, no_fabric="unreadable", cores=0, gpus=(), near=())
+BLIND = replace(NODE, libfabric=None, no_fabric="unreadable", cores=0, gpus=0)
 OF_NODES = [
     ("libfabric", both(libfabric="2.1.0"), "2.1.0", ClaimOutcome.DIFFERS),
     ("libfabric", (NODE, *both(libfabric="2.1.0")[:1]), "1.22.0 on 1 node; 2.1.0 on 1 node", ClaimOutcome.DIFFERS),
-    ("driver", both(gpu_driver="6.14.14"), "6.14.14", ClaimOutcome.DIFFERS),
-    ("driver", both(gpu_driver="6.10.5"), "6.10.5", ClaimOutcome.SAME),  # AMD's 6.3 has the module of that version
+    ("driver", both(driver="6.14.14"), "6.14.14", ClaimOutcome.DIFFERS),
+    ("driver", both(driver="6.10.5"), "6.10.5", ClaimOutcome.SAME),  # AMD's 6.3 has the module of that version
     ("engine", both(engine="SingularityCE 4.2.0"), "SingularityCE 4.2.0", ClaimOutcome.DIFFERS),
-    ("interfaces", both(interfaces=("hsn0", "hsn1", "hsn2")), "hsn0,hsn1,hsn2", ClaimOutcome.DIFFERS),
-    ("near", both(near=("0-15", *NODE.near[1:])), "GPU 0 has 0-15", ClaimOutcome.DIFFERS),
-    ("near", (NODE, replace(NODE, near=("0-15", *NODE.near[1:]))), None, ClaimOutcome.DIFFERS),
+    ("interfaces", both(interfaces="hsn0,hsn1,hsn2"), "hsn0,hsn1,hsn2", ClaimOutcome.DIFFERS),
     ("identity", both(variables={"SLURM_CLUSTER_NAME=lumi": False}), "not there", ClaimOutcome.DIFFERS),
     ("cores", both(cores=128), "128", ClaimOutcome.DIFFERS),
     # what is not shown is open, and says why
-    ("gpus", both(gpus=()), "the kernel of the nodes shows no GPU of AMD's", ClaimOutcome.OPEN),
-    ("near", both(near=()), "the kernel names no cores beside the GPUs", ClaimOutcome.OPEN),
-    ("near", both(near=NODE.near[:2]), "the kernel of a node shows 2 GPUs of 8", ClaimOutcome.OPEN),
-    ("near", both(near=("0-127",) * 8), "the kernel names the same cores beside all GPUs: 0-127", ClaimOutcome.OPEN),
-    ("libfabric", both(libfabric=None, no_fabric="no libfabric"), "no libfabric", ClaimOutcome.OPEN),
+    ("gpus", both(gpus=0), "the nodes do not show it", ClaimOutcome.UNMEASURED),
+    ("libfabric", both(libfabric=None, no_fabric="no libfabric"), "no libfabric", ClaimOutcome.UNMEASURED),
     # a node that shows nothing, or gave no answer
-    *((key, looks, None, ClaimOutcome.OPEN)
-      for key in ("libfabric", "cores", "gpus", "near") for looks in ((NODE, BLIND), (BLIND, NODE), (NODE,))),
+    *((key, looks, None, ClaimOutcome.UNMEASURED)
+      for key in ("libfabric", "cores", "gpus") for looks in ((NODE, BLIND), (BLIND, NODE), (NODE,))),
 ]  # fmt: skip
 """Key of the claim, what the nodes show, what is said of it (None: whatever), and the outcome."""
 
@@ -193,15 +199,15 @@ OF_NODES = [
 def test_what_nodes_show_otherwise_is_a_difference_and_what_they_do_not_show_is_open() -> None:
     for key, looks, said, kind in OF_NODES:
         one = CLAIMS[f"site.{key}"]
-        read = reading(case(*looks), one)
-        assert outcome(one, read) is kind, (key, looks, read)
+        read = case(*looks).measured(one)
+        assert read.outcome(one) is kind, (key, looks, read)
         assert said is None or said == (read.why if read.value is None else read.value), (key, looks, read)
 
 
 def test_partitions_and_mpi_are_those_of_slurm() -> None:
-    told = case(slurm=SlurmFacts({"standard-g": 48.0, "small-g": 24.0}, None, ("none", "pmi2")))
-    found = {name: reading(told, one) for name, one in CLAIMS.items() if one.step == HERE}
-    judged = {name: (read.value, outcome(CLAIMS[name], read).value) for name, read in found.items()}
+    told = case(slurm=SlurmFacts({"standard-g": 48.0, "small-g": 24.0}, ("none", "pmi2")))
+    found = {name: told.measured(one) for name, one in CLAIMS.items() if one.step == SLURM}
+    judged = {name: (read.value, read.outcome(CLAIMS[name]).value) for name, read in found.items()}
     assert judged == {
         "site.partition:standard-g": ("48", "same"),
         "site.partition:small-g": ("24", "differs"),
@@ -212,20 +218,15 @@ def test_partitions_and_mpi_are_those_of_slurm() -> None:
 
 
 def test_what_a_reader_must_know_beside_the_table() -> None:
-    told = case(replace(NODE, strangers=(1001,)), replace(NODE, clock=1e9 + 3600))
-    told = replace(
-        told,
-        records={
-            "a": Record(step="a", ending=Ending.DONE, engine="SingularityCE 4.1.3"),
-            "b": Record(step="b", ending=Ending.DONE, engine="Apptainer 1.4.5"),
-            NODES: Record(step=NODES, ending=Ending.DONE, said=("1 node gave no answer",)),
-        },
-    )
-    said = "\n".join(notes(told))
-    assert "the clocks of the nodes are 3600 s apart" in said
-    assert "others had processes on 1 node" in said
-    assert "the container engine changed during the trial: Apptainer 1.4.5, SingularityCE 4.1.3" in said
-    assert "1 node gave no answer" in said
+    elsewhere = replace(NODE, variables={"SLURM_CLUSTER_NAME=lumi": False}, preset_variables=("NCCL_NET",))
+    told = case(elsewhere, elsewhere)
+    said = StepResult(step=NODES, ending=Ending.DONE, said=("x", "1 node gave no answer"))
+    told = replace(told, plan=plan(CLAIMS["site.identity"]), steps={NODES: said})
+    assert notes(told) == [
+        "nothing shows that this is lumi: its claims may be of another machine",
+        "the job had NCCL_NET from elsewhere: what is said of the network is with that",
+        "1 node gave no answer",
+    ]
 
 
 # -- of images
@@ -241,15 +242,15 @@ OF_IMAGES = [
     # the lines of public logs: 85 GB/s over cxi, 12 over TCP, a plugin that gets no domain
     (claim("network", "ofi-cxi"), ran(85.1), "ofi-cxi", ClaimOutcome.SAME),
     (claim("network", "ofi-cxi"), ran(12.3, Verdict.SOCKET), "socket", ClaimOutcome.DIFFERS),
-    (claim("network", "ofi-cxi"), ran(None, Verdict.PLUGIN_INIT_ERROR), None, ClaimOutcome.OPEN),
-    (claim("network", None), ran(85.1), "ofi-cxi", ClaimOutcome.NEWS),
-    (claim("network", "ofi-cxi"), ran(85.1, sure=Confidence.LIKELY), "ofi-cxi", ClaimOutcome.OPEN),
+    (claim("network", "ofi-cxi"), ran(None, Verdict.PLUGIN_INIT_ERROR), None, ClaimOutcome.UNMEASURED),
+    (claim("network", None), ran(85.1), "ofi-cxi", ClaimOutcome.UNPREDICTED),
+    (claim("network", "ofi-cxi"), ran(85.1, sure=Confidence.LIKELY), "ofi-cxi", ClaimOutcome.UNMEASURED),
     (claim("network", "socket"), ran(85.1, sure=Confidence.LIKELY), "ofi-cxi", ClaimOutcome.DIFFERS),
-    (claim("network", "ofi-cxi"), NO_GPU, None, ClaimOutcome.OPEN),
+    (claim("network", "ofi-cxi"), NO_GPU, None, ClaimOutcome.UNMEASURED),
     (LEAST, ran(85.1), "85.1 GB/s", ClaimOutcome.SAME),
     (LEAST, ran(12.3), "12.3 GB/s", ClaimOutcome.DIFFERS),
     # 12.3 GB/s with 16 ranks says nothing of a least that is of 32
-    (replace(LEAST, ranks=32), ran(12.3), None, ClaimOutcome.OPEN),
+    (replace(LEAST, ranks=32), ran(12.3), None, ClaimOutcome.UNMEASURED),
     (claim("gpu-code", "runs"), ran(85.1), "runs", ClaimOutcome.SAME),
     (claim("gpu-code", "fails"), ran(85.1), "runs", ClaimOutcome.DIFFERS),
     # a plugin that does not listen for want of a NIC shows nothing
@@ -260,10 +261,7 @@ OF_IMAGES = [
         "no",
         ClaimOutcome.SAME,
     ),
-    (LISTENS, on_nodes(group(finding(Code.PROVIDER_OTHER, Severity.UNKNOWN))), None, ClaimOutcome.OPEN),
-    # of a newer lumiimg, or of nobody
-    (claim("plugin-api", "8"), on_nodes(group(plugin_api=8)), None, ClaimOutcome.OPEN),
-    (claim("accepts", "8"), on_nodes(group(accepts=(8,))), None, ClaimOutcome.OPEN),
+    (LISTENS, on_nodes(group(finding(Code.PROVIDER_OTHER, Severity.UNKNOWN))), None, ClaimOutcome.UNMEASURED),
     # a path by a link is the same file
     (
         claim("libcxi", "/lib64/libcxi.so.1", also=("/usr/lib64/libcxi.so.1.5.0",)),
@@ -282,8 +280,8 @@ OF_IMAGES = [
 
 def test_a_run_and_the_probes_are_judged_by_what_they_show() -> None:
     for one, output, value, kind in OF_IMAGES:
-        read = reading(replace(case(), reports={one.step: output}, records={one.step: DONE}), one)
-        assert (read.value, outcome(one, read)) == (value, kind), one
+        read = replace(case(), printed={one.step: output}, steps={one.step: DONE}).measured(one)
+        assert (read.value, read.outcome(one)) == (value, kind), one
 
 
 CHANGED = [
@@ -291,17 +289,17 @@ CHANGED = [
     ("no change", ran(60.0), 85.5, "slower", ClaimOutcome.DIFFERS),
     ("no change", ran(120.0), 85.5, "faster", ClaimOutcome.DIFFERS),
     # a node less
-    ("no change", ran(60.0, ranks=8), 85.5, "", ClaimOutcome.OPEN),
+    ("no change", ran(60.0, ranks=8), 85.5, "", ClaimOutcome.UNMEASURED),
     # without the variable it fails, and with it it may
-    ("no change", DIED, None, "", ClaimOutcome.OPEN),
+    ("no change", DIED, None, "", ClaimOutcome.UNMEASURED),
     # two runs alike that are 15 per cent apart say nothing about 20
     ("no change", ran(68.0), 72.0, "no change", ClaimOutcome.SAME),
     ("no change", DIED, 85.5, "it fails", ClaimOutcome.DIFFERS),
     ("no change", ran(12.0, Verdict.SOCKET), 85.5, "socket instead of ofi-cxi", ClaimOutcome.DIFFERS),
-    (None, ran(60.0), 85.5, "slower", ClaimOutcome.NEWS),
-    (None, ran(None, Verdict.PLUGIN_INIT_ERROR), 85.5, "it fails", ClaimOutcome.NEWS),
+    (None, ran(60.0), 85.5, "slower", ClaimOutcome.UNPREDICTED),
+    (None, ran(None, Verdict.PLUGIN_INIT_ERROR), 85.5, "it fails", ClaimOutcome.UNPREDICTED),
     # no GPU, or no time left, is nothing that a variable did
-    (None, NO_GPU, 85.5, "", ClaimOutcome.OPEN),
+    (None, NO_GPU, 85.5, "", ClaimOutcome.UNMEASURED),
 ]
 
 
@@ -309,16 +307,16 @@ def test_a_variable_is_judged_against_the_run_that_had_what_jobs_have() -> None:
     for predicted, now, again, begins, kind in CHANGED:
         one = claim("without:X", predicted, "image-1.without.X")
         alike = ran(again) if again is not None else DIED
-        read = reading(case(image_1__run=ran(85.0), image_1__again=alike, image_1__without__X=now), one)
+        read = case(image_1__run=ran(85.0), image_1__again=alike, image_1__without__X=now).measured(one)
         assert (read.value or "").startswith(begins), (predicted, now, again)
-        assert outcome(one, read) is kind, (predicted, now, again)
+        assert read.outcome(one) is kind, (predicted, now, again)
 
 
 def test_what_a_variable_of_the_fabric_does_is_not_said_by_runs_over_tcp() -> None:
     one = claim("with:X=1", "no change", "image-1.with.X")
     tcp = ran(12.0, Verdict.SOCKET)
-    read = reading(case(image_1__run=tcp, image_1__again=tcp, image_1__with__X=tcp), one)
-    assert (outcome(one, read), read.why) == (ClaimOutcome.OPEN, "the run to compare it with went over socket")
+    read = case(image_1__run=tcp, image_1__again=tcp, image_1__with__X=tcp).measured(one)
+    assert (read.outcome(one), read.why) == (ClaimOutcome.UNMEASURED, "the run to compare it with went over socket")
 
 
 def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it() -> None:
@@ -328,27 +326,30 @@ def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it() -> 
     agree = [claim(key, value, "image-1.probe") for key, value in values.items()]
     differ = [claim(key, "something else", "image-1.probe") for key in values]
     for one in (*agree, *differ):
-        read = reading(case(image_1__probe=half), one)
-        assert outcome(one, read) is (ClaimOutcome.OPEN if one in agree else ClaimOutcome.DIFFERS), one
+        read = case(image_1__probe=half).measured(one)
+        assert read.outcome(one) is (ClaimOutcome.UNMEASURED if one in agree else ClaimOutcome.DIFFERS), one
         assert "1 node gave no answer" in read.why
 
 
 def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    assert main(["trial", "plan", str(image), "-o", str(tmp_path / "t"), "--site", "lumi", "--json"]) == 0
+    image, place = fabric_builder.image(tmp_path / "image"), tmp_path / "t"
+    assert main(["trial", "run", str(place), str(image), "--site", "lumi", "--json"]) == 0
     printed = capsys.readouterr()
     found = validated(printed.out, "trial-plan")
     assert all(one["source"] for one in found["claims"])
     assert "site.libfabric" in {one["id"] for one in found["claims"]}
     assert {one["step"] for one in found["claims"]} <= {one["name"] for one in found["steps"]}
-    assert "--sbatch='-p dev-g --gpus-per-node=8'" in printed.err
-    assert main(["trial", "report", str(tmp_path / "t")]) == ExitCode.UNDECIDED
+    assert f"sbatch -p dev-g --gpus-per-node=8 {place}/job.sh" in printed.err
+    assert sorted(path.name for path in place.rglob("*")) == [".lock", "job.sh", "jobs", "nodes", "plan.json", "steps"]
+    assert main(["trial", "report", str(place)]) == ExitCode.UNDECIDED
     said = capsys.readouterr().out
     assert "no claim was judged" in said
-    assert "with Slurm's options in --sbatch" in said, "without an account and a partition Slurm would refuse it"
-    made = TrialFolder(tmp_path / "t").plan()
+    assert f"lumiimg trial run {place}" in said
+    assert main(["trial", "run", str(place)]) == 0, "what is left"
+    assert f"sbatch -p dev-g --gpus-per-node=8 {place}/job.sh" in capsys.readouterr().out
+    made = TrialFolder(place).plan()
     claims = {one.id: one for one in made.claims}
     # harm that was seen in jobs of frameworks is not predicted of an all-reduce
     assert claims["image-1.with:NCCL_MIN_NCHANNELS=32"].predicted is None
@@ -356,6 +357,12 @@ def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
     looked_up = [one for one in made.claims if "lumiimg check" not in one.source]
     undated = {one.id for one in looked_up if not one.date}
     assert undated == {"image-1.alike", "image-1.socket.network"}, "those are of no source with a date"
+    # each can be read of what no step has printed, of nodes that show nothing, and of a step that printed nothing
+    nothing = NodeFacts(node="n", processors="", kernel="")
+    results = TrialResults(made, {one.name: StepResult(step=one.name, ending=Ending.DONE) for one in made.steps})
+    for of in (results, replace(results, nodes=(nothing, nothing))):
+        seen = {one.id: of.measured(one) for one in made.claims}
+        assert {key for key, read in seen.items() if read.value is not None or not read.why} <= {"site.identity"}
 
 
 def test_of_an_image_whatever_it_says_only_rows_of_the_shipped_catalogue_are_named(
@@ -373,11 +380,10 @@ def test_of_an_image_whatever_it_says_only_rows_of_the_shipped_catalogue_are_nam
 
 
 def test_one_node_has_no_network_to_try(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["trial", "plan", "-o", str(tmp_path / "t"), "--site", "lumi", "--nodes", "1"]
-    assert main(words) == ExitCode.BAD_INPUT
+    words = ["trial", "run", str(tmp_path / "t"), str(fabric_builder.image(tmp_path / "image")), "--site", "lumi"]
+    assert main([*words, "--nodes", "1"]) == ExitCode.BAD_INPUT
     assert "from two nodes on" in capsys.readouterr().err
-    words[-1] = "4"
-    assert main([*words[:2], str(fabric_builder.image(tmp_path / "image")), *words[2:]]) == 0
+    assert main([*words, "--nodes", "4"]) == 0
     claims = {one.id: one for one in TrialFolder(tmp_path / "t").plan().claims}
     assert claims["image-1.bandwidth"].predicted is None, "the site's reference is of 2 nodes"
     assert claims["image-1.network"].about == "image 1: network between 4 nodes"
@@ -390,20 +396,23 @@ def test_variables_that_a_trial_tries_are_not_the_users_own_and_others_are_named
     folder, made = trial(tmp_path, steps=steps)
     seen: list[dict[str, str]] = []
 
-    def work(_f: object, one: TrialStep, _n: object, environment: dict[str, str], *_: object) -> Record:
+    def command(_f: object, _s: object, environment: dict[str, str], _l: float) -> Completed:
         seen.append(environment)
-        return Record(step=one.name, ending=Ending.DONE)
+        return ended()
 
-    monkeypatch.setattr(driver, "_in_job", work)
+    monkeypatch.setattr(run, "_command", command)
     mine = {"NCCL_X": "1", "SINGULARITYENV_NCCL_X": "1", "SLURM_NETWORK": "job_vni", "NCCL_NET": "IB"}
     run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), mine, lambda _: None)
     assert seen[0] == {"NCCL_NET": "IB"}
-    look = look_at(RootFileSystem(FolderTree(tmp_path)), scan_host({}), LUMI, "n", seen[0])
-    assert look.set_already == ("NCCL_NET",)
-    assert any("the job had NCCL_NET from elsewhere" in note for note in notes(case(look)))
+    facts = facts_of_node(RootFileSystem(FolderTree(tmp_path)), SNAPSHOT, LUMI, "n", seen[0])
+    assert facts.preset_variables == ("NCCL_NET",)
 
 
 # -- the folder, jobs and time
+
+
+def ended(*, timed_out: bool = False, said: str = "") -> Completed:
+    return Completed(("x",), -15 if timed_out else 0, said, 1.0, timed_out=timed_out)
 
 
 def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -412,18 +421,21 @@ def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "trial.json").touch()
     assert main(["trial", "report", str(tmp_path / "trial.json")]) == ExitCode.BAD_INPUT
     assert "trial.json: is not the folder of a trial" in capsys.readouterr().err
-    (tmp_path / "plan.json").write_text("[" * 100_000)
-    assert main(["trial", "run", str(tmp_path)]) == ExitCode.BAD_INPUT
-    (tmp_path / "plan.json").write_text('{"schema": 1}')
-    assert main(["trial", "run", str(tmp_path)]) == ExitCode.BAD_INPUT
-    assert len(capsys.readouterr().err.strip().splitlines()) == 2
-    words = ["trial", "plan", "-o", str(tmp_path), "--site", "lumi"]
-    assert main(words) == ExitCode.BAD_INPUT
-    assert "is there already" in capsys.readouterr().err
-    new = ["trial", "plan", "-o", str(tmp_path / "new")]
-    assert main([*new, "--site", "nowhere"]) == ExitCode.BAD_INPUT
-    assert main([*new, "--site", "lumi", "--node-minutes", "1"]) == ExitCode.BAD_INPUT
+    image, new = str(fabric_builder.image(tmp_path / "image")), ["trial", "run", str(tmp_path / "new")]
+    assert main(["trial", "run", str(tmp_path), image, "--site", "lumi"]) == ExitCode.BAD_INPUT
+    assert "cannot be made: File exists" in capsys.readouterr().err
+    assert main([*new, image, "--site", "nowhere"]) == ExitCode.BAD_INPUT
+    assert main([*new, image, "--site", "lumi", "--node-minutes", "1"]) == ExitCode.BAD_INPUT
     assert not (tmp_path / "new").exists(), "nothing is half written"
+    capsys.readouterr()
+    for text in ("[" * 100_000, '{"schema": 1}'):
+        (tmp_path / "plan.json").write_text(text)
+        assert main(["trial", "run", str(tmp_path)]) == ExitCode.BAD_INPUT
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    (tmp_path / "old").mkdir()
+    trial(tmp_path / "old")
+    assert main(["trial", "run", str(tmp_path / "old/trial"), image]) == ExitCode.BAD_INPUT
+    assert "has the plan of a trial already" in capsys.readouterr().err
 
 
 @given(
@@ -436,22 +448,20 @@ def test_the_node_minutes_of_a_trial_are_never_passed(
 ) -> None:
     """Whatever earlier jobs took, how many nodes the next one has, and whether its steps go to their limits."""
     folder = TrialFolder(tmp_path_factory.mktemp("t") / "trial")
-    steps = tuple(step(f"s{number}") for number in range(12))
-    made = plan(steps=steps, node_minutes=most)
-    folder.make(made)
+    folder.make(made := plan(steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=most))
     clock = [1000.0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("time.time", lambda: clock[0])
         patch.setattr("time.monotonic", lambda: clock[0])
         for number, (nodes, minutes, dies) in enumerate(jobs):
 
-            def work(_f: object, one: TrialStep, _n: object, _e: object, limit_s: float, job: str) -> Record:
+            def command(_f: object, _s: object, _e: object, limit_s: float) -> Completed:
                 clock[0] += min(minutes * 60, limit_s)  # noqa: B023
                 if dies:  # noqa: B023
                     raise KeyboardInterrupt
-                return Record(step=one.name, ending=Ending.DONE, job=job)
+                return ended()
 
-            patch.setattr(driver, "_in_job", work)
+            patch.setattr(run, "_command", command)
             names = tuple(f"n{n}" for n in range(max(nodes, 2)))
             with contextlib.suppress(KeyboardInterrupt):
                 run_in_job(folder, made, Allocation(f"{number}", names, None), {}, lambda _: None)
@@ -459,103 +469,82 @@ def test_the_node_minutes_of_a_trial_are_never_passed(
             clock[0] += 100
 
 
-def test_a_job_asks_for_no_more_than_is_left_and_than_its_partition_has(tmp_path: Path) -> None:
-    folder, made = trial(tmp_path, steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=60)
-
-    def minutes(*options: str, **variables: str) -> str:
-        *_, script = words = submit.write_job(folder, made, options, variables)
-        (limit,) = (str(word) for word in words if str(word).startswith("--time="))
-        assert f"#SBATCH {limit}\n" in Path(script).read_text()
-        return limit.removeprefix("--time=")
-
-    assert minutes() == "30", "60 node minutes on 2 nodes"
-    folder.output_file(HERE).write_text(json.dumps({"partitions": {"short": 0.25, "long": 48.0}, "default": "short"}))
-    assert minutes() == "15"
-    assert minutes("-plong") == minutes("-p", "long") == minutes("--partition=long") == "30"
-    assert minutes(SBATCH_PARTITION="long") == "30"
-    assert minutes("--partition", "short", SBATCH_PARTITION="long") == "15"
-    folder.note(JobTime(job="1", nodes=2, began=0.0, until=29 * 60.0))
-    with pytest.raises(FailedError, match="58 of 60 node minutes are taken"):
-        minutes()
+def test_a_job_asks_for_no_more_than_is_left(tmp_path: Path) -> None:
+    """And what it asks for counts as taken, should it hang before it can note less."""
+    folder, made = trial(tmp_path, steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=200)
+    text = folder.write_job(made).read_text()
+    assert "#SBATCH --time=57\n" in text, "half as much again as its steps take"
+    before, _, _ = text.partition("\nexec ")  # which hangs
+    subprocess.run(["bash", "-c", before], env={"SLURM_JOB_ID": "7"}, check=True)
+    assert folder.spent() == 114
+    assert "#SBATCH --time=43\n" in folder.write_job(made).read_text()
+    own = {"SLURM_JOB_NAME": made.job_name}
+    run_in_job(folder, made, Allocation("7", ("n1", "n2"), time.monotonic(), ran_s=60.0), own, lambda _: None)
+    assert 2 <= folder.spent() < 2.1, "it says itself what it took"
+    folder.note("8", JobTime(nodes=2, minutes=98))
+    with pytest.raises(FailedError, match="198 of 200 node minutes are taken"):
+        folder.write_job(made)
 
 
-def test_what_bounds_a_job_is_the_trials_in_any_spelling(tmp_path: Path) -> None:
-    folder, made = trial(tmp_path, steps=(step("s"),))
-    for options in (
-        *("--time=600", "--ti 600", "-t600", "-Ht 600", "--nodes=8", "-N8", "-sN 8", "-a0-9", "--arr=0-9"),
-        *("--job-name=x", "-QJ x", "-M other", "--requeue", "-d afterok:1", "-p x : -N 8"),
-    ):
-        with pytest.raises(BadInputError, match="which the trial decides"):
-            submit.write_job(folder, made, options.split(), {})
-    words = submit.write_job(folder, made, ["-p", "dev-g", "--account=x", "--gpus-per-node=8", "--mail-user=n@x"], {})
-    last = [str(word).partition("=")[0] for word in words[-6:-1]]
-    assert last == ["--job-name", "--nodes", "--time", "--no-requeue", "--dependency"], "behind the user's: they win"
-
-
-def test_variables_of_slurms_commands_neither_hide_a_job_nor_make_more(tmp_path: Path) -> None:
-    folder, made = trial(tmp_path, steps=(step("s"),))
-    for name, says in (("squeue", "echo 7 PENDING None; env | grep ^SQUEUE_ && echo 8"), ("sbatch", "echo 7")):
-        (tmp_path / name).write_text(f'#!/bin/sh\n{says}\nenv >"{tmp_path}/{name}.env"\n')
-        (tmp_path / name).chmod(0o755)
-    names = ("SQUEUE_PARTITION", "SQUEUE_STATES", "SBATCH_ARRAY_INX", "SBATCH_CLUSTERS")
-    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **dict.fromkeys(names, "x")}
-    assert [job.number for job in submit.queued(made, variables)] == ["7"]
-    assert submit.submit(folder, made, [], variables) == "7"
-    seen = (tmp_path / "squeue.env").read_text() + (tmp_path / "sbatch.env").read_text()
-    assert "SQUEUE_PARTITION" not in (tmp_path / "squeue.env").read_text()
-    assert "SBATCH_" not in seen
+def test_a_folder_by_any_name_is_the_one_of_the_job(tmp_path: Path) -> None:
+    for name in ("a b", "it's", "$(touch x)", "new\nline", "50%j"):
+        folder = TrialFolder(tmp_path / name)
+        folder.make(made := plan(steps=(step("s"),)))
+        text = folder.write_job(made).read_text()
+        assert shlex.split(text.partition("\nexec ")[2])[-1] == str(tmp_path / name)
+        before, _, _ = text.partition("\nexec ")
+        subprocess.run(["bash", "-c", before], env={"SLURM_JOB_ID": "7"}, check=True)
+        assert [path.name for path in folder.jobs.iterdir()] == ["7.json"]
 
 
 def test_what_a_job_has_no_time_for_is_left_for_the_next_with_all_that_builds_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, made = trial(
-        tmp_path, steps=(step("run"), step("socket", after="run"), step("with", after="run")), node_minutes=1000
-    )
+    steps = (step("run"), step("socket", after="run"), step("with", after="run"))
+    folder, made = trial(tmp_path, steps=steps, node_minutes=1000)
 
-    def work(f: TrialFolder, one: TrialStep, _n: object, _e: object, limit_s: float, job: str) -> Record:
-        if limit_s < 600:
-            return Record(step=one.name, ending=Ending.TIMED_OUT, job=job)
-        f.output_file(one.name).write_text('{"collective": {"ranks": 2}}')
-        return Record(step=one.name, ending=Ending.DONE, job=job)
+    def command(f: TrialFolder, one: TrialStep, _e: object, limit_s: float) -> Completed:
+        if limit_s >= 600:
+            f.output_file(one.name).write_text(json_text("check-nodes", ran(85.0)))
+        return ended(timed_out=limit_s < 600)
 
-    monkeypatch.setattr(driver, "_in_job", work)
+    monkeypatch.setattr(run, "_command", command)
     for number, left_s in enumerate((60, 400, 10_000)):
         job = Allocation(f"{number}", ("n1", "n2"), time.monotonic() + left_s)
         run_in_job(folder, made, job, {}, lambda _: None)
-        assert driver.is_over(folder, made) == (left_s == 10_000)
-    assert {folder.record(one.name).ending for one in made.steps} == {Ending.DONE}  # type: ignore[union-attr]
+        assert bool([*folder.steps_left(made)]) == (left_s != 10_000)
+    assert {folder.result(one.name).ending for one in made.steps} == {Ending.DONE}  # type: ignore[union-attr]
 
 
 def test_a_job_without_gpus_leaves_what_needs_them_for_one_that_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = step("image-1.gpus", words=("node", "looks", "--gpus-in", "x.sif"), nodes=1)
-    target = Claim(id="image-1.target", about="target", predicted="gfx90a", source="x", step="image-1.gpus")
+    asks = step("image-1.gpus", kind="gpus", nodes=1)
+    target = claim("target", "gfx90a", "image-1.gpus")
     runs = (step("image-1.run"), step("image-1.socket", after="image-1.run"))
     no_target, of_target = GpuFacts(why="HSA finds no GPU", no_gpu=True), GpuFacts(("gfx90a",))
     of_runs = [json_text("check-nodes", each) for each in (NO_GPU, ran(85.0), ran(12.0, Verdict.SOCKET))]
     for one, steps, outputs, why in (
         (claim("network", "ofi-cxi"), runs, of_runs, "not taken: HIP finds no GPU in the container"),
-        (target, (looks,), [json.dumps(encode(each)) for each in (no_target, of_target)], "no GPU: HSA finds no GPU"),
+        (target, (asks,), [json.dumps(encode(each)) for each in (no_target, of_target)], "no GPU: HSA finds no GPU"),
     ):
         folder, made = trial(tmp_path / one.id, one, steps=steps)
 
-        def work(f: TrialFolder, now: TrialStep, *_: object, outputs: list[str] = outputs) -> Record:
+        def command(f: TrialFolder, now: TrialStep, *_: object, outputs: list[str] = outputs) -> Completed:
             f.output_file(now.name).write_text(outputs.pop(0))
-            return Record(step=now.name, ending=Ending.DONE)
+            return ended()
 
-        monkeypatch.setattr(driver, "_in_job", work)
+        monkeypatch.setattr(run, "_command", command)
         in_job(folder, made, 7)
         (row,) = report_of(folder, made, {}).rows
-        assert (row.outcome, row.why) == (ClaimOutcome.OPEN, f"left for the next job: {why}")
-        assert not driver.is_over(folder, made)
+        assert (row.outcome, row.why) == (ClaimOutcome.UNMEASURED, f"left for the next job: {why}")
+        assert [*folder.steps_left(made)]
         in_job(folder, made, 8)
         report = report_of(folder, made, {})
         assert report.rows[0].outcome is ClaimOutcome.SAME
         assert report.stand_in == "GPUs were used, and no node showed one of AMD's"
         assert report.exit_code is ExitCode.GOOD
-        assert driver.is_over(folder, made)
+        assert not [*folder.steps_left(made)]
 
 
 def test_a_step_on_an_image_that_has_changed_since_its_claims_is_left_out(
@@ -563,46 +552,69 @@ def test_a_step_on_an_image_that_has_changed_since_its_claims_is_left_out(
 ) -> None:
     image = tmp_path / "i.sif"
     image.write_bytes(b"as planned")
-    tried = TrialImage(path=str(image), content=content(image), rows=())
-    folder, made = trial(tmp_path, claim("network", "ofi-cxi"), images=(tried,))
-    monkeypatch.setattr(driver, "_in_job", lambda *_: pytest.fail("it was run"))
+    tried = TrialImage(content=content(image), rows=())
+    steps = (step("image-1.run", image=1),)
+    folder, made = trial(tmp_path, claim("network", "ofi-cxi"), steps=steps, images=(tried,), paths=(str(image),))
+    monkeypatch.setattr(run, "_command", lambda *_: pytest.fail("it was run"))
     image.write_bytes(b"another one")
     in_job(folder, made, 7)
     (row,) = report_of(folder, made, {}).rows
     assert (row.outcome, row.why) == (
-        ClaimOutcome.OPEN,
+        ClaimOutcome.UNMEASURED,
         "left out: the image is another than when the claims were written down",
     )
 
 
-def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stopped_is_not(tmp_path: Path) -> None:
-    folder, _ = trial(tmp_path, steps=(step("a"),))
+def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stopped_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there after a kill can be read at any time, and says what was begun."""
+    folder, made = trial(tmp_path, claim("network"))
+    monkeypatch.setattr(run, "_command", mock.Mock(side_effect=KeyboardInterrupt))
     for _ in range(10):
-        assert not folder.tried("a")
-        folder.stopped("a")
-    assert [folder.tried("a") for _ in range(4)] == [False, False, False, True]
+        with pytest.raises(KeyboardInterrupt):
+            in_job(folder, made)
+        assert report_of(folder, made, {}).rows[0].why == "left for the next job: the job was stopped in it"
+    keep = TrialFolder.keep
+    monkeypatch.setattr(TrialFolder, "keep", lambda self, one: keep(self, one) if one.ending is Ending.BEGUN else None)
+    for tries in (1, 2, 3):  # SIGKILL: nothing more is written
+        with pytest.raises(KeyboardInterrupt):
+            in_job(folder, made)
+        assert folder.result("image-1.run") is not None
+        assert folder.result("image-1.run").tries == tries  # type: ignore[union-attr]
+        assert report_of(folder, made, {}).rows[0].why == "not done yet"
+    monkeypatch.setattr(TrialFolder, "keep", keep)
+    in_job(folder, made)
+    assert report_of(folder, made, {}).rows[0].why == "the job died in it, each time"
+    assert not [*folder.steps_left(made)]
 
 
 def test_one_node_instead_of_two_costs_only_the_steps_that_need_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, made = trial(tmp_path, steps=(step("two"), step("one", nodes=1), step("later", after="two")))
-    monkeypatch.setattr(driver, "_in_job", lambda _f, one, *_: Record(step=one.name, ending=Ending.DONE))
+
+    def command(f: TrialFolder, one: TrialStep, *_: object) -> Completed:
+        f.output_file(one.name).write_text(json_text("check-nodes", ran(85.0)))
+        return ended()
+
+    monkeypatch.setattr(run, "_command", command)
     in_job(folder, made, 7, nodes=1)
-    found = {one.name: record for one in made.steps if (record := folder.record(one.name))}
-    endings = {"two": Ending.WAITS, "one": Ending.DONE, "later": Ending.WAITS}
-    assert {name: record.ending for name, record in found.items()} == endings
+    found = {one.name: result for one in made.steps if (result := folder.result(one.name))}
+    endings = {"two": Ending.PENDING, "one": Ending.DONE, "later": Ending.PENDING}
+    assert {name: result.ending for name, result in found.items()} == endings
     assert found["two"].said == ("the job has 1 of 2 nodes",)
     in_job(folder, made, 8)
-    assert folder.record("two").ending is Ending.DONE  # type: ignore[union-attr]
+    assert folder.result("two").ending is Ending.DONE  # type: ignore[union-attr]
 
 
 def test_two_processes_do_not_do_the_same_trial(tmp_path: Path) -> None:
-    with alone(tmp_path, "job") as first, alone(tmp_path, "job") as second, alone(tmp_path, "here") as login:
-        assert (first, second, login) == (True, False, True), "a job may start before its submission has returned"
+    with alone(tmp_path) as first, alone(tmp_path) as second:
+        assert (first, second) == (True, False)
     # a lock goes through no link
-    (tmp_path / ".linked.lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FailedError, match="cannot be locked"), alone(tmp_path, "linked"):
+    (tmp_path / ".lock").unlink()
+    (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FailedError, match="cannot be locked"), alone(tmp_path):
         pass
     assert not (tmp_path / "elsewhere").exists()
 
@@ -611,7 +623,7 @@ def test_a_plan_that_no_trial_writes_is_refused(tmp_path: Path) -> None:
     changes: list[dict[str, Any]] = [{"id": "x\n#SBATCH --nodes=8"}, {"steps": (step("../../x"),)}]
     for number, change in enumerate(changes):
         folder, _ = trial(tmp_path / str(number), **change)
-        with pytest.raises(BadInputError, match="is not what a trial writes"):
+        with pytest.raises(BadInputError, match="is not what a trial of this lumiimg writes"):
             folder.plan()
 
 
@@ -647,9 +659,9 @@ def test_the_file_to_share_names_no_person_project_node_or_folder(
     folder.make(made)
     printed = json_text("check-nodes", on_nodes(group(rccl=said)))
     folder.output_file("image-1.probe").write_text(printed)
-    folder.keep(Record(step="image-1.probe", ending=Ending.DONE, said=(said,)))
-    folder.keep(Record(step=NODES, ending=Ending.FAILED, said=(said,)))
-    (folder.looks / "node-x.look.json").write_text(json.dumps(encode(replace(NODE, node=node))))
+    folder.keep(StepResult(step="image-1.probe", ending=Ending.DONE, said=(said,)))
+    folder.keep(StepResult(step=NODES, ending=Ending.FAILED, said=(said,)))
+    (folder.nodes / "node-x.facts.json").write_text(json.dumps(encode(replace(NODE, node=node))))
     report = report_of(folder, made, {"USER": user, "HOME": home, "SLURM_JOB_ACCOUNT": project})
     text = json_text("trial", report)
     # a name may be a word of the program's own (`trial`), so it is looked for where it was put
@@ -658,13 +670,13 @@ def test_the_file_to_share_names_no_person_project_node_or_folder(
 
 
 def test_names_in_any_shape_are_hidden_and_facts_are_not(tmp_path: Path) -> None:
-    tried = TrialImage(path=str(tmp_path / "secretmodel.sif"), content="0", rows=())
+    tried = TrialImage(content="0", rows=())
     one = replace(claim("network", "ofi-cxi"), about="image 1: network between two nodes")
-    folder, made = trial(tmp_path, one, images=(tried,))
+    folder, made = trial(tmp_path, one, images=(tried,), paths=(str(tmp_path / "secretmodel.sif"),))
     hosts = (NODE.node, "nid005002", "nid009999")
-    folder.note(JobTime(job="7", nodes=3, began=0, until=1, hosts=hosts, account="csc-internal"))
+    folder.note("7", JobTime(nodes=3, minutes=1, hosts=hosts, account="csc-internal"))
     for text in tomllib.loads(Path("tests/fixtures/trial/names.toml").read_text())["text"]:
-        folder.keep(Record(step=one.step, ending=Ending.FAILED, said=(text["said"],)))
+        folder.keep(StepResult(step=one.step, ending=Ending.FAILED, said=(text["said"],)))
         (row,) = report_of(folder, made, {"USER": "anna", "HOME": "/home/anna"}).rows
         assert row.why == text["shared"]
 
@@ -672,20 +684,20 @@ def test_names_in_any_shape_are_hidden_and_facts_are_not(tmp_path: Path) -> None
 # -- the ledger
 
 
-def shared(tmp_path: Path, driver_there: str | None = NODE.gpu_driver) -> Path:
+def shared(tmp_path: Path, driver_there: str | None = NODE.driver) -> Path:
     """A trial as a real machine would have written it, with one difference."""
     row = next(iter(ledger.contents().items()))
     tried = TriedRow(row[0][0], row[0][1], next(iter(ledger.contents()[(*row[0][:2], "run")])))
-    image = TrialImage(path="/i.sif", content="0123456789abcdef", rows=(tried,), rocm="6.2.4")
+    image = TrialImage(content="0123456789abcdef", rows=(tried,), rocm="6.2.4")
     every = [claim("network", "ofi-cxi"), claim("bandwidth"), claim("driver", "runs")]
     every += [CLAIMS["site.libfabric"], CLAIMS["site.driver"]]
-    folder, made = trial(tmp_path, *every, images=(image,))
+    folder, made = trial(tmp_path, *every, images=(image,), paths=("/i.sif",))
     folder.output_file("image-1.run").write_text(json_text("check-nodes", ran(85.0)))
-    folder.keep(Record(step="image-1.run", ending=Ending.DONE, began="2026-11-25T10:00:00+00:00"))
-    folder.keep(Record(step=NODES, ending=Ending.DONE, began="2026-11-25T09:00:00+00:00"))
+    folder.keep(StepResult(step="image-1.run", ending=Ending.DONE, began="2026-11-25T10:00:00+00:00"))
+    folder.keep(StepResult(step=NODES, ending=Ending.DONE, began="2026-11-25T09:00:00+00:00"))
     for node in ("x", "y"):
-        look = replace(NODE, node=node, libfabric="2.1.0", gpu_driver=driver_there)
-        (folder.looks / f"node-{node}.look.json").write_text(json.dumps(encode(look)))
+        look = replace(NODE, node=node, libfabric="2.1.0", driver=driver_there)
+        (folder.nodes / f"node-{node}.facts.json").write_text(json.dumps(encode(look)))
     (tmp_path / "trial.json").write_text(json_text("trial", report_of(folder, made, {})))
     return tmp_path / "trial.json"
 
@@ -723,10 +735,10 @@ def test_claims_of_a_site_that_were_tried_on_another_machine_are_not_taken_in(
     tmp_path: Path, data: dict[str, Path]
 ) -> None:
     folder, made = trial(tmp_path, CLAIMS["site.libfabric"], CLAIMS["site.identity"])
-    folder.keep(Record(step=NODES, ending=Ending.DONE, began="2026-11-25T10:00:00+00:00"))
+    folder.keep(StepResult(step=NODES, ending=Ending.DONE, began="2026-11-25T10:00:00+00:00"))
     for node in "ab":
         look = replace(NODE, node=node, variables={"SLURM_CLUSTER_NAME=lumi": False}, libfabric="2.1.0")
-        (folder.looks / f"{node}.look.json").write_text(json.dumps(encode(look)))
+        (folder.nodes / f"{node}.facts.json").write_text(json.dumps(encode(look)))
     report = report_of(folder, made, {})
     assert report.notes
     (tmp_path / "trial.json").write_text(json_text("trial", report))
@@ -735,14 +747,15 @@ def test_claims_of_a_site_that_were_tried_on_another_machine_are_not_taken_in(
 
 
 def test_what_a_step_prints_goes_through_no_link(tmp_path: Path) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    one = step("schema", words=("schema", "trial"), nodes=0)
-    folder.make(made := plan(steps=(one,)))
+    folder, made = trial(tmp_path, steps=(step("schema", words=("schema", "trial")),))
     (tmp_path / "precious").write_text("mine")
     (folder.steps / "schema.part").symlink_to(tmp_path / "precious")
-    driver.run_here(folder, made, dict(os.environ), lambda _: None, quick=False)
+    run_in_job(folder, made, Allocation("7", ("a", "b"), None), dict(os.environ), lambda _: None)
     assert (tmp_path / "precious").read_text() == "mine"
-    assert folder.record("schema").ending is Ending.DONE  # type: ignore[union-attr]
+    result = folder.result("schema")
+    assert result is not None
+    assert (result.ending, result.said) == (Ending.FAILED, ("ended with 0, without a word",)), "it is no report"
+    assert [path.name for path in folder.steps.iterdir()] == ["schema.json"]
 
 
 NOT_WRITTEN: list[tuple[tuple[Any, ...], Any]] = [
@@ -777,68 +790,10 @@ def test_a_file_that_no_trial_writes_changes_nothing(tmp_path: Path, data: dict[
 
 
 def test_a_node_is_looked_at_by_its_files(tmp_path: Path) -> None:
-    """The kernel gives GPUs their numbers behind those of the processors, in an order of its own."""
-    for processors, buses in ((0, ("c1", "c6", "c9", "ce")), (4, ("d9", "c1", "dc", "c6"))):
-        name = tmp_path / f"{processors}"
-        files = {"proc/77/status": "Name:\tpython\nUid:\t54321\t54321\t54321\t54321\n"}
-        for cpu in range(4):
-            files[f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"] = f"{cpu % 2},{cpu % 2 + 2}\n"
-        places = [(0, 0)] * processors + [(90010, int(bus, 16) << 8) for bus in buses]
-        for number, (version, place) in enumerate(places):
-            properties = f"gfx_target_version {version}\nlocation_id {place}\ndomain 0\n"
-            files[f"sys/class/kfd/kfd/topology/nodes/{number}/properties"] = properties
-        for bus in buses:
-            files[f"sys/bus/pci/devices/0000:{bus}:00.0/local_cpulist"] = f"{int(bus, 16)}\n"
-        for path, text in files.items():
-            (name / path).parent.mkdir(parents=True, exist_ok=True)
-            (name / path).write_text(text)
-        look = look_at(RootFileSystem(FolderTree(name)), SNAPSHOT, LUMI, "nid000001", {})
-        assert (look.cores, look.strangers) == (2, (54321,))
-        assert look.near == tuple(f"{int(bus, 16)}" for bus in buses)
-
-
-def test_a_folder_by_any_name_is_the_one_that_the_job_gets(tmp_path: Path) -> None:
-    for name in ("a b", "it's", "$(touch x)", "new\nline"):
-        folder = TrialFolder(tmp_path / name)
-        folder.make(made := plan(steps=(step("s"),)))
-        *_, script = words = submit.write_job(folder, made, [], {})
-        assert shlex.split(Path(script).read_text().partition("\nexec ")[2])[-1] == str(tmp_path / name)
-        assert f"--chdir={tmp_path / name}" in words
-        assert "--output=job-%j.out" in words
-    # Slurm puts the folder before the name of the job's output, and would look for another one: no output, no word
-    folder = TrialFolder(tmp_path / "50%j")
-    folder.make(plan(steps=(step("s"),)))
-    with pytest.raises(BadInputError, match="which Slurm reads as more than that"):
-        submit.write_job(folder, folder.plan(), [], {})
-
-
-def test_what_a_job_really_took_counts_where_slurm_keeps_accounts(tmp_path: Path) -> None:
-    """One hung before its first step, one was killed in a step that it had taken the limit of; a third is not ours."""
-    folder, made = trial(tmp_path, steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=200)
-    for number in (7, 8):
-        folder.note(JobTime(job=f"{number}", nodes=2, began=100.0 * number, until=100.0 * number + 600))
-    sacct = tmp_path / "bin/sacct"
-    sacct.parent.mkdir()
-    sacct.write_text("#!/bin/sh\necho '7|1800|2'\necho '8|60|2'\necho '9|9999|2'\necho 'garbage'\necho '7|x|2'\n")
-    sacct.chmod(0o755)
-    submit.write_job(folder, made, [], {"PATH": f"{sacct.parent}:/usr/bin:/bin"})
-    assert folder.spent() == 62
-    sacct.write_text("#!/bin/sh\necho 'sacct: error: Slurm accounting storage is disabled'\nexit 1\n")
-    submit.write_job(folder, made, [], {"PATH": f"{sacct.parent}:/usr/bin:/bin"})
-    assert folder.spent() == 62
-
-
-def test_a_job_that_hangs_before_it_can_note_anything_has_taken_what_it_asked_for(tmp_path: Path) -> None:
-    folder = TrialFolder(tmp_path / "a trial")
-    made = plan(steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=100)
-    folder.make(made)
-    *_, script = submit.write_job(folder, made, [], {"PATH": "/usr/bin:/bin"})
-    text = Path(script).read_text()
-    assert "--time=50" in text
-    before, _, _ = text.partition("exec ")  # which hangs
-    subprocess.run(["bash", "-c", before], env={"SLURM_JOB_ID": "7"}, check=True)
-    assert folder.spent() == 100
-    with pytest.raises(FailedError, match="100 of 100 node minutes are taken"):
-        submit.write_job(folder, made, [], {"PATH": "/usr/bin:/bin"})
-    folder.note(JobTime(job="7", nodes=2, began=0.0, until=60.0))
-    assert folder.spent() == 2, "it says itself what it took"
+    for cpu in range(4):
+        path = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
+    facts = facts_of_node(RootFileSystem(FolderTree(tmp_path)), SNAPSHOT, LUMI, "nid000001", {})
+    assert (facts.node, facts.cores, facts.kernel) == ("nid000001", 2, SNAPSHOT.kernel)
+    assert facts.paths["/pfs"] is False

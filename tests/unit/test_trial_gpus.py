@@ -10,15 +10,16 @@ import pytest
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probe.container import read_run
-from lumiimg.cluster.trial.gpu_targets import GpuFacts, facts_of, target
-from lumiimg.cluster.trial.measure import outcome
-from lumiimg.cluster.trial.values import Claim, ClaimOutcome
+from lumiimg.cluster.trial.gpu_targets import GpuFacts, facts_of, gpu_targets
+from lumiimg.cluster.trial.model import Claim, ClaimOutcome
 from lumiimg.engine.process import Completed, run
 from tests.shared.programs import needs
 
 STANDINS = Path(__file__).parents[1] / "engine/standin_gpu"
 MODES = "gfx90a:sramecc+:xnack-"
-CLAIM = Claim(id="image-1.target", about="GPUs", predicted=MODES, source="a test", step="image-1.gpus")
+CLAIM = Claim(
+    id="image-1.target", about="GPUs", predicted=MODES, source="", date="", step="image-1.gpus", reads="target"
+)
 ROWS = [
     (GpuFacts((MODES,) * 8), MODES, "", ClaimOutcome.SAME),
     (GpuFacts(("gfx90a:sramecc+:xnack+",) * 8), "gfx90a:sramecc+:xnack+", "", ClaimOutcome.DIFFERS),
@@ -32,18 +33,17 @@ ROWS = [
         GpuFacts(("gfx90a:sramecc+:xnack+",) * 8, xnack="1"),
         None,
         "HSA_XNACK=1 is set, and changes it: gfx90a:sramecc+:xnack+ of 8 GPUs",
-        ClaimOutcome.OPEN,
+        ClaimOutcome.UNMEASURED,
     ),
-    (GpuFacts(), None, "HSA shows no GPU in the container", ClaimOutcome.OPEN),
-    (GpuFacts(("/users/ada", "x" * 5000), why="y" * 5000), None, "y" * 200, ClaimOutcome.OPEN),
-    (None, None, "nothing was printed", ClaimOutcome.OPEN),
+    (GpuFacts(), None, "HSA shows no GPU in the container", ClaimOutcome.UNMEASURED),
+    (GpuFacts(("/users/ada", "x" * 5000), why="y" * 5000), None, "y" * 200, ClaimOutcome.UNMEASURED),
 ]
 
 
 def test_the_modes_of_gpus_are_compared_too() -> None:
     for facts, value, why, kind in ROWS:
-        read = target(facts)
-        assert (read.value, read.why, outcome(CLAIM, read)) == (value, why, kind), facts
+        read = gpu_targets(facts)
+        assert (read.value, read.why, read.outcome(CLAIM)) == (value, why, kind), facts
 
 
 @pytest.fixture(scope="module")

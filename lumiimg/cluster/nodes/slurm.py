@@ -22,8 +22,6 @@ from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import own_folder
 
 _ASK_TIMEOUT_S = 30.0
-_SUBMIT_TIMEOUT_S = 120.0
-"""sbatch asks again for some time where the controller is busy."""
 _SIGNAL_BASE = 128
 _JOB_ID = re.compile(r"\s*\d{1,20}(?:;\S+)?\s*")
 """As `sbatch --parsable` prints it: the number, and with several clusters the name of one."""
@@ -159,19 +157,6 @@ def run_job(
     if not job:
         raise _refused(done)
     return done
-
-
-def submit_job(words: Sequence[str | Path], environment: Mapping[str, str]) -> str:
-    """Submit a batch script, the last of these words of sbatch, and return the number of the job; it is not waited for.
-
-    Raises MissingHereError without sbatch, UndecidedError if it refuses the script.
-    """
-    argv: list[str | Path] = [slurm_program("sbatch", environment), "--parsable", *words]
-    done = run(argv, env=environment, timeout_s=_SUBMIT_TIMEOUT_S)
-    number = next((line for line in done.output.splitlines() if is_job_number(line)), None)
-    if number is None:
-        raise _refused(done)
-    return number.strip().partition(";")[0]
 
 
 def _refused(done: Completed | None) -> UndecidedError:

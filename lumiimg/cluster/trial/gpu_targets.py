@@ -14,8 +14,8 @@ from lumiimg.check.probe.container import GPU_PROBE, read_run
 from lumiimg.check.probe.task import make_task
 from lumiimg.check.static.files import check_files
 from lumiimg.cluster.nodes.slurm import find_allocation, run_step, shared_folder
-from lumiimg.cluster.trial.look import snapshot_in
-from lumiimg.cluster.trial.reading import ClaimReading
+from lumiimg.cluster.trial.model import Measured
+from lumiimg.cluster.trial.node_facts import snapshot_in
 from lumiimg.core.errors import MissingHereError
 from lumiimg.core.text import count
 from lumiimg.engine.engine import find_engine
@@ -29,15 +29,14 @@ if TYPE_CHECKING:
 
 LIMIT_S = 120.0
 """Of the look at the GPUs; it takes seconds."""
-_NO_HSA, _NO_GPU = 11, 20
+_ENDS = {11: "its RCCL has no HSA among its dependencies", 20: "HSA finds no GPU"}
 """What gpuprobe ends with."""
+_NO_GPU = 20
 _ISA = "amdgcn-amd-amdhsa--"
 """What names of instruction sets begin with (LLVM AMDGPUUsage.rst, "Target Triples")."""
 _TARGET = re.compile(r"[\w:+-]{1,80}", re.ASCII)
 _SAID = 200
 """Characters of what a program says."""
-_SHOWN = 64
-"""Targets that a row names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +53,16 @@ class GpuFacts:
     """HSA_XNACK in the container, which changes the modes; None where it is not set."""
 
 
-def gpus_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str]) -> GpuFacts:
+def gpus_of(path: Path, site: Site, nodes: Path, environment: Mapping[str, str]) -> GpuFacts:
     """Return what the GPUs of this job's first node are in an image.
 
-    `looks`: the folder in which the nodes have put what they show.
+    `nodes`: the folder in which the nodes have put what they show.
 
     Raises BadInputError for what is not an image, MissingHereError without a job, an engine or the program.
     """
     if (job := find_allocation(environment)) is None:
         raise MissingHereError("this is not in a job", hint="lumiimg trial run FOLDER")
-    engine, found = find_engine(environment), snapshot_in(looks)
+    engine, found = find_engine(environment), snapshot_in(nodes)
     snapshot = read_snapshot(found) if found is not None else None
     with (
         open_for_check(path, environment, snapshot, site) as context,
@@ -84,37 +83,28 @@ def gpus_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str])
 def facts_of(probe: ProbeRun) -> GpuFacts:
     """Return what the program has printed."""
     names = (name for values in probe.all("isa") if (name := values.get("name")))
+    why = next((text for event in probe.events if (text := event.get("error"))), "")
+    if ended := probe.first("timeout") or probe.first("signal"):
+        how = f"died of signal {ended['number']}" if "number" in ended else "ran out of time"
+        why = f"it {how} in: {ended.get('during', '')}"
+    elif not why and probe.exit_code != 0:
+        why = _ENDS.get(probe.exit_code) or (probe.tail or ("it said nothing",))[-1]
     return GpuFacts(
         targets=tuple(name.removeprefix(_ISA) for name in names),
-        why=_stopped_by(probe),
+        why=why,
         no_gpu=probe.exit_code == _NO_GPU,
         xnack=probe.first("xnack").get("value"),
     )
 
 
-def _stopped_by(probe: ProbeRun) -> str:
-    """Return what kept the program from looking at all GPUs."""
-    if ended := probe.first("timeout") or probe.first("signal"):
-        how = f"died of signal {ended['number']}" if "number" in ended else "ran out of time"
-        return f"it {how} in: {ended.get('during', '')}"
-    error = next((text for event in probe.events if (text := event.get("error"))), "")
-    if error or probe.exit_code == 0:
-        return error
-    known = {_NO_HSA: "its RCCL has no HSA among its dependencies", _NO_GPU: "HSA finds no GPU"}
-    return known.get(probe.exit_code) or (probe.tail or ("it said nothing",))[-1]
-
-
-def target(facts: GpuFacts | None) -> ClaimReading:
+def gpu_targets(facts: GpuFacts) -> Measured:
     """Return what the GPUs are for HSA in the container, beside what is predicted."""
-    if facts is None:
-        return ClaimReading(None, "nothing was printed")
-    targets = Counter(name for name in facts.targets if _TARGET.fullmatch(name))
-    found = sorted(targets)
-    if not found:
-        return ClaimReading(None, facts.why[:_SAID] or "HSA shows no GPU in the container")
-    seen = "; ".join(f"{name} of {count(targets[name], 'GPU')}" for name in found[:_SHOWN])
+    targets = Counter(filter(_TARGET.fullmatch, facts.targets))
+    seen = "; ".join(f"{name} of {count(number, 'GPU')}" for name, number in sorted(targets.items()))
+    if not targets:
+        return Measured(None, facts.why[:_SAID] or "HSA shows no GPU in the container")
     if facts.xnack is not None:
-        return ClaimReading(None, f"HSA_XNACK={facts.xnack[:_SAID]} is set, and changes it: {seen}")
-    if len(found) > 1:
-        return ClaimReading(seen, "the GPUs of one node differ", same=False)
-    return ClaimReading(found[0])
+        return Measured(None, f"HSA_XNACK={facts.xnack[:_SAID]} is set, and changes it: {seen}")
+    if len(targets) > 1:
+        return Measured(seen, "the GPUs of one node differ", same=False)
+    return Measured(next(iter(targets)))

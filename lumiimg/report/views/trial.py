@@ -5,20 +5,19 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.trial.plan import usual_minutes
-from lumiimg.cluster.trial.values import ClaimOutcome
+from lumiimg.cluster.trial.model import ClaimOutcome, usual_minutes
 from lumiimg.core.findings import NO_ADVICE, Advice, Severity
 from lumiimg.core.text import count
 from lumiimg.report.document import Document, Item, Section, severity_of
 
 if TYPE_CHECKING:
-    from lumiimg.cluster.trial.values import Row, TrialPlan, TrialReport
+    from lumiimg.cluster.trial.model import ReportRow, TrialPlan, TrialReport
 
 _OUTCOMES = {
     ClaimOutcome.DIFFERS: (Severity.PROBLEM, "Not as predicted"),
     ClaimOutcome.SAME: (Severity.OK, "As predicted"),
-    ClaimOutcome.NEWS: (Severity.INFO, "Measured, without a verdict"),
-    ClaimOutcome.OPEN: (Severity.UNKNOWN, "Not measured"),
+    ClaimOutcome.UNPREDICTED: (Severity.INFO, "Measured, without a verdict"),
+    ClaimOutcome.UNMEASURED: (Severity.UNKNOWN, "Not measured"),
 }
 """How each is marked, and the title above it, in their order."""
 
@@ -28,15 +27,14 @@ def trial_plan_document(plan: TrialPlan, advice: Advice) -> Document:
     of = f"{plan.site} and {count(len(plan.images), 'image')}" if plan.images else plan.site
     work = f"{count(len(plan.steps), 'step')}, about {usual_minutes(plan.steps, plan.nodes)} node minutes"
     steps = (
-        Item(Severity.INFO, f"{step.about} ({count(step.nodes, 'node') if step.nodes else 'here'}, {step.minutes} min)")
-        for step in plan.steps
+        Item(Severity.INFO, f"{step.about} ({count(step.nodes, 'node')}, {step.minutes} min)") for step in plan.steps
     )
     return Document(
-        "trial plan",
+        "trial run",
         of,
         f"trial of {of} on {count(plan.nodes, 'node')}: {work}, never more than {plan.node_minutes}",
         advice=advice,
-        summary=(f"written down: {count(len(plan.claims), 'claim')}, each with its source; nothing has run yet",),
+        summary=(f"written down: {count(len(plan.claims), 'claim')}, each with its source; a job tries them",),
         sections=(Section("Steps", steps, is_headed=True),),
     )
 
@@ -46,7 +44,7 @@ def trial_document(report: TrialReport, folder: str) -> Document:
     shared = f"to share: {folder}/trial.json, which names no person, project, node or folder. Nothing was sent"
     not_real = f"not a real machine ({report.stand_in}): this says nothing about {report.site}"
     took = f"{report.node_minutes:g} of {report.node_minutes_most} node minutes, planned {report.made[:10]}"
-    goes_on = Advice(None, f"lumiimg trial run {shlex.quote(folder)}", "with Slurm's options in --sbatch")
+    goes_on = Advice(None, f"lumiimg trial run {shlex.quote(folder)}")
     return Document(
         "trial",
         f"trial of {report.site}",
@@ -76,12 +74,12 @@ def _section(report: TrialReport, outcome: ClaimOutcome) -> Section:
     return Section(f"{title}: {report.counts[outcome]}", items, is_headed=True)
 
 
-def _claim(row: Row) -> str:
+def _claim(row: ReportRow) -> str:
     """Return a claim with what came of it."""
     if row.outcome is ClaimOutcome.SAME:
         return f"{row.about}: {row.measured}"
-    if row.outcome is ClaimOutcome.NEWS:
+    if row.outcome is ClaimOutcome.UNPREDICTED:
         return f"{row.about}: {row.measured}{f' ({row.why})' if row.why else ''}"
     predicted = f"predicted {row.predicted}" if row.predicted is not None else "nothing predicted"
-    but = f", but {row.why}" if row.outcome is ClaimOutcome.OPEN else ""
+    but = f", but {row.why}" if row.outcome is ClaimOutcome.UNMEASURED else ""
     return f"{row.about}: {predicted}; {row.why if row.measured is None else f'measured {row.measured}{but}'}"

@@ -1,28 +1,24 @@
-"""Claims against facts: the table of a trial, without names of people, projects, nodes and folders."""
+"""Claims beside facts: the table of a trial, without names of people, projects, nodes and folders."""
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.trial.case import read_case
-from lumiimg.cluster.trial.measure import notes, outcome, reading
-from lumiimg.cluster.trial.values import (
-    ClaimOutcome,
-    Ending,
-    ReportedImage,
-    Row,
-    TrialReport,
-)
+from lumiimg.cluster.nodes.report import NodesReport
+from lumiimg.cluster.trial.gpu_targets import GpuFacts
+from lumiimg.cluster.trial.model import ClaimOutcome, Ending, ReportRow, TrialReport
+from lumiimg.cluster.trial.readings import notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from lumiimg.cluster.trial.case import TrialCase
     from lumiimg.cluster.trial.folder import TrialFolder
-    from lumiimg.cluster.trial.values import Claim, TrialPlan
+    from lumiimg.cluster.trial.model import Claim, TrialPlan
+    from lumiimg.cluster.trial.readings import TrialResults
 
 _ORDER = tuple(ClaimOutcome)
 _SHAPES = (
@@ -41,54 +37,56 @@ _LEAST_NAME = 3
 
 def report_of(folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, str]) -> TrialReport:
     """Return the table. Raises BadInputError for a file that no trial has written."""
-    case = read_case(folder, plan)
-    names = _Names(case, folder, environment)
-    rows = sorted((_row(case, claim, names) for claim in plan.claims), key=lambda row: _ORDER.index(row.outcome))
-    done = [record for record in case.records.values() if record.ending is Ending.DONE]
+    results = folder.results(plan)
+    names = _Names(results, folder, environment)
+    rows = sorted((_row(results, claim, names) for claim in plan.claims), key=lambda row: _ORDER.index(row.outcome))
+    done = [result for result in results.steps.values() if result.ending is Ending.DONE]
     return TrialReport(
         id=plan.id,
         made=plan.made,
-        measured=max((record.began for record in done), default=""),
+        measured=max((result.began for result in done), default=""),
         tool=plan.tool,
         site=names.hidden(plan.site),
         nodes=plan.nodes,
         node_minutes=round(folder.spent(), 1),
         node_minutes_most=plan.node_minutes,
-        stand_in=_stand_in(case),
-        images=tuple(
-            ReportedImage(number=number, content=image.content, rows=image.rows, rocm=image.rocm)
-            for number, image in enumerate(plan.images, 1)
-        ),
+        stand_in=_stand_in(results),
+        images=plan.images,
         steps_done=len(done),
         steps=len(plan.steps),
         counts={kind.value: sum(row.outcome is kind for row in rows) for kind in ClaimOutcome},
         rows=tuple(rows),
-        notes=tuple(map(names.hidden, notes(case))),
+        notes=tuple(map(names.hidden, notes(results))),
     )
 
 
-def _row(case: TrialCase, claim: Claim, names: _Names) -> Row:
-    read = reading(case, claim)
-    kind, of, name = claim.id.partition(":")
-    return Row(
-        id=f"{kind}{of}{names.hidden(name)}",
+def _row(results: TrialResults, claim: Claim, names: _Names) -> ReportRow:
+    read = results.measured(claim)
+    key, of, name = claim.id.partition(":")
+    shown = replace(
+        claim,
+        id=f"{key}{of}{names.hidden(name)}",
         about=names.hidden(claim.about),
         predicted=names.hidden(claim.predicted) if claim.predicted is not None else None,
-        measured=names.hidden(read.value) if read.value is not None else None,
-        outcome=outcome(claim, read),
-        why=names.hidden(read.why),
+        also=tuple(map(names.hidden, claim.also)),
         source=names.hidden(claim.source),
-        date=claim.date,
-        step=claim.step,
+        what=names.hidden(claim.what),
+    )
+    return ReportRow(
+        **asdict(shown),
+        measured=names.hidden(read.value) if read.value is not None else None,
+        outcome=read.outcome(claim),
+        why=names.hidden(read.why),
         gb_s=read.number,
     )
 
 
-def _stand_in(case: TrialCase) -> str | None:
+def _stand_in(results: TrialResults) -> str | None:
     """Return what cannot be real: a collective, or a look at them, on GPUs of nodes that have none."""
-    ran = any(report.collective for report in case.reports.values())
-    ran = ran or any(facts.targets for facts in case.gpus.values())
-    if ran and not any(look.gpus or look.gpu_driver for look in case.looks):
+    printed = results.printed.values()
+    ran = any(one.collective for one in printed if isinstance(one, NodesReport))
+    ran = ran or any(one.targets for one in printed if isinstance(one, GpuFacts))
+    if ran and not any(node.gpus or node.driver for node in results.nodes):
         return "GPUs were used, and no node showed one of AMD's"
     return None
 
@@ -96,28 +94,22 @@ def _stand_in(case: TrialCase) -> str | None:
 class _Names:
     """What must not leave the machine, and what stands for it."""
 
-    def __init__(self, case: TrialCase, folder: TrialFolder, environment: Mapping[str, str]) -> None:
+    def __init__(self, results: TrialResults, folder: TrialFolder, environment: Mapping[str, str]) -> None:
         jobs = [*folder.job_times()]
-        nodes = dict.fromkeys(look.node for look in case.looks)
+        nodes = dict.fromkeys(facts.node for facts in results.nodes)
         nodes |= dict.fromkeys(host for job in jobs for host in job.hosts)
         words = {node: f"node-{number}" for number, node in enumerate(nodes, 1)}
         words[os.uname().nodename.partition(".")[0]] = "login"
         # a name that is also a word of the table would be known by what is missing there
-        ours = {word for claim in case.plan.claims for word in _WORD.findall(f"{claim.about} {claim.predicted}")}
-        words |= {
-            name: stands
-            for name, stands in (
-                *((environment.get(variable, ""), "USER") for variable in ("USER", "LOGNAME")),
-                *(
-                    (account, "PROJECT")
-                    for account in (environment.get("SLURM_JOB_ACCOUNT", ""), *(job.account for job in jobs))
-                ),
-            )
-            if name.lower() not in ours
-        }
+        ours = {word for claim in results.plan.claims for word in _WORD.findall(f"{claim.about} {claim.predicted}")}
+        persons = ((environment.get(variable, ""), "USER") for variable in ("USER", "LOGNAME"))
+        accounts = (
+            (name, "PROJECT") for name in (environment.get("SLURM_JOB_ACCOUNT", ""), *(j.account for j in jobs))
+        )
+        words |= {name: stands for name, stands in (*persons, *accounts) if name.lower() not in ours}
         places: dict[str, str] = {}
-        for number, image in enumerate(case.plan.images, 1):
-            places |= dict.fromkeys((*_as_written(Path(image.path)), Path(image.path).name), f"IMAGE-{number}")
+        for number, image in enumerate(map(Path, results.plan.paths), 1):
+            places |= dict.fromkeys((*_as_written(image), image.name), f"IMAGE-{number}")
         places |= dict.fromkeys(_as_written(folder.path), "TRIAL")
         known = {name: stands for name, stands in (words | places).items() if len(name) >= _LEAST_NAME}
         self._stands = {name.lower(): stands for name, stands in known.items()}

@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.text import count
 
 SCHEMA = 1
+_AROUND = 2
+"""Minutes of a job before its first step and behind its last."""
 NOT_YET, LEFT = "not done yet", "left for the next job: "
-"""Why a claim is open that the next job may still measure; the second begins the reason."""
+"""Why a claim is unmeasured that the next job may measure; the second begins the reason."""
+
+
+StepKind = Literal["slurm", "nodes", "check", "gpus"]
+"""What a step asks: Slurm, each node for what its files show, an image by `check --nodes`, the runtime in an image."""
+Reads = Literal[
+    "node", "place", "identity", "partition", "mpi", "answer", "path", "maps", "alike", "listens",
+    "network", "speed", "ran", "changed", "target",
+]  # fmt: skip
+"""What of a step's result a claim is about: of each node, of Slurm, of the probes, of a collective, of GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStep:
-    """One command of lumiimg that measures something; what it prints is kept."""
+    """One command of lumiimg that measures something."""
 
     name: str
-    """`image-1.run`: a word, and the name of the file that its record is in."""
+    """`image-1.run`: a word, and the name of the files with its result and what it printed."""
+    kind: StepKind = "check"
+    """What it asks."""
     about: str
     """What it does, for a person."""
-    words: tuple[str, ...]
+    words: tuple[str, ...] = ()
     """Of lumiimg, behind its name."""
+    image: int = 0
+    """Number of the image that it is about; 0: of none."""
     nodes: int
-    """That it runs on; 0: where the trial is started."""
+    """That it runs on."""
     minutes: int
     """That it takes as a rule."""
     limit: int
     """Minutes after which it is ended."""
     sets: dict[str, str] = field(default_factory=dict)
     """Variables that it has beside those of the job."""
-    everywhere: bool = False
-    """Whether each node runs it by itself, in one step of the job."""
     after: str | None = None
     """A step without whose collective this one would show nothing."""
+
+
+def usual_minutes(steps: Iterable[TrialStep], nodes: int) -> int:
+    """Return the node minutes that steps take as a rule, in one job of that number of nodes."""
+    return (sum(step.minutes for step in steps) + _AROUND) * nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +62,11 @@ class Claim:
     """Something that lumiimg says, and a step can show."""
 
     id: str
-    """`site.libfabric`, `image-1.network`, `site.bind:/pfs`."""
+    """`site.libfabric`, `image-1.network`, `site.path:/pfs`."""
     about: str
     """The same for a person."""
     predicted: str | None
-    """None: nothing is predicted, what is measured is news."""
+    """Null: nothing is predicted."""
     least: float | None = None
     """Where a number is predicted that may be larger."""
     ranks: int | None = None
@@ -55,10 +75,14 @@ class Claim:
     """The same in other words: a path without symlinks."""
     source: str
     """Where the claim is from."""
-    date: str = ""
+    date: str
     """When that was looked up, ISO 8601; empty where it was computed from the image."""
     step: str
     """What measures it."""
+    reads: Reads
+    """What of that it is about."""
+    what: str = ""
+    """Which of several: `kernel`, `/pfs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +99,8 @@ class TriedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialImage:
-    """One of the images."""
+    """One of the images; its number is its place."""
 
-    path: str
-    """Absolute."""
     content: str
     """The first 16 hexadecimal digits of a digest of the sizes, beginnings and ends of its file systems."""
     rows: tuple[TriedRow, ...]
@@ -88,29 +110,44 @@ class TrialImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialPlan:
-    """What a trial would do, and all that it predicts."""
+class TrialHead:
+    """What a trial is, in its plan and in its report."""
 
-    schema: int
-    """Number of this format."""
     id: str
     """A random word, in the names of its jobs."""
     made: str
-    """When, UTC, ISO 8601."""
+    """When the claims were written down, UTC, ISO 8601."""
     tool: str
     """Version of lumiimg."""
     site: str
     """Its name."""
     nodes: int
     """Of its jobs."""
-    node_minutes: int
-    """That its jobs may take at most, all of them together."""
     images: tuple[TrialImage, ...]
     """In the order of their numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPlan(TrialHead):
+    """What a trial would do, and all that it predicts."""
+
+    schema: int
+    """Number of this format."""
+    node_minutes: int
+    """That its jobs may take at most, all of them together."""
+    site_name: str
+    """The site as `--site` takes it anywhere."""
+    paths: tuple[str, ...]
+    """Of the images, absolute."""
     steps: tuple[TrialStep, ...]
     """In their order: those that decide most come first."""
     claims: tuple[Claim, ...]
     """All that is predicted."""
+
+    @property
+    def job_name(self) -> str:
+        """Of its jobs."""
+        return f"lumiimg-trial-{self.id}"
 
 
 class Ending(StrEnum):
@@ -119,71 +156,38 @@ class Ending(StrEnum):
     DONE = "done"
     """It printed its result."""
     FAILED = "failed"
-    """It ended without one."""
-    TIMED_OUT = "timed-out"
-    """It was ended at its limit."""
-    SKIPPED = "skipped"
-    """It would have shown nothing."""
-    WAITS = "waits"
-    """The job had too few nodes for it, or too little time: the next one does it."""
-    CUT_OFF = "cut-off"
-    """The job died in it, each time."""
+    """It came to nothing, and another job would not do better."""
+    PENDING = "pending"
+    """The job had too few nodes for it, or too little time, or no GPUs: the next one does it."""
+    BEGUN = "begun"
+    """A job is at it, or has died in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class StepResult:
     """What one step came to."""
 
     step: str
     ending: Ending
     job: str = ""
-    """Empty outside of one."""
+    """Its number."""
     began: str = ""
     """UTC, ISO 8601."""
-    seconds: float = 0.0
-    code: int | None = None
-    """Its exit code; None where a signal ended it."""
-    engine: str | None = None
-    """The container engine at that time: it may change in the middle of a trial."""
     said: tuple[str, ...] = ()
-    """The last lines that it printed for people; why it was skipped."""
+    """The last lines that it printed for people, or why it came to nothing."""
+    tries: int = 0
+    """Jobs that have died in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What one node shows of itself, as far as claims are about it."""
+class JobTime:
+    """What one job has taken, as it says itself: no more than that."""
 
-    node: str
-    clock: float
-    """Seconds since 1970, by its own clock."""
-    processors: str
-    """As `uname -m`."""
-    kernel: str
-    gpu_driver: str | None = None
-    gpus: tuple[str, ...] = ()
-    """Each as compilers name it."""
-    near: tuple[str, ...] = ()
-    """For each GPU, in the order of HIP, the cores of its NUMA node: `48-63`."""
-    cores: int = 0
-    """Without SMT."""
-    engine: str | None = None
-    """`SingularityCE 4.1.3`."""
-    libfabric: str | None = None
-    """Version, by the path of the one that has the cxi provider."""
-    glibc: str | None = None
-    """What that and libcxi need."""
-    no_fabric: str | None = None
-    """Why there is none."""
-    interfaces: tuple[str, ...] = ()
-    """Network devices of Slingshot NICs whose link is up."""
-    paths: dict[str, bool | None] = field(default_factory=dict)
-    """The site's paths, and whether they are there; None where the node does not say."""
-    variables: dict[str, bool] = field(default_factory=dict)
-    """The site's own variables (`NAME=VALUE`), and whether they are set so."""
-    strangers: tuple[int, ...] = ()
-    """User ids from 1000 on, not one's own, that have processes there."""
-    set_already: tuple[str, ...] = ()
-    """Variables of the network that the job had from elsewhere."""
+    nodes: int
+    minutes: float
+    hosts: tuple[str, ...] = ()
+    """Its nodes. They, and the account, do not leave the folder of the trial."""
+    account: str = ""
 
 
 class ClaimOutcome(StrEnum):
@@ -193,93 +197,87 @@ class ClaimOutcome(StrEnum):
     """What was measured is not what was predicted."""
     SAME = "same"
     """It is."""
-    NEWS = "news"
-    """Something was measured where nothing was predicted, or that neither supports the claim nor contradicts it."""
-    OPEN = "open"
+    UNPREDICTED = "unpredicted"
+    """Something was measured where nothing was predicted."""
+    UNMEASURED = "unmeasured"
     """Nothing was measured, or not on all nodes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a claim."""
+
+    value: str | None
+    """None where nothing was."""
+    why: str = ""
+    """Why not, or what else was seen."""
+    number: float | None = None
+    """The same as a number, where it is one."""
+    same: bool | None = None
+    """Whether it is as predicted, where that is more than the same words."""
+    partial: bool = False
+    """Whether some nodes said nothing, or a log is not sure: that can contradict a claim, and not prove it."""
+
+    def outcome(self, claim: Claim) -> ClaimOutcome:
+        """Return what a claim came to by it."""
+        if self.value is None:
+            return ClaimOutcome.UNMEASURED
+        if claim.predicted is None:
+            return ClaimOutcome.UNPREDICTED
+        if self.same is not None:
+            same = self.same
+        elif claim.least is not None:
+            same = self.number is not None and self.number >= claim.least
+        else:
+            same = self.value in {claim.predicted, *claim.also}
+        if same and self.partial:
+            return ClaimOutcome.UNMEASURED
+        return ClaimOutcome.SAME if same else ClaimOutcome.DIFFERS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ReportRow(Claim):
     """A claim beside what was measured."""
 
-    id: str
-    """Of the claim."""
-    about: str
-    """The same for a person."""
-    predicted: str | None
-    """Null: nothing was."""
     measured: str | None
     """Null: nothing was."""
     outcome: ClaimOutcome
     """What the claim came to."""
     why: str
-    """Why it is open, or what else was seen; empty where there is nothing to say."""
-    source: str
-    """Where the claim is from."""
-    date: str
-    """When that was looked up, ISO 8601; empty where it was computed from the image."""
-    step: str
-    """What measured it."""
+    """Why it is unmeasured, or what else was seen; empty where there is nothing to say."""
     gb_s: float | None
     """The bandwidth that was measured, where one was: 1e9 bytes a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedImage:
-    """One of the images, without its path."""
-
-    number: int
-    """As in the names of the claims."""
-    content: str
-    """The first 16 hexadecimal digits of a digest of the sizes, beginnings and ends of its file systems."""
-    rows: tuple[TriedRow, ...]
-    """What it was built from, where lumiimg built it."""
-    rocm: str | None
-    """Release of its ROCm; null where it is not known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialReport:
+class TrialReport(TrialHead):
     """What lumiimg claims of a machine and of images, beside what was measured."""
 
-    id: str
-    """Of the trial, a random word."""
-    made: str
-    """When the claims were written down, UTC, ISO 8601."""
     measured: str
     """When the last step that printed a result began, UTC, ISO 8601; empty where none has."""
-    tool: str
-    """Version of lumiimg."""
-    site: str
-    """Its name."""
-    nodes: int
-    """Of the plan."""
     node_minutes: float
     """That its jobs have taken."""
     node_minutes_most: int
     """That they may take."""
     stand_in: str | None
     """What was not real; such a trial proves nothing of any machine. Null for a real one."""
-    images: tuple[ReportedImage, ...]
-    """In the order of their numbers."""
     steps_done: int
     """That printed a result."""
     steps: int
     """In all."""
     counts: dict[str, int]
     """Claims by their outcome."""
-    rows: tuple[Row, ...]
+    rows: tuple[ReportRow, ...]
     """The differences first."""
     notes: tuple[str, ...]
-    """What else a reader must know: clocks apart, others on the nodes, an engine that changed."""
+    """What else a reader must know: others on the nodes, a machine that is not shown to be the site's."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """1 where something differs, 3 where something is open, else 0."""
+        """1 where something differs, 3 where something is unmeasured, else 0."""
         if self.counts[ClaimOutcome.DIFFERS]:
             return ExitCode.NO
-        return ExitCode.UNDECIDED if self.counts[ClaimOutcome.OPEN] else ExitCode.GOOD
+        return ExitCode.UNDECIDED if self.counts[ClaimOutcome.UNMEASURED] else ExitCode.GOOD
 
     @property
     def is_unfinished(self) -> bool:
@@ -292,5 +290,9 @@ class TrialReport:
         same = self.counts[ClaimOutcome.SAME]
         judged = same + self.counts[ClaimOutcome.DIFFERS]
         first = f"{same} of {count(judged, 'claim')} as predicted" if judged else "no claim was judged"
-        words = {ClaimOutcome.DIFFERS: "not", ClaimOutcome.OPEN: "not measured", ClaimOutcome.NEWS: "news"}
+        words = {
+            ClaimOutcome.DIFFERS: "not",
+            ClaimOutcome.UNMEASURED: "not measured",
+            ClaimOutcome.UNPREDICTED: "without a prediction",
+        }
         return ", ".join([first, *(f"{self.counts[one]} {word}" for one, word in words.items() if self.counts[one])])

@@ -1,0 +1,141 @@
+"""What a node shows of itself: its snapshot, and the rest that a site's file says of nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.nodes.node import file_stem, node_name
+from lumiimg.cluster.trial.claims import site_paths
+from lumiimg.core.decode import DecodeError, decode_json, to_json
+from lumiimg.core.errors import LumiimgError
+from lumiimg.core.files import read_beginning, write_text
+from lumiimg.host.root_queries import matches, read_word
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot_file import to_text
+from lumiimg.image import RootFileSystem
+from lumiimg.image.folder import FolderTree
+from lumiimg.resolve.observed_node import site_as_observed
+
+if TYPE_CHECKING:
+    from lumiimg.catalog.sites import Site
+    from lumiimg.host.snapshot import Snapshot
+
+_FACTS, _SNAPSHOT = ".facts.json", ".host.json"
+_MAX_BYTES = 1 << 20
+_OF_NETWORK = re.compile(r"(?:APPTAINERENV_|SINGULARITYENV_)?(?:NCCL|RCCL|FI|CXI)_[A-Z0-9_]{1,60}\Z")
+_MOST_PRESET = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What one node shows, as far as claims are about it."""
+
+    node: str
+    processors: str
+    """As `uname -m`."""
+    gpu: str = ""
+    """As compilers name it; several where its GPUs differ."""
+    gpus: int = 0
+    cores: int = 0
+    """Without SMT."""
+    kernel: str
+    driver: str | None = None
+    """Version of amdgpu."""
+    engine: str | None = None
+    """`SingularityCE 4.1.3`."""
+    libfabric: str | None = None
+    """Version, by the path of the one that has the cxi provider."""
+    glibc: str | None = None
+    """What that and libcxi need."""
+    no_fabric: str | None = None
+    """Why there is none."""
+    interfaces: str = ""
+    """Network devices of Slingshot NICs whose link is up."""
+    paths: dict[str, bool | None] = field(default_factory=dict)
+    """The site's paths, and whether they are there; None where the node does not say."""
+    variables: dict[str, bool] = field(default_factory=dict)
+    """The site's own variables (`NAME=VALUE`), and whether they are set so."""
+    preset_variables: tuple[str, ...] = ()
+    """Variables of the network that the job had from elsewhere."""
+
+
+def record_node(folder: Path, site: Site, environment: Mapping[str, str]) -> None:
+    """Put what this node shows into the folder of a trial, with its snapshot. Raises MissingHereError, FailedError."""
+    root = RootFileSystem(FolderTree(Path("/")))
+    snapshot, node = scan_host(environment), node_name(environment)
+    facts = facts_of_node(root, snapshot, site, node, environment)
+    write_text(folder / f"{file_stem(node)}{_SNAPSHOT}", to_text(snapshot))
+    write_text(folder / f"{file_stem(node)}{_FACTS}", to_json(facts))
+
+
+def recorded_nodes(folder: Path) -> tuple[NodeFacts, ...]:
+    """Return what the nodes have put there, by their names; what is something else is passed over."""
+    found = []
+    for path in sorted(folder.glob(f"*{_FACTS}")):
+        try:
+            found.append(decode_json(read_beginning(path, _MAX_BYTES), NodeFacts))
+        except (OSError, DecodeError):
+            continue
+    return tuple(found)
+
+
+def clear_node_facts(folder: Path) -> None:
+    """Remove what nodes have put there."""
+    for kind in (_FACTS, _SNAPSHOT):
+        for path in folder.glob(f"*{kind}"):
+            path.unlink(missing_ok=True)
+
+
+def snapshot_in(folder: Path) -> Path | None:
+    """Return the snapshot of the first node that has put one there."""
+    return next(iter(sorted(folder.glob(f"*{_SNAPSHOT}"))), None)
+
+
+def facts_of_node(
+    root: RootFileSystem, snapshot: Snapshot, site: Site, node: str, environment: Mapping[str, str]
+) -> NodeFacts:
+    """Return what the files of a node show, beside its snapshot."""
+    fabric = no_fabric = None
+    try:
+        fabric = site_as_observed(site, snapshot, node).fabric
+    except LumiimgError as error:
+        no_fabric = error.what
+    engine = snapshot.engine
+    threads = matches(root, "/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
+    return NodeFacts(
+        node=node,
+        processors=snapshot.architecture,
+        gpu=", ".join(sorted({*snapshot.gpus})),
+        gpus=len(snapshot.gpus),
+        kernel=snapshot.kernel,
+        driver=snapshot.gpu_driver,
+        cores=len({read_word(root, path) for path in threads}),
+        engine=f"{engine.name} {engine.version}" if engine is not None else None,
+        libfabric=fabric.libfabric if fabric is not None else None,
+        glibc=fabric.glibc if fabric is not None else None,
+        no_fabric=no_fabric,
+        interfaces=",".join(sorted(nic.netdev for nic in snapshot.nics if nic.netdev and nic.link_is_up)),
+        paths={path: _is_there(path, environment) for path in site_paths(site)},
+        variables={text: _is_set(text, environment) for text in (site.identity.variables if site.identity else ())},
+        preset_variables=tuple(sorted(filter(_OF_NETWORK.match, environment)))[:_MOST_PRESET],
+    )
+
+
+def _is_there(path: str, environment: Mapping[str, str]) -> bool | None:
+    try:
+        Path(Template(path).substitute(environment)).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, KeyError, ValueError):  # not to be looked at; a variable that is not set here
+        return None
+    return True
+
+
+def _is_set(text: str, environment: Mapping[str, str]) -> bool:
+    name, _, value = text.partition("=")
+    return environment.get(name) == value

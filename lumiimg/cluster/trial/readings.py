@@ -1,0 +1,289 @@
+"""What the steps of a trial show, as a claim reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
+from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, NODES, RUNS, THERE
+from lumiimg.cluster.trial.gpu_targets import GpuFacts, gpu_targets
+from lumiimg.cluster.trial.model import LEFT, NOT_YET, Claim, Ending, Measured, Reads, StepResult, TrialPlan
+from lumiimg.core.findings import Answer, Code, Family, Severity
+from lumiimg.core.text import count
+from lumiimg.joblog.report import FAST, TRANSPORTS, Confidence
+
+if TYPE_CHECKING:
+    from lumiimg.check.run.collective import CollectiveOutcome
+    from lumiimg.cluster.trial.node_facts import NodeFacts
+
+T = TypeVar("T")
+NO_ANSWER = " gave no answer"
+"""Ends what is said of nodes that show nothing."""
+_NOTHING, _NO_RESULT = "nothing was printed", "the collective gave no result"
+_TOLERANCE = 0.1
+"""By which two runs alike may differ; more where the two that were made do."""
+_FAILED = "failed: "
+"""Begins what a report says of a level that was taken, and broke (`check/pipeline.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmFacts:
+    """What Slurm says of itself."""
+
+    partitions: dict[str, float | None] = field(default_factory=dict)
+    """The longest job of each in hours; None: there is no limit."""
+    mpi: tuple[str, ...] = ()
+    """What `srun --mpi=` takes."""
+
+
+Printed = NodesReport | GpuFacts | SlurmFacts
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResults:
+    """All that there is to judge claims by."""
+
+    plan: TrialPlan
+    steps: Mapping[str, StepResult]
+    """By their names; those that were begun."""
+    nodes: tuple[NodeFacts, ...] = ()
+    printed: Mapping[str, Printed] = field(default_factory=dict)
+    """By steps."""
+
+    def of(self, step: str, kind: type[T]) -> T | None:
+        """Return what a step has printed, where that is of its kind."""
+        found = self.printed.get(step)
+        return found if isinstance(found, kind) else None
+
+    def measured(self, claim: Claim) -> Measured:
+        """Return what was measured of a claim."""
+        result = self.steps.get(claim.step)
+        if result is None or result.ending is Ending.BEGUN:
+            return Measured(None, NOT_YET)
+        if result.ending is not Ending.DONE:
+            why = "; ".join(result.said[-1:])
+            return Measured(None, f"{LEFT}{why}" if result.ending is Ending.PENDING else why)
+        return _READERS[claim.reads](self, claim)
+
+
+def joined(found: Iterable[tuple[str | None, int]], nothing: str) -> Measured:
+    """Return what nodes say: one value, or each with how many of them say so; `nothing` where none says anything.
+
+    `found`: values, each with a number of nodes.
+    """
+    numbers: dict[str, int] = {}
+    for value, nodes in found:
+        numbers[value or ""] = numbers.get(value or "", 0) + nodes
+    silent = numbers.pop("", 0)
+    if not numbers:
+        return Measured(None, nothing)
+    if len(numbers) == 1:
+        why = f"{count(silent, 'node')} did not show it" if silent else ""
+        return Measured(next(iter(numbers)), why, partial=bool(silent))
+    told = (f"{value} on {count(nodes, 'node')}" for value, nodes in sorted(numbers.items(), key=lambda one: -one[1]))
+    return Measured("; ".join(told), "the nodes differ", same=False)
+
+
+def _of_some(read: Measured, silent: int) -> Measured:
+    """Return a reading that is partial where some nodes gave no answer."""
+    if silent <= 0 or read.value is None:
+        return read
+    return replace(read, partial=True, why=read.why or f"{count(silent, 'node')}{NO_ANSWER}")
+
+
+# -- of nodes, and of Slurm
+
+
+def _of_nodes(show: Callable[[NodeFacts, str], object]) -> Callable[[TrialResults, Claim], Measured]:
+    def read(results: TrialResults, claim: Claim) -> Measured:
+        nodes = results.nodes
+        if not nodes:
+            return Measured(None, "no node has answered")
+        no_fabric = next((node.no_fabric for node in nodes if node.no_fabric), None)
+        nothing = no_fabric if no_fabric and claim.what in {"libfabric", "glibc"} else "the nodes do not show it"
+        shown = ((show(node, claim.what), 1) for node in nodes)
+        found = joined(((f"{value}" if value else None, number) for value, number in shown), nothing)
+        return _of_some(found, results.plan.nodes - len(nodes))
+
+    return read
+
+
+def _there(is_there: bool | None) -> str | None:
+    return None if is_there is None else THERE if is_there else f"not {THERE}"
+
+
+def _partition(results: TrialResults, claim: Claim) -> Measured:
+    known = results.of(claim.step, SlurmFacts)
+    if known is None or not known.partitions:
+        return Measured(None, "Slurm does not say")
+    if claim.what not in known.partitions:
+        return Measured("no such partition", same=False)
+    hours = known.partitions[claim.what]
+    return Measured("no limit" if hours is None else f"{hours:g}")
+
+
+def _mpi(results: TrialResults, claim: Claim) -> Measured:
+    known = results.of(claim.step, SlurmFacts)
+    return Measured(_there(claim.what in known.mpi)) if known and known.mpi else Measured(None, "Slurm does not say")
+
+
+# -- of probes
+
+
+def _of_report(read: Callable[[NodesReport, Claim], Measured]) -> Callable[[TrialResults, Claim], Measured]:
+    def of_step(results: TrialResults, claim: Claim) -> Measured:
+        report = results.of(claim.step, NodesReport)
+        if report is None or not report.groups:
+            return Measured(None, _NOTHING if report is None else "no node has answered")
+        return _of_some(read(report, claim), sum(len(entry.nodes) for entry in report.silent))
+
+    return of_step
+
+
+def _of_groups(
+    show: Callable[[NodeGroup, str], str | None], nothing: Callable[[NodesReport], str]
+) -> Callable[[TrialResults, Claim], Measured]:
+    def read(report: NodesReport, claim: Claim) -> Measured:
+        found = ((show(group, claim.what), len(group.nodes)) for group in report.groups)
+        return joined(found, nothing(report))
+
+    return _of_report(read)
+
+
+def _maps(group: NodeGroup, _: str) -> str | None:
+    """Return whether the process that a job starts had the libraries that the files predict, by /proc/self/maps."""
+    words = {Code.PROGRAM_OPENS: AS_FILES, Code.PROGRAM_OTHER_FILES: "other libraries"}
+    return next((words[finding.id] for finding in group.findings if finding.id in words), None)
+
+
+def _alike(report: NodesReport, _: Claim) -> Measured:
+    return Measured("; ".join(dict.fromkeys(text for group in report.groups for text in group.differs)) or ALIKE)
+
+
+def _listens(report: NodesReport, _: Claim) -> Measured:
+    """Return whether the plugin got onto the fabric: a handshake that failed for want of a NIC shows nothing."""
+    found = report.groups[0].findings
+    if any(finding.id is Code.PROVIDER_CXI and finding.severity is Severity.OK for finding in found):
+        return Measured("yes")
+    about = [finding for finding in found if finding.id.family in {Family.PLUGIN, Family.PROVIDER}]
+    failed = next((finding for finding in about if finding.severity is Severity.PROBLEM), None)
+    if failed is not None:
+        return Measured("no", failed.summary)
+    unknown = next((finding for finding in about if finding.severity is Severity.UNKNOWN), None)
+    return Measured(None, unknown.summary if unknown is not None else "the plugin did not come so far")
+
+
+# -- of collectives
+
+
+def _of_run(read: Callable[[CollectiveOutcome, Claim], Measured]) -> Callable[[TrialResults, Claim], Measured]:
+    def of_step(results: TrialResults, claim: Claim) -> Measured:
+        report = results.of(claim.step, NodesReport)
+        if report is None or report.collective is None:
+            return Measured(None, _NOTHING if report is None else report.levels.get("run", _NO_RESULT))
+        return read(report.collective, claim)
+
+    return of_step
+
+
+def _network(ran: CollectiveOutcome, _: Claim) -> Measured:
+    if ran.verdict not in TRANSPORTS:
+        return Measured(None, f"its log says {ran.verdict}")
+    if ran.confidence is not Confidence.PROVED:
+        return Measured(ran.verdict.value, "its log does not prove it", partial=True)
+    return Measured(ran.verdict.value, count(ran.ranks, "rank"))
+
+
+def _best(ran: CollectiveOutcome | None) -> float | None:
+    return max((row.best_gb_s for row in ran.measurements if row.best_gb_s), default=None) if ran else None
+
+
+def _speed(ran: CollectiveOutcome, claim: Claim) -> Measured:
+    best = _best(ran)
+    if best is None:
+        return Measured(None, _NO_RESULT)
+    if claim.ranks not in {None, ran.ranks}:
+        return Measured(None, f"{best:.4g} GB/s with {count(ran.ranks, 'rank')}: the least is of {claim.ranks}")
+    return Measured(f"{best:.4g} GB/s", number=best)
+
+
+def _ran(ran: CollectiveOutcome, _: Claim) -> Measured:
+    return Measured(RUNS, f"in {ran.program}") if _best(ran) else Measured(None, _NO_RESULT)
+
+
+def _changed(results: TrialResults, claim: Claim) -> Measured:
+    """Compare a collective with the one that had what jobs there have; two of the same say how far two runs differ."""
+    of = claim.step.partition(".")[0]
+    report, first, again = (results.of(step, NodesReport) for step in (claim.step, f"{of}.run", f"{of}.again"))
+    if report is None:
+        return Measured(None, _NOTHING)
+    base, ran = first.collective if first is not None else None, report.collective
+    if base is None or (before := _best(base)) is None:
+        return Measured(None, "there is no run to compare it with")
+    if (why := _not_comparable(base, again, report)) is not None:
+        return Measured(None, why)
+    if ran is None or (now := _best(ran)) is None:
+        return Measured("it fails", report.levels["run"] if ran is None else _NO_RESULT, same=False)
+    if ran.verdict is not base.verdict:
+        return Measured(f"{ran.verdict} instead of {base.verdict}", number=now, same=False)
+    twice, ratio = _best(again.collective) if again is not None else None, now / before
+    noise = max(_TOLERANCE, abs(before - twice) / before * 2 if twice is not None else 0.0)
+    what = NO_CHANGE if abs(ratio - 1) <= noise else "slower" if ratio < 1 else "faster"
+    told = f"{what}: {now:.4g} GB/s, {ratio:.2f} of {before:.4g}"
+    return Measured(told, f"two runs alike differ by up to {noise:.0%}", now, same=what == NO_CHANGE)
+
+
+def _not_comparable(base: CollectiveOutcome, again: NodesReport | None, report: NodesReport) -> str | None:
+    """Return why a run says nothing beside the first one; `again`: the first one, made again."""
+    if base.verdict not in FAST:
+        return f"the run to compare it with went over {base.verdict}"
+    others = [one.collective for one in (again, report) if one is not None and one.collective is not None]
+    if any(one.ranks != base.ranks for one in others):
+        return f"not all runs had the {base.ranks} ranks of the one to compare it with"
+    if again and not _best(again.collective) and again.levels.get("run", "").startswith(("done", _FAILED)):
+        return "of two runs alike one failed"
+    why = report.levels.get("run", "")
+    return None if report.collective is not None or why.startswith(_FAILED) else why or "no collective was run"
+
+
+def _target(results: TrialResults, claim: Claim) -> Measured:
+    facts = results.of(claim.step, GpuFacts)
+    return gpu_targets(facts) if facts is not None else Measured(None, _NOTHING)
+
+
+_READERS: Mapping[Reads, Callable[[TrialResults, Claim], Measured]] = {
+    "node": _of_nodes(lambda node, what: getattr(node, what, None)),
+    "place": _of_nodes(lambda node, path: _there(node.paths.get(path))),
+    "identity": _of_nodes(lambda node, _: _there(any(node.variables.values()))),
+    "partition": _partition,
+    "mpi": _mpi,
+    "answer": _of_groups(
+        lambda group, _: None if group.answer is Answer.UNDECIDED else group.answer.value,
+        lambda report: report.groups[0].sentence,
+    ),
+    "path": _of_groups(lambda group, part: getattr(group.path, part, None), lambda _: "the probes did not come so far"),
+    "maps": _of_groups(_maps, lambda _: "the process was not seen"),
+    "alike": _of_report(_alike),
+    "listens": _of_report(_listens),
+    "network": _of_run(_network),
+    "speed": _of_run(_speed),
+    "ran": _of_run(_ran),
+    "changed": _changed,
+    "target": _target,
+}
+
+
+def notes(results: TrialResults) -> list[str]:
+    """Return what else a reader must know: another machine, variables from elsewhere, nodes without an answer."""
+    found = []
+    if (identity := next((c for c in results.plan.claims if c.reads == "identity"), None)) is not None:
+        read = results.measured(identity)
+        if read.value is not None and read.value != identity.predicted:
+            found.append(f"nothing shows that this is {results.plan.site}: its claims may be of another machine")
+    names = sorted({name for node in results.nodes for name in node.preset_variables})
+    if names:
+        found.append(f"the job had {', '.join(names)} from elsewhere: what is said of the network is with that")
+    looked = results.steps.get(NODES)
+    return found + [line for line in (looked.said if looked is not None else ()) if line.endswith(NO_ANSWER)]

@@ -1,0 +1,210 @@
+"""The steps of a trial, one after the other, inside a job; what each comes to is kept before the next begins."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.nodes.report import NodesReport
+from lumiimg.cluster.nodes.slurm import own_command, run_step, seconds
+from lumiimg.cluster.trial.gpu_targets import GpuFacts
+from lumiimg.cluster.trial.model import Ending, JobTime, StepResult
+from lumiimg.cluster.trial.node_facts import clear_node_facts, recorded_nodes, snapshot_in
+from lumiimg.cluster.trial.plan import FOLDER, content
+from lumiimg.cluster.trial.readings import NO_ANSWER, SlurmFacts
+from lumiimg.core.decode import to_json
+from lumiimg.core.errors import BadInputError, MissingHereError, one_line
+from lumiimg.core.files import write_text
+from lumiimg.core.text import count
+from lumiimg.engine.process import run, which
+from lumiimg.host.container_view import TO_ENGINE, told_to_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lumiimg.cluster.nodes.slurm import Allocation
+    from lumiimg.cluster.trial.folder import TrialFolder
+    from lumiimg.cluster.trial.model import TrialPlan, TrialStep
+    from lumiimg.engine.process import Completed
+
+_LINES, _SAID = 4, 300
+"""Of what a step says: lines, and characters of one."""
+_GRACE_S = 20.0
+"""That a job keeps for itself before its time is up."""
+_TRIES = 3
+"""A job that dies in a step may have died of something else; after three, the step is left out."""
+_MPI = re.compile(r"[a-z0-9_]{1,32}")
+
+
+def run_in_job(
+    folder: TrialFolder,
+    plan: TrialPlan,
+    allocation: Allocation,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+) -> None:
+    """Do the steps that are left, as far as the time of this job goes, and the node minutes of the trial.
+
+    Raises FailedError where nothing can be kept.
+    """
+    start, nodes = time.monotonic(), allocation.nodes[: plan.nodes]
+    # a job of the trial's own has taken time since Slurm began it; salloc's shell may have done anything before
+    is_own = environment.get("SLURM_JOB_NAME") == plan.job_name
+    ran_s = allocation.ran_s if is_own else 0.0
+    key = allocation.job if is_own else f"{allocation.job}-{time.time():.0f}"
+    # the nodes of the job count, also those that no step uses
+    room_s = (plan.node_minutes - folder.spent(without=key)) * 60 / len(allocation.nodes) - ran_s
+    ends = start + max(room_s - _GRACE_S, 0)
+    if allocation.ends is not None:
+        ends = min(ends, allocation.ends - _GRACE_S)
+    own, account = _without_tried(plan, environment), environment.get("SLURM_JOB_ACCOUNT", "")
+
+    def note(more_s: float = 0.0) -> None:
+        """Note what the job has taken, by a clock that is not set while it runs."""
+        taken_s = ran_s + time.monotonic() - start + more_s
+        folder.note(
+            key, JobTime(nodes=len(allocation.nodes), minutes=taken_s / 60, hosts=allocation.nodes, account=account)
+        )
+
+    note()
+    for step in folder.steps_left(plan):
+        before = folder.result(step.name) or StepResult(step=step.name, ending=Ending.PENDING)
+        result = StepResult(step=step.name, ending=Ending.FAILED, job=allocation.job, began=_now(), tries=before.tries)
+        left_s = ends - time.monotonic()
+        if len(nodes) < step.nodes:
+            why = f"the job has {len(nodes)} of {step.nodes} nodes"
+            folder.keep(replace(result, ending=Ending.PENDING, said=(why,)))
+        elif step.after in {one.name for one in folder.steps_left(plan)}:
+            continue
+        elif (reason := _shows_nothing(folder, plan, step)) is not None:
+            folder.keep(replace(result, said=(f"left out: {reason}",)))
+        elif left_s < step.minutes * 60:
+            say(f"{step.about}: not begun, {left_s / 60:.0f} min are left and it takes {step.minutes}")
+        elif before.tries >= _TRIES:
+            folder.keep(replace(result, said=("the job died in it, each time",)))
+        else:
+            limit_s = min(step.limit * 60.0, left_s)
+            folder.keep(replace(result, ending=Ending.BEGUN, tries=before.tries + 1))
+            note(limit_s)
+            say(step.about)
+            try:
+                folder.keep(_result(folder, step, nodes, own, limit_s, result))
+            except BaseException:  # a signal: the job was cancelled, or its time is up
+                folder.keep(replace(result, ending=Ending.PENDING, said=("the job was stopped in it",)))
+                raise
+            finally:
+                note()
+
+
+def _shows_nothing(folder: TrialFolder, plan: TrialPlan, step: TrialStep) -> str | None:
+    """Return why a step would show nothing."""
+    if step.after is not None:
+        first = next((folder.printed(one) for one in plan.steps if one.name == step.after), None)
+        if not isinstance(first, NodesReport) or first.collective is None:
+            return f"{step.after} had no collective"
+    if not 0 < step.image <= len(plan.images):
+        return None
+    try:
+        changed = content(Path(plan.paths[step.image - 1])) != plan.images[step.image - 1].content
+    except BadInputError as error:
+        return f"the image {error.what}"
+    return "the image is another than when the claims were written down" if changed else None
+
+
+def _result(
+    folder: TrialFolder,
+    step: TrialStep,
+    nodes: Sequence[str],
+    environment: Mapping[str, str],
+    limit_s: float,
+    result: StepResult,
+) -> StepResult:
+    """Do a step, and return its result; one that a job with more time, or with GPUs, could do is left for that."""
+    if step.kind == "slurm":
+        write_text(folder.output_file(step.name), to_json(_slurm(environment)))
+        return replace(result, ending=Ending.DONE)
+    if step.kind == "nodes":
+        clear_node_facts(folder.nodes)  # of an earlier job, on other nodes and at another time
+        done = run_step(nodes, _words(folder, step), environment, timeout_s=limit_s)
+        there = {facts.node for facts in recorded_nodes(folder.nodes)}
+        missing = {*nodes} - there
+        said = (*_said(done), *([f"{count(len(missing), 'node')}{NO_ANSWER}"] if missing else []))
+        return replace(result, ending=Ending.DONE if there else Ending.FAILED, said=said)
+    done = _command(folder, step, environment, limit_s)
+    printed = folder.printed(step)
+    if done.timed_out and limit_s < step.limit * 60:
+        return replace(result, ending=Ending.PENDING, said=("the time of the job was up",))
+    if done.timed_out:
+        return replace(result, said=(f"ended at its limit, after {step.limit} min",))
+    if printed is None:
+        return replace(result, said=_said(done) or (f"ended with {done.exit_code}, without a word",))
+    if isinstance(printed, GpuFacts) and printed.no_gpu:
+        return replace(result, ending=Ending.PENDING, said=(f"no GPU: {one_line(printed.why)[:_SAID]}",))
+    if isinstance(printed, NodesReport) and (why := printed.levels.get("run", "")).startswith("not taken"):
+        return replace(result, ending=Ending.PENDING, said=(one_line(why)[:_SAID],))
+    return replace(result, ending=Ending.DONE, said=_said(done))
+
+
+def _command(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str], limit_s: float) -> Completed:
+    """Run a command of lumiimg; what it prints for machines is put into its place where it is whole."""
+    place = folder.output_file(step.name)
+    part = place.with_suffix(".part")
+    for left in (place, part):  # of a try that was killed
+        left.unlink(missing_ok=True)
+    # its output, and what it says to people, apart: one gate runs all programs, and reads them together. -C: into a new
+    # file, never through a link that somebody else has put there
+    argv = ["/bin/sh", "-C", "-c", 'exec "$@" >"$0"', str(part), *_words(folder, step)]
+    # by the engine's names too: over a plain one, what the image sets itself would win
+    done = run(argv, env={**environment, **step.sets, **told_to_engine(step.sets)}, timeout_s=limit_s)
+    if not done.timed_out and folder.printed(step, part) is not None:
+        part.replace(place)
+    part.unlink(missing_ok=True)
+    return done
+
+
+def _words(folder: TrialFolder, step: TrialStep) -> list[str]:
+    """Return the command of a step: `check` with the snapshot of a node, where there is one."""
+    snapshot = snapshot_in(folder.nodes) if step.kind == "check" else None
+    words = [word.replace(FOLDER, str(folder.path)) if word.startswith(FOLDER) else word for word in step.words]
+    return [*own_command(), *words, *(["--host", str(snapshot)] if snapshot is not None else [])]
+
+
+def _without_tried(plan: TrialPlan, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what the trial itself sets or leaves out: a user's own would be in each run."""
+    tried = {name for step in plan.steps for name in (*step.sets, step.name.partition(".without.")[2])}
+    names = {f"{prefix}{name}" for name in tried for prefix in ("", *TO_ENGINE)}
+    return {name: value for name, value in environment.items() if name not in names}
+
+
+def _slurm(environment: Mapping[str, str]) -> SlurmFacts:
+    """Return Slurm's partitions with their longest job, and what `srun --mpi=` takes; nothing without it."""
+
+    def ask(*argv: str) -> str:
+        program = which(argv[0], environment.get("PATH"))
+        try:
+            return run([program, *argv[1:]], env=environment, timeout_s=30).output if program is not None else ""
+        except MissingHereError:
+            return ""
+
+    partitions: dict[str, float | None] = {}
+    # --all: also those that are hidden from who may not use them; a line for each
+    for line in ask("scontrol", "--all", "--oneliner", "show", "partition").splitlines():
+        said = {key: value for key, equals, value in (word.partition("=") for word in line.split()) if equals}
+        if "PartitionName" in said:
+            longest_s = seconds(said.get("MaxTime", ""))
+            partitions[said["PartitionName"]] = longest_s / 3600 if longest_s is not None else None
+    words = map(str.strip, ask("srun", "--mpi=list").splitlines())
+    return SlurmFacts(partitions, tuple(word for word in words if _MPI.fullmatch(word)))
+
+
+def _said(done: Completed) -> tuple[str, ...]:
+    lines = [line for line in done.output.splitlines() if line.strip()]
+    return tuple(one_line(line)[:_SAID] for line in lines[-_LINES:])
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
