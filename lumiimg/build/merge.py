@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, Protocol
 
 import lumiimg.image.squashfs.format as disk
 from lumiimg.core.files import EPOCH
-from lumiimg.image import Device, FileKind, FileStat, ImageError, OverlayNode, OverlayTree, open_squashfs
-from lumiimg.image.squashfs import Compressor, Content, SquashfsTree, Superblock
+from lumiimg.image import FileKind, FileStat, ImageError, open_squashfs
+from lumiimg.image.squashfs.format import Content
 
 BLOCK_BYTES = 128 << 10
 """Of data, as mksquashfs has it where nobody asks for another size."""
@@ -55,8 +55,8 @@ class PackedLayer(Protocol):
 
 def can_merge(layers: Sequence[Path]) -> bool:
     """Whether layers are compressed as lumiimg compresses, by gzip in blocks of one size. Raises ImageError."""
-    with open_squashfs(layers) as trees:
-        return _are_alike(trees)
+    with open_squashfs(layers) as overlay:
+        return _are_alike(overlay.layers)
 
 
 def merge_squashfs(layers: Sequence[Path], target: Path, offset: int) -> None:
@@ -64,11 +64,11 @@ def merge_squashfs(layers: Sequence[Path], target: Path, offset: int) -> None:
 
     Raises ImageError for a layer that is damaged or `can_merge` says no of, OSError if it cannot be written.
     """
-    with open_squashfs(layers) as trees:
-        if not _are_alike(trees):
+    with open_squashfs(layers) as overlay:
+        if not _are_alike(overlay.layers):
             raise ImageError("layers that are compressed in different ways cannot be merged")
         with target.open("wb") as file:
-            write_squashfs(OverlayTree(trees), trees, file, offset, _in_overlay)
+            write_squashfs(overlay, overlay.layers, file, offset, overlay.part)
 
 
 def write_squashfs(
@@ -85,13 +85,9 @@ def write_squashfs(
     _Writer(tree, layers, file, offset, part).write()
 
 
-def _in_overlay(node: OverlayNode) -> tuple[int, Any]:
-    return node.parts[0].layer, node.parts[0].node
-
-
-def _are_alike(trees: Sequence[SquashfsTree]) -> bool:
+def _are_alike(trees: Iterable[Any]) -> bool:
     found = {(tree.superblock.compression, tree.superblock.block_bytes) for tree in trees}
-    return found == {(Compressor.GZIP, BLOCK_BYTES)}
+    return found == {(disk.Compressor.GZIP, BLOCK_BYTES)}
 
 
 @dataclass(slots=True, eq=False)
@@ -164,13 +160,13 @@ class _Writer:
         for table in (inodes, listings, fragments, export, ids, xattrs):
             self._file.write(table)
         self._file.write(bytes(-at % _PAD_BYTES))
-        superblock = Superblock(
+        superblock = disk.Superblock(
             magic=disk.MAGIC,
             inode_count=len(self._known),
             mtime_s=EPOCH,
             block_bytes=BLOCK_BYTES,
             fragment_count=len(self._fragment_records),
-            compression=Compressor.GZIP,
+            compression=disk.Compressor.GZIP,
             block_log=BLOCK_BYTES.bit_length() - 1,
             flags=_FLAGS | (_NO_XATTRS_FLAG if xattr_table == disk.NO_TABLE else 0),
             id_count=len(self._ids),
@@ -303,15 +299,15 @@ class _Writer:
         if inode.stat.kind is FileKind.FILE:
             self._write_regular(inode, xattrs)
             return
-        match inode.stat.kind, inode.stat.device:
-            case FileKind.SYMLINK, _:
-                target = os.fsencode(self._tree.link_target(inode.node))
-                body = disk.LINK.pack(inode.links, len(target)) + target
-            case FileKind.DEVICE, Device(_, major, minor):
-                # kernel `include/linux/kdev_t.h`, new_encode_dev
-                body = disk.DEVICE.pack(inode.links, minor & 0xFF | major << 8 | (minor & ~0xFF) << 12)
-            case _:
-                body = disk.LINKS.pack(inode.links)
+        if inode.stat.kind is FileKind.SYMLINK:
+            target = os.fsencode(self._tree.link_target(inode.node))
+            body = disk.LINK.pack(inode.links, len(target)) + target
+        elif inode.stat.device is not None:
+            # kernel `include/linux/kdev_t.h`, new_encode_dev
+            _, major, minor = inode.stat.device
+            body = disk.DEVICE.pack(inode.links, minor & 0xFF | major << 8 | (minor & ~0xFF) << 12)
+        else:
+            body = disk.LINKS.pack(inode.links)
         if xattrs == disk.NO_XATTRS:
             self._write(inode, 0, body)
         else:

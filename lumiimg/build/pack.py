@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from lumiimg.build.merge import BLOCK_BYTES, COMPRESSION_LEVEL, write_squashfs
-from lumiimg.image import OF_OVERLAYS, FileStat, FolderTree
-from lumiimg.image.squashfs import Content
-from lumiimg.image.squashfs.format import BLOCK_STORED, XATTR_PREFIXES
+from lumiimg.image import FileStat, FolderTree
+from lumiimg.image.squashfs.format import BLOCK_STORED, XATTR_PREFIXES, Content
 
 if TYPE_CHECKING:
     from lumiimg.core.access import RandomAccess
@@ -56,8 +55,7 @@ class _PackedFolder(FolderTree):
 
     def xattrs(self, node: FolderNode) -> dict[bytes, bytes]:
         can_hold = tuple(XATTR_PREFIXES.values())
-        found = super().xattrs(node).items()
-        return {name: value for name, value in found if name.startswith(can_hold) and not OF_OVERLAYS.match(name)}
+        return {name: value for name, value in super().xattrs(node).items() if name.startswith(can_hold)}
 
     def content(self, node: FolderNode) -> Content:
         """Compress a file, a small one with others in one block; return where it is."""

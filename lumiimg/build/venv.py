@@ -29,7 +29,8 @@ from lumiimg.engine.engine import Engine, clean_environment, exec_words, find_en
 from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
-from lumiimg.image import open_image, refuse_empty, refuse_not_runnable
+from lumiimg.host.engine_rules import refuse_not_runnable
+from lumiimg.image import open_image, refuse_empty
 from lumiimg.inventory.components import Inventory
 from lumiimg.inventory.python import NoPythonError, read_python
 from lumiimg.resolve.context import PlanContext

@@ -22,8 +22,7 @@ from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import Bind, Refusal
 from lumiimg.host.scan_facts import scan_facts
-from lumiimg.image import ImageError
-from lumiimg.image.mounts import Mount
+from lumiimg.image import ImageError, ImageKind, Mount
 
 if TYPE_CHECKING:
     import re
@@ -59,6 +58,14 @@ def as_run(image: Image, environment: Mapping[str, str], snapshot: Snapshot | No
         with contextlib.suppress(OSError):  # links in a circle: no engine mounts anything there
             mounts.append(replace(mount, target=root.mount_point(mount.target)))
     return image.mounted(mounts)
+
+
+def refuse_not_runnable(path: Path, image: Image) -> None:
+    """Raise BadInputError for a kind that engines do not run as it is."""
+    if image.kind not in {ImageKind.SIF, ImageKind.SQUASHFS, ImageKind.FOLDER}:
+        what = f"{image.kind.value}: engines do not run this kind directly"
+        hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
+        raise BadInputError(what, where=str(path), hint=hint)
 
 
 def may_be_hidden(image: Image, files: Iterable[str]) -> Iterator[tuple[Mount, list[str]]]:

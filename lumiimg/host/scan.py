@@ -27,9 +27,7 @@ from lumiimg.host.scan_facts import scan_facts
 from lumiimg.host.snapshot import FoundLibrary, HostLibrary, Snapshot
 from lumiimg.host.snapshot_file import SCHEMA
 from lumiimg.host.snapshot_tree import MACHINES, HostFiles
-from lumiimg.image import RootFileSystem
-from lumiimg.image.folder import FolderTree
-from lumiimg.image.tree import FileKind
+from lumiimg.image import FileKind, FolderTree, RootFileSystem
 
 if TYPE_CHECKING:
     from lumiimg.core.access import OpenFile

@@ -17,7 +17,7 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import write_text
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_tree import HostFiles
-from lumiimg.image.tree import ImageError
+from lumiimg.image import ImageError
 
 SCHEMA = 1
 MAX_FILE_BYTES = 16 << 20

@@ -12,8 +12,7 @@ from lumiimg.core.errors import shortened
 from lumiimg.elf import SnapshotElf
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
 from lumiimg.fabric.process import PROVIDER_PATH
-from lumiimg.image import RootFileSystem
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
+from lumiimg.image import DirectoryEntry, FileKind, FileStat, ImageError, RootFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lumiimg.core.files import regular_file
+from lumiimg.image.overlay import OF_OVERLAYS
 from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, ImageError
 
 _KIND_OF_FORMAT = {
@@ -85,15 +86,21 @@ class FolderTree:
             mtime_s=int(status.st_mtime),
             links=status.st_nlink,
             identity=(status.st_dev, status.st_ino),
-            device=Device(stat.S_ISBLK(status.st_mode), os.major(status.st_rdev), os.minor(status.st_rdev)),
+            device=Device(stat.S_ISBLK(status.st_mode), os.major(status.st_rdev), os.minor(status.st_rdev))
+            if node.kind is FileKind.DEVICE
+            else None,
         )
 
     def xattrs(self, node: FolderNode) -> dict[bytes, bytes]:
-        """Return the extended attributes; none on a file system without them, or of what may not be read."""
+        """Return the extended attributes; none on a file system without them, or of what may not be read.
+
+        Those by which overlays of this machine note down their own work are left out.
+        """
         found: dict[bytes, bytes] = {}
         with contextlib.suppress(OSError):
-            for name in os.listxattr(node.path, follow_symlinks=False):
-                found[os.fsencode(name)] = os.getxattr(node.path, name, follow_symlinks=False)
+            for name in map(os.fsencode, os.listxattr(node.path, follow_symlinks=False)):
+                if not OF_OVERLAYS.match(name):
+                    found[name] = os.getxattr(node.path, name, follow_symlinks=False)
         return found
 
     def directory_identity(self, directory: FolderNode) -> None:

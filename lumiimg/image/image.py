@@ -10,7 +10,6 @@ from contextlib import ExitStack, closing, contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
-from lumiimg.core.errors import BadInputError
 from lumiimg.core.text import engine_word
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.description import SingularityDescription
@@ -23,8 +22,8 @@ from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.sif import PartitionFormat, Sif, is_sif, parse_sif, squashfs_ranges
-from lumiimg.image.squashfs import SquashfsTree
 from lumiimg.image.squashfs.format import MAGIC as SQUASHFS_MAGIC
+from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.tree import ImageError, NoImageError
 
 if TYPE_CHECKING:
@@ -173,33 +172,25 @@ def open_stack(paths: Sequence[Path]) -> Image:
     with ExitStack() as opened:
         base = opened.enter_context(open_image(paths[0]))
         above = opened.enter_context(open_squashfs(paths[1:]))
-        root = RootFileSystem(OverlayTree([*(layer.tree for layer in base.layers), *above]))
+        root = RootFileSystem(OverlayTree([*(layer.tree for layer in base.layers), *above.layers]))
         return Image(base.kind, root, SingularityDescription(root), opened)
 
 
 @contextmanager
-def open_squashfs(paths: Sequence[Path]) -> Iterator[list[SquashfsTree]]:
-    """Yield the file systems of SIFs and squashfs files, the lowest first. Raises ImageError."""
+def open_squashfs(paths: Sequence[Path]) -> Iterator[OverlayTree]:
+    """Yield the file systems of SIFs and squashfs files laid over each other, the lowest first. Raises ImageError."""
     with ExitStack() as opened:
         trees: list[SquashfsTree] = []
         for path in paths:
             source = opened.enter_context(closing(ByteSource.open(path)))
             trees += [SquashfsTree(source.slice(*part)) for part in squashfs_ranges(path)]
-        yield trees
+        yield OverlayTree(trees)
 
 
 def refuse_empty(path: Path, image: Image) -> None:
     """Raise ImageError for what holds no root file system: an empty folder, one that may not be read."""
     if not any(image.root.exists(name) for name in ("/etc", "/usr", "/lib", "/opt")):
         raise ImageError("holds no root file system", where=str(path), hint="is it an image, and readable?")
-
-
-def refuse_not_runnable(path: Path, image: Image) -> None:
-    """Raise BadInputError for a kind that engines do not run as it is."""
-    if image.kind not in {ImageKind.SIF, ImageKind.SQUASHFS, ImageKind.FOLDER}:
-        what = f"{image.kind.value}: engines do not run this kind directly"
-        hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
-        raise BadInputError(what, where=str(path), hint=hint)
 
 
 def _open_folder(path: Path, opened: ExitStack, cache: Cache | None) -> Image:

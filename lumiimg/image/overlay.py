@@ -50,7 +50,7 @@ class OverlayTree:
 
     def __init__(self, layers: Sequence[Tree[Any]]) -> None:
         """`layers` begin with the lowest."""
-        self.layers = tuple(layers)
+        self.layers: tuple[Any, ...] = tuple(layers)
         parts = [OverlayPart(number, layer, layer.root) for number, layer in enumerate(layers)]
         self.root = OverlayNode(FileKind.DIRECTORY, self._visible(reversed(parts)))
 
@@ -92,6 +92,10 @@ class OverlayTree:
     def open(self, node: OverlayNode) -> OpenFile:
         part = node.parts[0]
         return _OverlayFile(part.layer, part.tree.open(part.node))
+
+    def part(self, node: OverlayNode) -> tuple[int, Any]:
+        """Return the number of the layer that a node is seen of, and the node there."""
+        return node.parts[0].layer, node.parts[0].node
 
     def _visible(self, candidates: Iterator[OverlayPart]) -> tuple[OverlayPart, ...]:
         """Return those of the nodes of one name, from the top, that have part in what is seen."""

@@ -25,7 +25,7 @@ from lumiimg.fabric.names import (
 )
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_conf, read_rccl
-from lumiimg.image.tree import FileKind, ImageError
+from lumiimg.image import FileKind, ImageError
 from lumiimg.inventory.distributions import METADATA, MOST_DISTRIBUTIONS, Distribution, distribution_of
 from lumiimg.inventory.gpu_code import GpuCode, may_have_code, read_gpu_code
 from lumiimg.inventory.python import Python, python_of, version_of_program

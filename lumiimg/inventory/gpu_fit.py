@@ -24,7 +24,7 @@ from lumiimg.gpu import (
     role_of,
     taken_for,
 )
-from lumiimg.image.tree import ImageError
+from lumiimg.image import ImageError
 from lumiimg.inventory.gpu_code import CodeForm, processors_of
 
 if TYPE_CHECKING:

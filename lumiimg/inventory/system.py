@@ -11,7 +11,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.image.tree import ImageError
+from lumiimg.image import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

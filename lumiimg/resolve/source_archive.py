@@ -9,8 +9,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import FailedError, one_line
+from lumiimg.image import FileKind, ImageError
 from lumiimg.image.oci.tar import read_members
-from lumiimg.image.tree import FileKind, ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -18,12 +18,12 @@ from msgspec import Meta
 
 from lumiimg.core.decode import decode_json
 from lumiimg.core.errors import BadInputError, RefusedError, one_line
+from lumiimg.core.files import open_regular
 from lumiimg.core.findings import Remedy
 from lumiimg.core.text import shell_join
 from lumiimg.host.manifest import Bind
 from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image import Image, ImageError, ImageKind, RootFileSystem, open_image
-from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import squashfs_ranges
 from lumiimg.inventory.distributions import distributions_in
 from lumiimg.resolve.requirements import OF_TORCH
@@ -141,12 +141,13 @@ def mark_of(path: Path) -> str | None:
     if not path.is_file():
         return None
     digest = hashlib.sha256()
-    with closing(ByteSource.open(path)) as source:
-        for start, size in squashfs_ranges(path):
-            length = min(size, _EDGE_BYTES)
+    parts = squashfs_ranges(path)
+    with open_regular(path) as file:
+        for start, size in parts:
             digest.update(f"{size}\n".encode())
-            digest.update(source.read_exactly(start, length))
-            digest.update(source.read_exactly(start + size - length, length))
+            for edge in (start, start + max(0, size - _EDGE_BYTES)):
+                file.seek(edge)
+                digest.update(file.read(min(size, _EDGE_BYTES)))
     return digest.hexdigest()[:32]
 
 

@@ -20,8 +20,7 @@ import pytest
 
 from lumiimg.image import open_image
 from lumiimg.image.sif import squashfs_ranges
-from lumiimg.image.squashfs import Compressor, Superblock
-from lumiimg.image.squashfs.format import SUPERBLOCK
+from lumiimg.image.squashfs.format import SUPERBLOCK, Compressor, Superblock
 from tests.engine.conftest import PACKED_AS_OURS, built_by_engine, inside, lumiimg
 from tests.shared.build_traces import leftovers, shown, strays
 from tests.shared.layer_builder import LAYER

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.check.context import ImageInContext, open_for_check
 from lumiimg.check.pipeline import check_image
 from lumiimg.core.findings import Level
-from lumiimg.image import Image, ImageKind, RootFileSystem
+from lumiimg.image import FolderTree, Image, ImageKind, RootFileSystem
 from lumiimg.image.description import SingularityDescription
-from lumiimg.image.folder import FolderTree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

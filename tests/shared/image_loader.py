@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.elf import ElfCache, Process
-from lumiimg.image import open_image
-from lumiimg.image.tree import FileKind
+from lumiimg.image import FileKind, open_image
 from tests.shared.elf_builder import LOADER, Trace, assert_same, read_trace, settings_here
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from lumiimg.host.node_facts import container_engine
 from lumiimg.host.scan import Recorder, scan_host
 from lumiimg.host.snapshot_file import to_text
 from lumiimg.host.snapshot_tree import HostFiles
-from lumiimg.image import RootFileSystem
-from lumiimg.image.folder import FolderTree
+from lumiimg.image import FolderTree, RootFileSystem
 from lumiimg.report.text import show
 from lumiimg.report.views.host import snapshot_document
 from tests.shared.elf_builder import LOADER, library

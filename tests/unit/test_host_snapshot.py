@@ -15,8 +15,7 @@ from lumiimg.core.errors import BadInputError, FailedError
 from lumiimg.host import snapshot_file
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, to_text, write_snapshot
-from lumiimg.image import RootFileSystem
-from lumiimg.image.folder import FolderTree
+from lumiimg.image import FolderTree, RootFileSystem
 from tests.shared.lumi_node import ENVIRONMENT, make_host
 
 if TYPE_CHECKING:

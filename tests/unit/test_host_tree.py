@@ -11,9 +11,7 @@ from lumiimg.elf import ElfError, facts_at
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.host.snapshot_tree import HostFiles, SnapshotTree
-from lumiimg.image import RootFileSystem
-from lumiimg.image.folder import FolderTree
-from lumiimg.image.tree import FileKind, ImageError
+from lumiimg.image import FileKind, FolderTree, ImageError, RootFileSystem
 from tests.shared.elf_builder import library, rpath
 from tests.shared.lumi_node import ENVIRONMENT, LIBFABRIC, make_host
 

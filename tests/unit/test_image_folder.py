@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.image import ImageError, ImageKind, open_image
-from lumiimg.image.folder import FolderTree
+from lumiimg.image import FolderTree, ImageError, ImageKind, open_image
 
 
 @pytest.mark.threat

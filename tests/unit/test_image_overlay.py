@@ -10,8 +10,8 @@ import pytest
 from lumiimg.image import FileKind, RootFileSystem
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.overlay import OverlayTree
-from lumiimg.image.squashfs import SquashfsTree, Superblock
-from lumiimg.image.squashfs.format import NO_TABLE, SUPERBLOCK
+from lumiimg.image.squashfs.format import NO_TABLE, SUPERBLOCK, Superblock
+from lumiimg.image.squashfs.tree import SquashfsTree
 from tests.shared.programs import squashed
 
 _WHITEOUT = "c 000 0 0 0 0"

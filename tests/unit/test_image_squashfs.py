@@ -17,7 +17,7 @@ import pytest
 from lz4 import block  # type: ignore[import-untyped]
 
 from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
-from lumiimg.image.squashfs.compression import Decompressor
+from lumiimg.image.squashfs.blocks import Decompressor
 from lumiimg.image.squashfs.format import Compressor
 from tests.shared.programs import squashed
 from tests.shared.squashfs_tree import COMPRESSIONS, FIXTURES, NOT_READ, WAYS, fill

@@ -15,8 +15,7 @@ from lumiimg.build.pack import pack_folder
 from lumiimg.engine.engine import PACKED
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.compare import compare
-from lumiimg.image.squashfs import Compressor, Superblock
-from lumiimg.image.squashfs.format import SUPERBLOCK
+from lumiimg.image.squashfs.format import SUPERBLOCK, Compressor, Superblock
 from tests.shared.programs import needs, squashed
 from tests.shared.squashfs_tree import FIXTURES, fill
 

@@ -12,8 +12,7 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.host import scan
 from lumiimg.host.snapshot_file import to_text, write_snapshot
-from lumiimg.image import RootFileSystem
-from lumiimg.image.folder import FolderTree
+from lumiimg.image import FolderTree, RootFileSystem
 from tests.shared.fabric_builder import host
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from lumiimg.core.errors import ExitCode, MissingHereError
 from lumiimg.engine.namespaces.layers import unpacked
-from lumiimg.image.tree import ImageError
+from lumiimg.image import ImageError
 from lumiimg.image.unpacked_size import require_room
 from tests.shared.programs import needs, squashed
 

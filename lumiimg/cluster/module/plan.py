@@ -16,9 +16,9 @@ from lumiimg.core.errors import BadInputError, FailedError, one_line
 from lumiimg.core.toml import package_toml
 from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.host.container_view import open_variables
+from lumiimg.host.engine_rules import refuse_not_runnable
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Bind, BindManifest, Variable
-from lumiimg.image import Image, refuse_not_runnable
 from lumiimg.inventory.python import Program, Python, find_program, search_path, version_of_program
 from lumiimg.resolve.job_variables import job_variables, read_by_srun
 from lumiimg.resolve.stack import stack_of
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.static.files import HostFit
     from lumiimg.host.snapshot import Snapshot
+    from lumiimg.image import Image
     from lumiimg.inventory.components import Inventory
 
 

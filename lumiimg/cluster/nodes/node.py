@@ -32,8 +32,7 @@ from lumiimg.fabric.path import FabricPath
 from lumiimg.host import node_facts as host_node
 from lumiimg.host.root_queries import read_word
 from lumiimg.host.snapshot import Nic  # noqa: TC001 - as above
-from lumiimg.image import RootFileSystem
-from lumiimg.image.folder import FolderTree
+from lumiimg.image import FolderTree, RootFileSystem
 
 if TYPE_CHECKING:
     from lumiimg.check.probe.judgement import ProbeResult

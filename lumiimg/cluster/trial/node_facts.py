@@ -17,8 +17,7 @@ from lumiimg.core.files import read_beginning, write_text
 from lumiimg.host.root_queries import matches, read_word
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import to_text
-from lumiimg.image import RootFileSystem
-from lumiimg.image.folder import FolderTree
+from lumiimg.image import FolderTree, RootFileSystem
 from lumiimg.resolve.observed_node import site_as_observed
 
 if TYPE_CHECKING:

@@ -1,21 +1,16 @@
-"""The blocks of a squashfs file system, unpacked once as far as memory is bounded: of data, and of metadata."""
+"""The blocks of a squashfs file system: of data, and of metadata, unpacked once as far as memory is bounded."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Generic, TypeVar
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from lumiimg.image.squashfs.compression import Decompressor
-from lumiimg.image.squashfs.format import (
-    BLOCK_STORED,
-    METADATA_BYTES,
-    METADATA_HEADER,
-    METADATA_STORED,
-    POINTER,
-    Compressor,
-    Superblock,
-)
+import lumiimg.image.squashfs.format as disk
+from lumiimg.image.squashfs.format import Compressor
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -29,42 +24,39 @@ _CACHED_BYTES = 24 << 20
 _MAX_RECORD_BYTES = 64 << 20
 _PACKED_BYTES = 1024
 """More than what is packed can be longer than it was."""
+# a 1 MiB block needs a dictionary of 1 MiB; the decoder refuses what asks for more
+_LZMA_MEMORY_BYTES = 32 << 20
+_Unpack = Callable[[bytes, int], bytes]
+"""Of a stored block, as much as a limit allows."""
 
 
-class LruCache(Generic[Key, Value]):
-    """Keeps values up to a total weight; what was not used for longest goes first."""
+class Cache(dict[Key, Value]):
+    """What was read once; when it has more than a total weight, it is emptied."""
 
     def __init__(self, limit: int) -> None:
+        super().__init__()
         self._limit = limit
         self._weight = 0
-        self._items: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
 
-    def get(self, key: Key) -> Value | None:
-        """Return a value that is still here."""
-        item = self._items.get(key)
-        if item is None:
-            return None
-        self._items.move_to_end(key)
-        return item[0]
-
-    def put(self, key: Key, value: Value, weight: int = 1) -> None:
-        """Remember a value; one that alone is too heavy is remembered until the next."""
-        while self._items and self._weight + weight > self._limit:
-            _, (_, gone) = self._items.popitem(last=False)
-            self._weight -= gone
-        self._items[key] = (value, weight)
+    def keep(self, key: Key, value: Value, weight: int = 1) -> Value:
+        """Remember a value, and return it."""
         self._weight += weight
+        if self._weight > self._limit:
+            self.clear()
+            self._weight = weight
+        self[key] = value
+        return value
 
 
 class Blocks:
     """All blocks of one file system, by their positions."""
 
-    def __init__(self, source: ByteSource, superblock: Superblock) -> None:
+    def __init__(self, source: ByteSource, superblock: disk.Superblock) -> None:
         self._source = source
         self._limit = superblock.size_bytes
         self._block_bytes = superblock.block_bytes
         self._decompressor = Decompressor(Compressor(superblock.compression))
-        self._cache: LruCache[int, tuple[bytes, int]] = LruCache(_CACHED_BYTES)
+        self._cache: Cache[int, tuple[bytes, int]] = Cache(_CACHED_BYTES)
         """The content, and where the next block of metadata is."""
 
     def data(self, position: int, size_word: int) -> bytes:
@@ -72,18 +64,17 @@ class Blocks:
         known = self._cache.get(position)
         if known is not None:
             return known[0]
-        size = size_word & ~BLOCK_STORED
+        size = size_word & ~disk.BLOCK_STORED
         if not 0 < size <= self._block_bytes:
             raise ImageError(f"a squashfs data block of {size} bytes", where=self._source.name)
         stored = self._source.read_exactly(position, size)
-        content = stored if size_word & BLOCK_STORED else self._decompressor.whole(stored, self._block_bytes)
-        self._cache.put(position, (content, 0), weight=len(content) + 64)
-        return content
+        content = stored if size_word & disk.BLOCK_STORED else self._decompressor.whole(stored, self._block_bytes)
+        return self._cache.keep(position, (content, 0), weight=len(content) + 64)[0]
 
     def beginning(self, position: int, size_word: int, size: int) -> bytes:
         """Return the first bytes of a data block, without the rest of it where its compression allows for that."""
         is_packed = 0 < size_word <= self._block_bytes
-        if is_packed and self._decompressor.has_beginning and self._cache.get(position) is None:
+        if is_packed and self._decompressor.has_beginning and position not in self._cache:
             # of what is packed so little, no more is needed for it
             stored = self._source.read_at(position, min(size_word, _PACKED_BYTES + size))
             found = self._decompressor.beginning(stored, size)
@@ -96,20 +87,19 @@ class Blocks:
         known = self._cache.get(position)
         if known is not None:
             return known
-        if not 0 <= position <= self._limit - METADATA_HEADER.size:
+        start = position + disk.METADATA_HEADER.size
+        if not 0 <= position <= self._limit - disk.METADATA_HEADER.size:
             what = f"a squashfs metadata block at {position}, outside the file system"
             raise ImageError(what, where=self._source.name)
-        start = position + METADATA_HEADER.size
-        (header,) = METADATA_HEADER.unpack(self._source.read_exactly(position, METADATA_HEADER.size))
-        size = header & ~METADATA_STORED
-        if not 0 < size <= METADATA_BYTES:
+        (header,) = disk.METADATA_HEADER.unpack(self._source.read_exactly(position, disk.METADATA_HEADER.size))
+        size = header & ~disk.METADATA_STORED
+        if not 0 < size <= disk.METADATA_BYTES:
             raise ImageError(f"a squashfs metadata block of {size} bytes at {position}", where=self._source.name)
         stored = self._source.read_exactly(start, size)
-        content = stored if header & METADATA_STORED else self._decompressor.whole(stored, METADATA_BYTES)
+        content = stored if header & disk.METADATA_STORED else self._decompressor.whole(stored, disk.METADATA_BYTES)
         if not content:
             raise ImageError(f"an empty squashfs metadata block at {position}", where=self._source.name)
-        self._cache.put(position, (content, start + size), weight=len(content) + 64)
-        return content, start + size
+        return self._cache.keep(position, (content, start + size), weight=len(content) + 64)
 
     def cursor(self, table: int, reference: int) -> Cursor:
         """Start to read where a reference leads to in a table."""
@@ -117,8 +107,9 @@ class Blocks:
 
     def entry(self, pointers: int, index: int, record: struct.Struct) -> tuple[int, ...]:
         """Return an entry of a table, of which the list of its metadata blocks is at `pointers`."""
-        block, slot = divmod(index, METADATA_BYTES // record.size)
-        (position,) = POINTER.unpack(self._source.read_exactly(pointers + block * POINTER.size, POINTER.size))
+        block, slot = divmod(index, disk.METADATA_BYTES // record.size)
+        pointer = self._source.read_exactly(pointers + block * disk.POINTER.size, disk.POINTER.size)
+        (position,) = disk.POINTER.unpack(pointer)
         return Cursor(self, position, slot * record.size).unpack(record)
 
 
@@ -161,3 +152,55 @@ class Cursor:
 
     def unpack(self, record: struct.Struct) -> tuple[int, ...]:
         return record.unpack(self.read(record.size))
+
+
+class Decompressor:
+    """The way in which all blocks of one file system are unpacked."""
+
+    def __init__(self, compression: Compressor) -> None:
+        """Raise ImageError for a compression that is not read."""
+        self._name = compression.name.lower()
+        self._unpack, self._errors = _unpacker(compression)
+        self.has_beginning = compression is not Compressor.LZ4
+        """Whether the beginning of a block can be unpacked without the rest."""
+
+    def whole(self, block: bytes, limit_bytes: int) -> bytes:
+        """Return the content of a stored block. Raises ImageError."""
+        content = self.beginning(block, limit_bytes + 1)
+        if len(content) > limit_bytes:
+            raise ImageError(f"a block that unpacks to more than the {limit_bytes} bytes it may have")
+        return content
+
+    def beginning(self, block: bytes, size_bytes: int) -> bytes:
+        """Return the first bytes of the content of a stored block. Raises ImageError."""
+        try:
+            return self._unpack(block, size_bytes)
+        except self._errors as error:
+            raise ImageError(f"a damaged {self._name} block: {error}") from error
+
+
+def _unpacker(compression: Compressor) -> tuple[_Unpack, tuple[type[Exception], ...]]:
+    # what is imported here costs milliseconds, and most images are gzip
+    match compression:
+        case Compressor.GZIP:
+            return (lambda block, limit: zlib.decompressobj().decompress(block, limit)), (zlib.error,)
+        case Compressor.XZ | Compressor.LZMA:
+            form = lzma.FORMAT_XZ if compression is Compressor.XZ else lzma.FORMAT_ALONE
+            new = partial(lzma.LZMADecompressor, form, _LZMA_MEMORY_BYTES)
+            return (lambda block, limit: new().decompress(block, limit)), (lzma.LZMAError, EOFError)
+        case Compressor.ZSTD:
+            if sys.version_info >= (3, 14):
+                from compression import zstd
+            else:
+                from backports import zstd
+            return (lambda block, limit: zstd.ZstdDecompressor().decompress(block, limit)), (zstd.ZstdError, EOFError)
+        case Compressor.LZ4:
+            from lz4 import block as lz4  # type: ignore[import-untyped]
+
+            # bare blocks: no frame around them (kernel `fs/squashfs/lz4_wrapper.c`)
+            of_lz4 = lz4.LZ4BlockError, ValueError
+            return (lambda block, limit: lz4.decompress(block, uncompressed_size=limit)), of_lz4
+        case Compressor.LZO:
+            raise ImageError(
+                "squashfs compressed with lzo is not supported", hint="pack the image again with gzip, xz, lz4 or zstd"
+            )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import lumiimg.image.squashfs.format as disk
 from lumiimg.image.overlay import is_opaque
-from lumiimg.image.squashfs.blocks import Blocks, Cursor, LruCache
+from lumiimg.image.squashfs.blocks import Blocks, Cache, Cursor
 from lumiimg.image.squashfs.format import Content, Superblock
 from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, ImageError
 
@@ -82,8 +82,10 @@ class SquashfsTree:
         self._source = source
         self.superblock = _read_superblock(source)
         self._blocks = Blocks(source, self.superblock)
-        self._inodes: LruCache[int, Inode] = LruCache(_CACHED_NODES)
-        self._listings: LruCache[int, dict[str, _Name]] = LruCache(_CACHED_NODES)
+        self._inodes: Cache[int, Inode] = Cache(_CACHED_NODES)
+        self._listings: Cache[int, dict[str, _Name]] = Cache(_CACHED_NODES)
+        self._owners: dict[int, int] = {}
+        """User and group ids by their numbers, as far as they were looked up."""
         self.root = self._inode(self.superblock.root_inode)
         if self.root.kind is not FileKind.DIRECTORY:
             raise ImageError("the root of the squashfs file system is not a directory", where=source.name)
@@ -160,15 +162,15 @@ class SquashfsTree:
     def _inode(self, reference: int) -> Inode:
         known = self._inodes.get(reference)
         if known is None:
-            known = _read_inode(self._blocks.cursor(self.superblock.inode_table, reference), reference)
-            self._inodes.put(reference, known)
+            cursor = self._blocks.cursor(self.superblock.inode_table, reference)
+            known = self._inodes.keep(reference, _read_inode(cursor, reference))
         return known
 
     def _listing(self, directory: Inode) -> dict[str, _Name]:
         known = self._listings.get(directory.reference)
         if known is None:
-            known = self._read_listing(directory)
-            self._listings.put(directory.reference, known, weight=len(known) + 1)
+            names = self._read_listing(directory)
+            known = self._listings.keep(directory.reference, names, weight=len(names) + 1)
         return known
 
     def _read_listing(self, directory: Inode) -> dict[str, _Name]:
@@ -183,11 +185,6 @@ class SquashfsTree:
             return _names(listing)
         except struct.error as error:
             raise ImageError("a squashfs directory that is cut off") from error
-
-    @cached_property
-    def _owners(self) -> dict[int, int]:
-        """User and group ids that were looked up, by their numbers."""
-        return {}
 
     def _id(self, index: int) -> int:
         if index not in self._owners:

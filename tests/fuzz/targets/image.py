@@ -16,7 +16,7 @@ from lumiimg.image.environment import ShellEnvironment
 from lumiimg.image.oci.layers import _chunks, _decoder
 from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC
-from lumiimg.image.squashfs import SquashfsTree
+from lumiimg.image.squashfs.tree import SquashfsTree
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
 from tests.shared import oci_builder
@@ -70,7 +70,7 @@ def _image(data: bytes) -> None:
     "image.squashfs.tree.SquashfsTree",
     "image.squashfs.blocks.Blocks",
     "image.squashfs.format.Superblock",
-    "image.squashfs.compression.Decompressor",
+    "image.squashfs.blocks.Decompressor",
     "image.overlay.OverlayTree",
     refuses=(ImageError,),
     form="bytes",

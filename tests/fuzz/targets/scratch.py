@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from lumiimg.engine.process import Completed
-from lumiimg.image import RootFileSystem
-from lumiimg.image.folder import FolderTree
+from lumiimg.image import FolderTree, RootFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
