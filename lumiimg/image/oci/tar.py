@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.image.tree import Device, FileKind, FileStat, ImageError
@@ -33,6 +34,7 @@ _KINDS = {
 }
 _NAMED_BY_GNU = {tarfile.GNUTYPE_LONGNAME: b"path", tarfile.GNUTYPE_LONGLINK: b"linkpath"}
 _EXTENSIONS = (tarfile.XHDTYPE, tarfile.XGLTYPE, *_NAMED_BY_GNU)
+NO_XATTRS: Mapping[bytes, bytes] = MappingProxyType({})
 _XATTR = b"SCHILY.xattr."
 _SPARSE = b"GNU.sparse."
 _NUMBER = re.compile(rb"(-?[0-9]{1,19})(?:\.[0-9]*)?")
@@ -48,12 +50,12 @@ class Member:
     name: str
     stat: FileStat
     """Whose size is 0 for whatever has no content; the tar knows nothing of links and identity."""
-    start: int = 0
+    start: int
     """Where the content is, from the start of the tar."""
-    target: str = ""
+    target: str
     """Of a symlink or a hard link."""
-    is_hard_link: bool = False
-    xattrs: Mapping[bytes, bytes] = field(default_factory=dict)
+    is_hard_link: bool
+    xattrs: Mapping[bytes, bytes]
 
     @property
     def kind(self) -> FileKind:
@@ -148,7 +150,7 @@ def _member(header: tarfile.TarInfo, records: Mapping[bytes, bytes], start: int,
         device=Device(header.isblk(), header.devmajor, header.devminor) if kind is FileKind.DEVICE else None,
     )
     target = _text(records[b"linkpath"]) if b"linkpath" in records else header.linkname
-    xattrs = {key.removeprefix(_XATTR): value for key, value in records.items() if key.startswith(_XATTR)}
+    xattrs = {key.removeprefix(_XATTR): value for key, value in records.items() if key.startswith(_XATTR)} or NO_XATTRS
     return Member(name, seen, start, target.partition("\0")[0], header.islnk(), xattrs)
 
 

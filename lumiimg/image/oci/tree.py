@@ -8,11 +8,11 @@ begin with, and their directories are looked up through symlinks, as umoci (whic
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.core.access import BytesInMemory, read_exactly, stream_of
-from lumiimg.image.oci.tar import Member, read_members
+from lumiimg.image.oci.tar import NO_XATTRS, Member, read_members
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _MAX_STEPS, _STEPS_OF_MEMBER = 100_000_000, 10
 """Of lookups, a folder each, half a minute; and what a member counts, so that there are five million at most."""
 # of Linux: PATH_MAX, NAME_MAX, and the links that one lookup follows
 _MAX_PATH_CHARACTERS, _MAX_NAME_CHARACTERS, _MAX_LINKS = 4096, 255, 40
-_UNLISTED = Member("", FileStat(FileKind.DIRECTORY, 0o755, 0, 0, 0, 0, 1, None))
+_UNLISTED = FileStat(FileKind.DIRECTORY, 0o755, uid=0, gid=0, size_bytes=0, mtime_s=0, links=1, identity=None)
 """A directory that no layer has, and that something is in."""
 
 
@@ -33,18 +33,20 @@ _UNLISTED = Member("", FileStat(FileKind.DIRECTORY, 0o755, 0, 0, 0, 0, 1, None))
 class LayerNode:
     """One inode."""
 
-    member: Member
-    tar: RandomAccess
-    """That its content is in."""
+    stat: FileStat
     number: int
-    names: dict[str, LayerNode] = field(default_factory=dict)
+    content: tuple[RandomAccess, int]
+    """Of a file: its tar, and where it begins there."""
+    target: str
+    xattrs: Mapping[bytes, bytes]
+    names: dict[str, LayerNode]
     """In a directory; what is none shares one that stays empty."""
     links: int = 0
 
     @property
     def kind(self) -> FileKind:
         """What it is."""
-        return self.member.kind
+        return self.stat.kind
 
 
 class LayeredTree:
@@ -54,7 +56,7 @@ class LayeredTree:
         """Read the headers of all tars, the lowest first. Raises ImageError."""
         self._where = where
         self._count = self._steps = 0
-        self.root = self._new(_UNLISTED, _NO_TAR)
+        self.root = self._new(_UNLISTED)
         try:
             for tar in tars:
                 self._add_layer(tar)
@@ -74,13 +76,13 @@ class LayeredTree:
             yield DirectoryEntry(name, node.kind)
 
     def link_target(self, link: LayerNode) -> str:
-        return link.member.target
+        return link.target
 
     def stat(self, node: LayerNode) -> FileStat:
-        return node.member.stat._replace(links=node.links, identity=node.number)
+        return node.stat._replace(links=node.links, identity=node.number)
 
     def xattrs(self, node: LayerNode) -> Mapping[bytes, bytes]:
-        return node.member.xattrs
+        return node.xattrs
 
     def directory_identity(self, directory: LayerNode) -> int:
         return directory.number
@@ -110,16 +112,17 @@ class LayeredTree:
         *above, name = self._parts(member.name) or [""]
         if not name:
             if member.kind is FileKind.DIRECTORY:
-                self.root.member = member
+                self.root.stat, self.root.xattrs = member.stat, member.xattrs
             return
         names = self._directory(above).names
         known = names.get(name)
         if member.is_hard_link:
             names[name] = self._linked(member)
         elif known is not None and known.kind is member.kind is FileKind.DIRECTORY:
-            known.member = member
+            known.stat, known.xattrs = member.stat, member.xattrs
         else:
-            names[name] = self._new(member, tar)
+            node = names[name] = self._new(member.stat)
+            node.content, node.target, node.xattrs = (tar, member.start), member.target, member.xattrs
 
     def _linked(self, member: Member) -> LayerNode:
         """Return what a hard link leads to."""
@@ -144,7 +147,7 @@ class LayeredTree:
                 nodes[1:] = nodes[1:-1]
             elif node is not None and node.kind is FileKind.SYMLINK:
                 links += 1
-                target = node.member.target
+                target = node.target
                 if links > _MAX_LINKS:
                     raise ImageError(f"too many symlinks in the path {'/'.join(path)}", where=self._where)
                 if target.startswith("/"):
@@ -154,7 +157,7 @@ class LayeredTree:
                 if node is None or node.kind is not FileKind.DIRECTORY:
                     if not make:
                         raise KeyError(name)
-                    node = nodes[-1].names[name] = self._new(_UNLISTED, _NO_TAR)
+                    node = nodes[-1].names[name] = self._new(_UNLISTED)
                 nodes.append(node)
         return nodes[-1]
 
@@ -172,10 +175,11 @@ class LayeredTree:
             )
         return parts
 
-    def _new(self, member: Member, tar: RandomAccess) -> LayerNode:
+    def _new(self, stat: FileStat) -> LayerNode:
         self._count += 1
         self._spend(_STEPS_OF_MEMBER)
-        return LayerNode(member, tar, self._count, {} if member.kind is FileKind.DIRECTORY else _NO_NAMES)
+        names = {} if stat.kind is FileKind.DIRECTORY else _NO_NAMES
+        return LayerNode(stat, self._count, _NO_CONTENT, "", NO_XATTRS, names)
 
     def _spend(self, steps: int) -> None:
         self._steps += steps
@@ -186,24 +190,24 @@ class LayeredTree:
 
 
 _NO_NAMES: dict[str, LayerNode] = {}
-_NO_TAR = BytesInMemory(b"")
+_NO_CONTENT = (BytesInMemory(b""), 0)
 
 
 class LayerFile:
     """A regular file in a layer."""
 
     def __init__(self, node: LayerNode) -> None:
-        self.size = node.member.stat.size_bytes
+        self.size = node.stat.size_bytes
         self.identity = node.number
-        self._node = node
+        self._tar, self._start = node.content
 
     def read_at(self, offset: int, size: int) -> bytes:
         if (size := min(size, self.size - offset)) <= 0:
             return b""
         try:
-            return read_exactly(self._node.tar, self._node.member.start + offset, size)
+            return read_exactly(self._tar, self._start + offset, size)
         except EOFError as error:
-            raise ImageError(str(error), where=self._node.member.name) from error
+            raise ImageError(f"a file of a layer: {error}") from error
 
     def close(self) -> None:
         """Nothing is held."""
