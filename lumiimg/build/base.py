@@ -16,8 +16,8 @@ from lumiimg.build.squash import squash
 from lumiimg.core.errors import MissingHereError
 from lumiimg.engine import engine as engines
 from lumiimg.engine.process import run
+from lumiimg.image import require_room
 from lumiimg.image.sif import SifHeader, write_sif
-from lumiimg.image.unpacked_size import require_room
 from lumiimg.resolve.bootstrap import debootstrap_at
 
 if TYPE_CHECKING:

@@ -24,10 +24,8 @@ from lumiimg.build.safe_fs import OWN, mount_points, set_mode
 from lumiimg.build.squash import squash
 from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.engine.workspace import remove_tree
-from lumiimg.image import open_image, open_stack
-from lumiimg.image.environment import DEFAULT_PATH
+from lumiimg.image import DEFAULT_PATH, open_image, open_stack, require_room
 from lumiimg.image.sif import squashfs_ranges
-from lumiimg.image.unpacked_size import require_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

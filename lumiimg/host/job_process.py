@@ -20,8 +20,7 @@ from lumiimg.fabric.names import LIBRCCL, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
 from lumiimg.host.root_queries import matches, names_in, read_text
-from lumiimg.image import Image, ImageError, RootFileSystem
-from lumiimg.image.environment import DEFAULT_PATH
+from lumiimg.image import DEFAULT_PATH, Image, ImageError, RootFileSystem
 from lumiimg.inventory.python import Interpreter, NoPythonError, find_program, read_python
 
 if TYPE_CHECKING:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import shlex
 from contextlib import ExitStack, closing, contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
-from lumiimg.core.text import engine_word
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.description import SingularityDescription
 from lumiimg.image.environment import DEFAULT_PATH
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
     from lumiimg.image.oci.layers import Cache
     from lumiimg.image.oci.layout import Config
 
-_ADDRESS = re.compile(r"(docker|oras|library|shub|docker-daemon|https?):/(?!/)(.+)")
 _MOUNTED_BY_ENGINES = ("/proc", "/sys", "/dev")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 """By the first two bytes."""
@@ -153,13 +149,6 @@ def open_image(path: Path, cache: Cache | None = None) -> Image:
     with ExitStack() as opened:
         if path.is_dir():
             return _open_folder(path, opened, cache)
-        if (address := _ADDRESS.match(str(path))) and not path.exists():
-            whole = f"{address[1]}://{address[2]}"  # a path has one slash where an address has two
-            raise ImageError(
-                "is an address, not a file",
-                where=str(path),
-                hint=f"{engine_word()} pull image.sif {shlex.quote(whole)}",
-            )
         if not os.path.lexists(path):
             raise NoImageError(f"cannot be opened: {os.strerror(errno.ENOENT)}", where=str(path))
         if path.exists() and not path.is_file():

@@ -39,20 +39,8 @@ DESCRIPTOR = struct.Struct("<iBIII7q128s384s")
 _PARTITION = struct.Struct("<ii3s")
 _VERSION = b"01\0"
 _PRIMARY_SYSTEM, _OVERLAY = 2, 4
-_ARCHITECTURES = {
-    b"01": "386",
-    b"02": "amd64",
-    b"03": "arm",
-    b"04": "arm64",
-    b"05": "ppc64",
-    b"06": "ppc64le",
-    b"07": "mips",
-    b"08": "mipsle",
-    b"09": "mips64",
-    b"10": "mips64le",
-    b"11": "s390x",
-    b"12": "riscv64",
-}
+_GO_NAMES = "386 amd64 arm arm64 ppc64 ppc64le mips mipsle mips64 mips64le s390x riscv64"
+_ARCHITECTURES = {b"%02d" % number: name for number, name in enumerate(_GO_NAMES.split(), start=1)}
 _MAX_DESCRIPTORS = 4096
 _DOWNLOAD_AGAIN = "download or copy it again"
 

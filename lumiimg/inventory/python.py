@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import one_safe_line
-from lumiimg.image import FileKind, ImageError
-from lumiimg.image.environment import DEFAULT_PATH
+from lumiimg.image import DEFAULT_PATH, FileKind, ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

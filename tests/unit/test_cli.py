@@ -207,9 +207,7 @@ def test_a_command_that_is_proposed_is_of_the_engine_that_is_here(
 
 NO_FOLDER = "nodir: no such folder; make it first (-o)"
 BAD_INPUT = {
-    "check docker://rocm/pytorch:latest": (
-        f"is an address, not a file; {engine_word()} pull image.sif docker://rocm/pytorch:latest"
-    ),
+    "check docker://rocm/pytorch:latest": f"such file or directory; {engine_word()} pull image.sif docker://rocm/pytorch",
     "build --locked": "lumiimg.lock: there is no such lock; `lumiimg lock` writes one",
     "lock --base debian-13 -o nodir/x": NO_FOLDER,
     "host scan -o nodir/x": NO_FOLDER,

@@ -16,8 +16,8 @@ from lumiimg.engine.failures import explain
 from lumiimg.engine.namespaces.syscalls import MountFlag, mount
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import scratch_folder
+from lumiimg.image import require_room
 from lumiimg.image.sif import squashfs_ranges
-from lumiimg.image.unpacked_size import require_room
 
 _FUSE = "/dev/fuse"
 _SAID_CHARS = 300

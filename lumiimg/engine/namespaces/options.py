@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.engine.binds import BindSpec, binds_of
-from lumiimg.image.environment import DEFAULT_PATH
+from lumiimg.image import DEFAULT_PATH
 
 _FLAGS = frozenset({"--fakeroot", "--writable", "--no-home", "--cleanenv", "--pid"})
 """Of `--pid` each container has what it asks for."""
