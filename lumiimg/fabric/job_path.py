@@ -1,4 +1,4 @@
-"""The fabric path of a job, as the verdict of its log shows it."""
+"""The fabric path of a job, as its log shows it; where its nodes differ, that of those that went wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.findings import Level, Severity
 from lumiimg.fabric.path import NOT_REACHED, Part, Side, Step
-from lumiimg.joblog.report import FAST, Cause, Confidence, LogReport, Verdict
+from lumiimg.joblog.report import FAST, Confidence, LogReport, Verdict, VerdictGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,22 +56,34 @@ def part_of_verdict(verdict: str | None) -> Part:
     return _COURSES.get(Verdict(verdict), _NOT_KNOWN).ends if verdict else Part.NIC
 
 
+def nodes_of_path(report: LogReport) -> VerdictGroup | None:
+    """Return the nodes whose path is shown: the largest group of those that went wrong; None: they are alike."""
+    if report.nothing_crossed or len(report.nodes) < 2:
+        return None
+    return next((group for group in report.nodes if group.verdict not in FAST), report.nodes[0])
+
+
 def job_path(report: LogReport) -> tuple[Step, ...]:
     """Return the steps that there are, each with what the log says of it."""
-    return tuple(_steps(report))
+    network = next((rank.network for rank in report.ranks if rank.network), None)
+    # advice has no line of the log behind it, and may be about something else
+    cause = next(iter(sorted(report.causes, key=lambda cause: not cause.evidence)), None)
+    name = cause.id if cause else None
+    whole = VerdictGroup(report.verdict, network, report.provider, name, report.confidence, nodes=())
+    return tuple(_steps(report, nodes_of_path(report) or whole))
 
 
-def _steps(report: LogReport) -> Iterator[Step]:
-    broken, used = _broken(report), _used(report)
+def _steps(report: LogReport, of: VerdictGroup) -> Iterator[Step]:
+    broken, used = _broken(report, of), _used(report, of)
     unseen = "the log does not say"
     if report.nothing_crossed:
         unseen = "not needed: nothing crossed a network"
-    elif report.verdict in _CARRIES:
+    elif of.verdict in _CARRIES:
         unseen = "the log does not prove that traffic went this way"
-    for part, name in _names(report, broken).items():
+    for part, name in _names(report, of, broken).items():
         step = Step(part, Severity.UNKNOWN, unseen, side=Side.HOST if part is Part.NIC else None, name=name)
         if part is broken:
-            yield _where_it_ends(step, report)
+            yield _where_it_ends(step, report, of)
             unseen, used = NOT_REACHED, {}
         elif part in used:
             component = {Part.RCCL: report.library, Part.PLUGIN: report.plugin}.get(part)
@@ -82,9 +94,9 @@ def _steps(report: LogReport) -> Iterator[Step]:
             yield step
 
 
-def _names(report: LogReport, broken: Part | None) -> dict[Part, str | None]:
+def _names(report: LogReport, of: VerdictGroup, broken: Part | None) -> dict[Part, str | None]:
     """Return the steps of this network, with what they are called where that is not the name of the part."""
-    course, library = _COURSES.get(report.verdict, _NOT_KNOWN), report.library
+    course, library = _COURSES.get(of.verdict, _NOT_KNOWN), report.library
     left_out = {part for part, name in course.names.items() if name is None}
     if library is not None and library.name == "oneCCL" and broken is not Part.PLUGIN:
         left_out.add(Part.PLUGIN)  # it speaks to libfabric itself
@@ -92,27 +104,26 @@ def _names(report: LogReport, broken: Part | None) -> dict[Part, str | None]:
     return {part: names.get(part) for part in Part if part not in left_out}
 
 
-def _where_it_ends(step: Step, report: LogReport) -> Step:
-    # advice has no line of the log behind it, and may be about something else
-    causes: list[Cause] = sorted(report.causes, key=lambda cause: not cause.evidence)
-    why = _COURSES[report.verdict].why.format(provider=report.provider)
+def _where_it_ends(step: Step, report: LogReport, of: VerdictGroup) -> Step:
+    why = _COURSES[of.verdict].why.format(provider=of.provider)
     step = replace(step, severity=Severity.PROBLEM, level=Level.RUN, why=why)
-    return replace(step, why=f"{why}: {causes[0].summary}", remedy=causes[0].remedy) if causes else step
+    cause = next((one for one in report.causes if one.id == of.cause), None)
+    return replace(step, why=f"{why}: {cause.summary}", remedy=cause.remedy) if cause else step
 
 
-def _broken(report: LogReport) -> Part | None:
-    """Return the step that the job did not get past; None where it did, or nobody can tell."""
-    verdict = report.verdict
-    if report.nothing_crossed or verdict not in _COURSES or (verdict is Verdict.OFI_OTHER and report.provider is None):
+def _broken(report: LogReport, of: VerdictGroup) -> Part | None:
+    """Return the step that these nodes did not get past; None where they did, or nobody can tell."""
+    verdict = of.verdict
+    if report.nothing_crossed or verdict not in _COURSES or (verdict is Verdict.OFI_OTHER and of.provider is None):
         return None
     if verdict in _CARRIES:
         return Part.NIC if report.failed_running else None
     return _COURSES[verdict].ends
 
 
-def _used(report: LogReport) -> dict[Part, str]:
-    """Return what the log shows of steps that the job came to."""
-    verdict, provider, nics = report.verdict, report.provider, report.transport.nics
+def _used(report: LogReport, of: VerdictGroup) -> dict[Part, str]:
+    """Return what the log shows of steps that these nodes came to."""
+    verdict, provider, nics = of.verdict, of.provider, report.transport.nics
     whys = {
         Part.RCCL: "its version is in the log" if report.library is not None else "it was used",
         Part.PLUGIN: "RCCL's own, or that of a plugin for it" if verdict is Verdict.IB else "it was loaded",
@@ -123,10 +134,9 @@ def _used(report: LogReport) -> dict[Part, str]:
     }
     shown = {Part.RCCL} if report.library is not None else set()
     if not report.nothing_crossed:
-        if verdict in _CARRIES and report.confidence is Confidence.PROVED:
+        if verdict in _CARRIES and of.confidence is Confidence.PROVED:
             return whys
-        is_named = provider is not None or any(rank.network for rank in report.ranks)
-        if verdict is not Verdict.OFI_OTHER or is_named:
+        if verdict is not Verdict.OFI_OTHER or provider is not None or of.network is not None:
             shown |= set(_COURSES.get(verdict, _NOT_KNOWN).used)
         if verdict in FAST and provider is not None:
             shown.add(Part.PROVIDER)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Severity
 from lumiimg.core.text import count
-from lumiimg.fabric.job_path import job_path
+from lumiimg.fabric.job_path import job_path, nodes_of_path
 from lumiimg.joblog.headline import different_line, headline, network, part_of, ranks_word, runs_line
 from lumiimg.joblog.report import FAST, answer_of
 from lumiimg.report.document import (
@@ -60,7 +60,7 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("Measured", _measured(measured)),
             bandwidth_section(report.measurements, answer.site, report.told.of_nodes),
             Section("The image of the job", _image(answer.image)),
-            Section(PATH, (path_steps(job_path(report)),), Shown.PAGE),
+            Section(PATH, (path_steps(job_path(report), _of_nodes(report)),), Shown.PAGE),
             Section("How far each rank came", (Lines(tuple(one.sentence for one in report.progress)),), Shown.VERBOSE),
             Section("How ranks were connected", (_channels(report),), Shown.VERBOSE),
             Section("Communicators", (_communicators(report),), Shown.VERBOSE),
@@ -164,6 +164,11 @@ def _image(image: ImageOfJob | None) -> Iterator[Paragraph | Item]:
     if image is not None:
         yield Paragraph(f"image {image.image}: {image.sentence}")
         yield from finding_items(image.findings)
+
+
+def _of_nodes(report: LogReport) -> str:
+    group = nodes_of_path(report)
+    return f"{count(len(group.nodes), 'node')} {group.names}" if group else ""
 
 
 def _channels(report: LogReport) -> Table:
