@@ -9,10 +9,10 @@ from pathlib import Path
 from lumiimg.catalog.site_choice import site_to_make_for
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.cluster.job.image import plan_for_image
-from lumiimg.cluster.job.plan import JobRequest
-from lumiimg.cluster.job.shape import ShapeRequest
-from lumiimg.cluster.job.short import script_of
+from lumiimg.cluster.job.image import read_image
+from lumiimg.cluster.job.plan import plan_job
+from lumiimg.cluster.job.request import JobRequest
+from lumiimg.cluster.job.script import script_of
 from lumiimg.cluster.nodes.slurm import seconds
 from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.core.files import refuse_places, write_text
@@ -28,23 +28,22 @@ def execute(arguments: argparse.Namespace) -> int:
     asked = JobRequest(
         image=str(arguments.image.absolute()),
         command=tuple(arguments.program) or (("true",) if arguments.explain else ()),
-        wish=ShapeRequest(
-            nodes=arguments.nodes,
-            gpus=arguments.gpus,
-            partition=arguments.partition,
-            account=arguments.account,
-            time_s=time_s,
-            exclusive=arguments.exclusive,
-        ),
+        nodes=arguments.nodes,
+        gpus=arguments.gpus,
+        partition=arguments.partition,
+        account=arguments.account,
+        time_s=time_s,
+        exclusive=arguments.exclusive,
         framework=arguments.framework,
         torchrun=arguments.launch == "torchrun",
         binds=tuple(arguments.bind),
         caches=arguments.caches and str(Path(arguments.caches).absolute()),
         venv=inputs.venv,
     )
-    plan, fit = plan_for_image(asked, arguments.image, inputs.target, inputs.snapshot, os.environ)
-    if fit is not None and not arguments.quiet:
-        show_items(doubts(fit), stderr=True)
+    image = read_image(asked, arguments.image, inputs.target, inputs.snapshot, os.environ)
+    plan = plan_job(asked, image)
+    if image.fit is not None and not arguments.quiet:
+        show_items(doubts(image.fit), stderr=True)
     output, found = Output.of(arguments), script_of(plan, robust=arguments.robust, annotate=arguments.annotate)
     if arguments.explain:
         return output.deliver(cores_document(plan), "job", found)

@@ -6,15 +6,16 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import FailedError, one_safe_line
+from lumiimg.core.errors import BadInputError, FailedError, one_safe_line
 from lumiimg.engine.binds import BindSpec
+from lumiimg.host.manifest import Bind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.static.files import BoundImage
-    from lumiimg.host.manifest import Bind, Variable
+    from lumiimg.host.manifest import Variable
     from lumiimg.host.snapshot import Snapshot
 
 # engines evaluate the values of variables as a shell does; none of these is in a path that somebody means
@@ -25,6 +26,8 @@ _REFUSED = {
     "shell": "echo 'lumiimg bind: refused, nothing is bound' >&2; false\n",
     "singularity": "--lumiimg-bind-refused\n",
 }
+_NOT_IN_LISTS = re.compile(r'[,"\\]|\]=*\]')
+"""The list has commas; Lmod makes Lua of Tcl, and quotes nothing in a list."""
 _NOT_FOR_PATHS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -37,6 +40,11 @@ def variables_of_engine(snapshot: Snapshot | None, site: Site | None = None) -> 
     return "APPTAINER" if name.startswith("Apptainer") else "SINGULARITY"
 
 
+def site_binds(site: Site) -> tuple[Bind, ...]:
+    """Return what all containers on a site get."""
+    return tuple(Bind(one.path, one.path, f"{one.reason} ({one.source or site.name})") for one in site.binds)
+
+
 def spec(bind: Bind) -> str:
     """Return a bind as `--bind` takes it."""
     text = str(BindSpec(bind.source, bind.target))
@@ -44,6 +52,13 @@ def spec(bind: Bind) -> str:
     if not options:
         return text
     return ":".join([text, *([text] if bind.source == bind.target else []), ",".join(options)])
+
+
+def refuse_unprintable(binds: Iterable[Bind]) -> None:
+    """Raise BadInputError for a path that no engine takes."""
+    for bind in binds:
+        if not spec(bind).isprintable():
+            raise BadInputError("a path with such characters cannot be bound", where=bind.source)
 
 
 def is_path(text: str) -> bool:
@@ -63,8 +78,8 @@ def refuse_unsafe(binds: Iterable[Bind], variables: Iterable[Variable], style: s
     for bind in binds:
         if not is_path(bind.source + bind.target):
             raise FailedError("a path with such characters cannot be bound", where=bind.source)
-        if style == "module" and "," in bind.source + bind.target:
-            raise FailedError("a path with a comma cannot be in the list that a module adds to", where=bind.source)
+        if style == "module" and (found := _NOT_IN_LISTS.search(bind.source + bind.target)) is not None:
+            raise FailedError(f"a path with {found[0]} cannot be in the list that a module adds to", where=bind.source)
     for item in variables:
         if style == "json":
             continue

@@ -27,16 +27,17 @@ def short(image: Path, *words: str, site: str = "lumi", command: tuple[str, ...]
 
 
 def job(image: Path, *words: str, site: str = "lumi", command: tuple[str, ...] = TRAIN) -> str:
-    """Return the long script."""
-    return short(image, "--robust", *words, site=site, command=command)
+    """Return the script with all guards and reasons."""
+    return short(image, "--robust", "--annotate", *words, site=site, command=command)
 
 
 def told(
     image: Path, capsys: Capture, *words: str, site: str = "lumi", command: tuple[str, ...] = TRAIN
 ) -> dict[str, Any]:
-    """Return what is printed as JSON of the long script."""
+    """Return what is printed as JSON of the same script."""
     capsys.readouterr()
-    assert main(["job", str(image), "--site", site, "--robust", *words, "--json", "--", *command]) == ExitCode.GOOD
+    argv = ["job", str(image), "--site", site, "--robust", "--annotate", *words, "--json", "--", *command]
+    assert main(argv) == ExitCode.GOOD
     data: dict[str, Any] = json.loads(capsys.readouterr().out)
     return data
 

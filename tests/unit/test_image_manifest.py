@@ -181,7 +181,7 @@ def test_job_and_module_bind_by_one_that_was_made_for_a_node(
     assert (code, f"{LIBFABRIC}:{PRIVATE}/libfabric.so.1" in job) == (0, binds)
     assert "/var/spool/slurmd" in job, "the site's own are bound, too"
     code, module = said_by(capsys, "module", image, "-o", modules, "--site", "lumi", "--name", "x/1")
-    assert (code, f"{PRIVATE}/libcxi.so.1" in (modules / "modulefiles/x/1.lua").read_text()) == (0, binds)
+    assert (code, f"{PRIVATE}/libcxi.so.1" in (modules / "modulefiles/x/1").read_text()) == (0, binds)
     assert ("no library of the machine" in module) is not binds
     for text in (job, module):
         assert ("no node was looked at: the libraries that are bound are those of the bind manifest" in text) is binds

@@ -7,6 +7,7 @@ import io
 import lzma
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -21,8 +22,6 @@ from lumiimg.build.progress import BuildLog
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import open_to_others, read_settings
 from lumiimg.cli.main import main
-from lumiimg.cluster.module.modulefile import lua
-from lumiimg.cluster.template import filled
 from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError, MissingHereError
 from lumiimg.core.files import write_text
@@ -323,42 +322,33 @@ def test_a_cache_that_is_named_is_made_for_its_user_alone_and_one_of_others_is_t
     assert open_to_others(cache) == "belongs to another user"
 
 
-@pytest.mark.parametrize("form", ["short", "long"])
 @pytest.mark.parametrize("kind", ["link", "another user's", "own"])
 @pytest.mark.threat
-def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str, form: str) -> None:
+def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None:
+    """What has its name already is used by none: a job makes one that was not there."""
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "nccl").mkdir(parents=True)
-    (elsewhere / "nccl" / "log").touch()
     folder = tmp_path / "lumiimg-7"
-    script = "set -euo pipefail\n" + (filled("job/folder.sh", NUMBER="7") if form == "long" else _folder_of_short())
-    match kind:
-        case "link":
-            folder.symlink_to(elsewhere)
-        case "own":
-            (folder / "nccl" / "mine").mkdir(parents=True)
-            folder.chmod(0o777)
-        case _:
-            folder.mkdir()
-            script = script.replace('[ ! -O "$LUMIIMG_JOB" ]', "true")  # as it is for a user to whom it does not belong
-            assert "true" in script
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    if kind == "own":
-        assert done.returncode == 0, done.stderr
-        assert stat.S_IMODE(folder.stat().st_mode) & 0o022 == 0
-        assert len([*folder.rglob("mine")]) == 1, "no folder is removed, whoever gave it this name"
-        assert [*(folder / "nccl").iterdir()] == [] or form == "short"
+    if kind == "link":
+        folder.symlink_to(elsewhere)
     else:
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert "is somebody else's" in done.stderr
-    assert (elsewhere / "nccl" / "log").exists()
-
-
-def _folder_of_short() -> str:
-    """Return the lines of the script that is written by default that come before anything is in its folder."""
-    text = (ROOT / "lumiimg" / "cluster" / "job" / "short.sh").read_text()
-    lines = re.findall(r"^export LUMIIMG_JOB=.*?(?=^trap)", text, re.MULTILINE | re.DOTALL)
-    return "SLURM_JOB_ID=7\n" + "".join(lines)
+        (folder / "nccl" / "mine").mkdir(parents=True)
+        folder.chmod(0o777)
+    text = (ROOT / "lumiimg" / "cluster" / "job" / "job.sh").read_text()
+    (lines,) = re.findall(r"^export LUMIIMG_JOB=.*?(?=^trap)", text.replace("@NUMBER@", "7"), re.MULTILINE | re.DOTALL)
+    script = f'umask 0\n{lines}\necho "$LUMIIMG_JOB"'
+    done = subprocess.run(["bash", "-eu", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    made = Path(done.stdout.strip())
+    assert made.parent == tmp_path
+    assert made != folder
+    assert [path.name for path in made.rglob("*")] == ["nccl"]
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o022 for path in (made, made / "nccl")} == {0}
+    assert not [*(elsewhere / "nccl").iterdir()]
+    # where somebody makes the new one meanwhile, or a link that leads nowhere, the job ends
+    shutil.rmtree(folder, ignore_errors=True) if kind != "link" else folder.unlink()
+    folder.symlink_to(tmp_path / "nowhere")
+    done = subprocess.run(["bash", "-eu", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 # ---- the environment of lumiimg's own processes
@@ -543,8 +533,3 @@ def test_a_token_in_a_proof_is_hidden_also_where_the_proof_is_cut_in_its_middle(
     line = f"NCCL INFO Using network Socket {TOKEN}"
     assert evidence_text(excerpt(line, (0, 9))) == f"NCCL INFO Using network Socket {HIDDEN}"
     assert TOKEN[:8] not in evidence_text(excerpt(f"{'x' * (EVIDENCE_LIMIT - 12)} {TOKEN}", (0, 9)))
-
-
-@pytest.mark.threat
-def test_no_control_character_ends_a_string_of_lua() -> None:
-    assert lua('a"b\\c\n\r\x00\x1b\x7fé') == '"a\\"b\\\\c\\n\\013\\000\\027\\127é"'

@@ -124,7 +124,6 @@ def test_a_job_binds_the_environment_and_starts_its_python(
 ) -> None:
     file = packed(venv_at(tmp_path / "env", image), tmp_path / "my $env's.sqsh")
     text = script(image, file, *robust)
-    assert robust or text.count("\n") <= 40
     assert 'PATH="/user-software/bin:$PATH"' in text
     # as bash reads it
     bound = subprocess.run(
@@ -241,9 +240,9 @@ def test_a_module_has_the_programs_of_the_environment(image: Path, tmp_path: Pat
     file = packed(venv_at(tmp_path / "env", image), tmp_path / "env.sqsh")
     words = ["-o", str(tmp_path / "modules"), "--name", "x/1", "--site", "lumi", "--venv", str(file)]
     assert main(["module", str(image), *words]) == ExitCode.GOOD
-    lmod = (tmp_path / "modules/modulefiles/x/1.lua").read_text()
-    assert f'append_path("SINGULARITY_BIND", "{file}:/user-software:image-src=/", ",")' in lmod
-    assert 'prepend_path("SINGULARITYENV_PREPEND_PATH", "/user-software/bin")' in lmod
+    text = (tmp_path / "modules/modulefiles/x/1").read_text()
+    assert f"append-path --delim , SINGULARITY_BIND {file}:/user-software:image-src=/\n" in text
+    assert "prepend-path SINGULARITYENV_PREPEND_PATH /user-software/bin\n" in text
     home = tmp_path / "modules/software/x/1"
     assert "/user-software/bin/python" in (home / "bin/python").read_text()
     engine = tmp_path / "programs/singularity"

@@ -67,6 +67,11 @@ class Framework:
         """Whether the scheduler starts a task for each GPU; else one for each node."""
         return self.tasks == "gpu"
 
+    @property
+    def has_helpers(self) -> bool:
+        """Whether helpers of the collective library run beside the ranks; any other program has all its cores."""
+        return self.name != "plain"
+
     def wants_ray(self, nodes: int) -> bool:
         """Whether a job of this number of nodes runs on a Ray cluster."""
         return self.ray == "always" or (self.ray == "several" and nodes > 1)

@@ -1,19 +1,20 @@
-"""The plan of a job from its image: what somebody asks for, with what the image, the site and a node say of it."""
+"""What an image says that a job of it depends on: its stack, its Python, what must be bound, what to know before."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import posixpath
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_files
-from lumiimg.cluster.job.gpu_notes import notes_of_gpu
-from lumiimg.cluster.job.mounts import absent_paths
-from lumiimg.cluster.job.plan import JobPlan, JobRequest, by_carried, loading, plan_job
-from lumiimg.core.errors import RefusedError
+from lumiimg.cluster.binds import site_binds
+from lumiimg.core.errors import FailedError, RefusedError
+from lumiimg.fabric.path import Fabric
+from lumiimg.gpu import GpuFit, role_of
 from lumiimg.host.container_view import without_ours
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.job_process import loaded_in_jobs
@@ -25,52 +26,152 @@ from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import notes_of_venv
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.files import HostFit
+    from lumiimg.cluster.job.request import JobRequest
+    from lumiimg.host.manifest import Bind, BindManifest
     from lumiimg.host.snapshot import Snapshot
+    from lumiimg.image import RootFileSystem
+    from lumiimg.inventory.gpu_fit import GpuAccount
+    from lumiimg.inventory.python import Python
+    from lumiimg.resolve.stack import Stack
+
+_MOUNTED = ("/dev", "/proc", "/sys", "/tmp", "/var/tmp")  # noqa: S108 - names, nothing is made there
+"""Engines mount these unasked (apptainer.conf: mount dev, mount proc, mount sys, mount tmp)."""
 
 
-def plan_for_image(
-    asked: JobRequest, image: Path, site: Site, snapshot: Snapshot | None, environment: Mapping[str, str]
-) -> tuple[JobPlan, HostFit | None]:
-    """Return the plan, and what was found beside the node, if one was looked at and something is bound from it.
+@dataclass(frozen=True, slots=True)
+class MissingPath:
+    """A path of a command that the image does not have."""
 
-    Raises as `plan_job` does; RefusedError for an image for other processors.
+    path: str
+    folder: str
+    """The highest above it that the image does not have: a bind there hides nothing of the image."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobImage:
+    """What an image, and a node that was looked at, say of a job."""
+
+    stack: Stack
+    site: Site
+    """With the driver of the node, where one was looked at."""
+    python: Python | None
+    variables: Mapping[str, str]
+    """That the image sets."""
+    manifest: BindManifest | None
+    """What is bound for its fabric; None: what the site has for all."""
+    fit: HostFit | None
+    """What was found of its binds, where there are any."""
+    of_gpu: tuple[str, ...]
+    """What the image's GPU code means for the job."""
+    notes: tuple[str, ...]
+    """What else is to be said of it."""
+    absent: tuple[MissingPath, ...]
+    """Paths of the command that the image does not have."""
+
+
+def read_image(
+    request: JobRequest, path: Path, site: Site, snapshot: Snapshot | None, environment: Mapping[str, str]
+) -> JobImage:
+    """Return what an image says of a job.
+
+    Raises RefusedError for an image for other processors, FailedError where nothing that could be bound loads.
     """
-    with open_for_check(image, without_ours(environment), snapshot, site, venv=asked.venv) as context:
-        alone = replace(context, image=context.plain, venv=None) if asked.venv else context
+    venv = request.venv
+    with open_for_check(path, without_ours(environment), snapshot, site, venv=venv) as context:
+        alone = replace(context, image=context.plain, venv=None) if venv else context
         if (lacking := wrong_processors(alone.image, (), None, site)) is not None:
-            raise RefusedError(lacking, where=str(image), hint="build the image, or pull it, for them")
+            raise RefusedError(lacking, where=str(path), hint="build the image, or pull it, for them")
         is_looked_at = snapshot is not None or alone.image.root.exists(MANIFEST_PATH)
         fit = check_files(alone, with_site=True) if is_looked_at else None
-        request = _with_image(asked, context, alone)
-        stack = stack_of(alone.contents, asked.venv.packages if asked.venv else None)
-    manifest = None
-    if fit is not None and snapshot is not None:
-        manifest = loading(fit)
-        site = structs.replace(site, driver=driver_of_node(site.driver, snapshot))
-    elif fit is not None:
-        manifest, of_manifest = by_carried(fit, site)
-        request = replace(request, of_manifest=of_manifest)
-    return plan_job(request, stack, site, manifest), fit if manifest is not None else None
+        manifest, doubt = _binds(fit, site, snapshot)
+        python = alone.contents.python
+        gpu = account_of_gpu(
+            alone.contents, gpu_of_machine(alone.snapshot, alone.site), alone.variable, loaded_in_jobs(alone.image)
+        )
+        of_venv = notes_of_venv(venv, context.path, alone.contents.has) if venv else ()
+        of_program = note_of_program(request.command[0], context.image, python) if request.command else None
+        return JobImage(
+            stack=stack_of(alone.contents, venv.packages if venv else None),
+            site=structs.replace(site, driver=driver_of_node(site.driver, snapshot)) if snapshot else site,
+            python=python,
+            variables=alone.image.environment,
+            manifest=manifest,
+            fit=fit if manifest is not None else None,
+            of_gpu=tuple(_notes_of_gpu(gpu)),
+            notes=(*of_venv, *filter(None, (of_program, doubt))),
+            absent=_absent_paths([*request.command, *filter(None, [request.caches])], context),
+        )
 
 
-def _with_image(asked: JobRequest, context: ImageInContext, alone: ImageInContext) -> JobRequest:
-    """Return what is asked for with what the image says of it; `alone`: the same image without an environment."""
-    loaded = loaded_in_jobs(alone.image)
-    gpu = account_of_gpu(alone.contents, gpu_of_machine(alone.snapshot, alone.site), alone.variable, loaded)
-    words, venv, python = asked.command, asked.venv, alone.contents.python
+def _binds(fit: HostFit | None, site: Site, snapshot: Snapshot | None) -> tuple[BindManifest | None, str | None]:
+    """Return what is bound for an image: for a node that was looked at, else what the image carries; and a doubt."""
+    if fit is None:
+        return None, None
+    if snapshot is None:
+        manifest = fit.carried.for_jobs
+        with_site = replace(manifest, binds=(*manifest.binds, *site_binds(site))) if manifest else None
+        return with_site, fit.carried.doubt
+    manifest = fit.manifest
+    if manifest is not None and manifest.fabric is Fabric.NONE:
+        why = f": {manifest.refusals[-1]}" if manifest.refusals else ""
+        raise FailedError(
+            f"no libfabric with the cxi provider loads in it{why}",
+            where=fit.image,
+            hint="`lumiimg explain IMAGE --host FILE` lists all that was tried; without --host, a job stays on TCP",
+        )
+    return manifest, None
+
+
+def _notes_of_gpu(account: GpuAccount | None) -> Iterator[str]:
+    """Yield what the GPU code of an image means for its jobs."""
+    if account is None:
+        return
+    gpu = f"{account.processor}, the GPU of {account.machine},"
+    for part in account.parts:
+        if part.needed and part.fit is GpuFit.NO:
+            yield f"this job will fail: no code for {gpu} in {part.component} ({part.has}): {part.without}"
+        elif part.needed and part.fit is GpuFit.XNACK:
+            yield f"this job will fail unless it sets HSA_XNACK=1: {part.component} has code for {gpu} only for that"
+        elif part.needed and part.fit is GpuFit.UNKNOWN:
+            yield f"whether {part.component} has code for {gpu} is not known: {part.why}"
+        elif part.fit is GpuFit.NO and not role_of(part.component).harmless:
+            yield f"no code for {gpu} in {part.component} ({part.has}): {part.without}"
+
+
+def _absent_paths(words: Iterable[str], context: ImageInContext) -> tuple[MissingPath, ...]:
+    """Return the absolute paths among words, or behind a `=`, that an image does not have, nor its engine mounts."""
     mounted = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 - what engines mount by themselves
-    return replace(
-        asked,
-        python=python,
-        absent=absent_paths([*words, *filter(None, [asked.caches])], context.image.root, mounted),
-        note=note_of_program(words[0], context.image, python) if words else None,
-        variables=alone.image.environment,
-        of_gpu=tuple(notes_of_gpu(gpu)),
-        of_venv=tuple(notes_of_venv(venv, context.path, alone.contents.has)) if venv else (),
-    )
+    known = [*_MOUNTED, *(folder for folder in mounted if folder != "/")]
+    found: dict[str, MissingPath] = {}
+    for word in words:
+        path = word if word.startswith("/") else word.partition("=")[2]
+        if not path.startswith("/") or path.startswith("//"):
+            continue
+        path = posixpath.normpath(path)
+        if not any(_is_under(path, folder) for folder in known) and not context.image.root.exists(path):
+            folder = _highest_absent(path, context.image.root)
+            found.setdefault(folder, MissingPath(path, folder))
+    return tuple(found.values())
+
+
+def _highest_absent(path: str, root: RootFileSystem) -> str:
+    parts = path.split("/")
+    from_the_top = ("/".join(parts[:depth]) for depth in range(2, len(parts) + 1))
+    return next(above for above in from_the_top if not root.exists(above))
+
+
+def unbound(absent: Iterable[MissingPath], binds: Sequence[Bind]) -> Iterator[str]:
+    """Yield a note for each path that neither the image has nor a bind brings."""
+    for item in absent:
+        if not any(_is_under(item.path, bind.target) for bind in binds):
+            yield f"{item.path} is not in the image, nor under a bind of the job: add --bind {item.folder}"
+
+
+def _is_under(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")

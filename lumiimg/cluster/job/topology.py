@@ -30,29 +30,24 @@ class RankCores:
 
 @dataclass(frozen=True, slots=True)
 class RankBinding:
-    """To which cores ranks are bound."""
+    """To which cores the ranks of a node are bound; each node has the same."""
 
     because: str
     """Why they are bound, or not."""
-    ranks: tuple[RankCores, ...]
+    ranks: tuple[RankCores, ...] = ()
     """Empty where ranks are not bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """Where the ranks of a node are bound; each node has the same."""
-
-    binding: SiteBinding
-    places: tuple[RankCores, ...]
-    spared: tuple[int, ...]
+    of_site: SiteBinding | None = None
+    """What it was computed from; None where ranks are not bound."""
+    helper_cores: tuple[int, ...] = ()
+    """That are left to helpers of the framework."""
 
     @property
-    def kept(self) -> frozenset[int]:
-        """Cores that no rank gets, whatever it is near to."""
-        return frozenset({*self.binding.reserved, *self.spared})
+    def masks(self) -> str:
+        """For `srun --cpu-bind=mask_cpu:`."""
+        return ",".join(rank.mask for rank in self.ranks)
 
 
-def bind_ranks(binding: SiteBinding, ranks: int, *, sparing: bool = False) -> Topology:
+def bind_ranks(because: str, binding: SiteBinding, ranks: int, *, sparing: bool = False) -> RankBinding:
     """Return where the first `ranks` ranks of a node are bound, each beside the GPU of its number.
 
     `sparing`: some cores are left to helpers of the framework, where the site says so.
@@ -61,7 +56,7 @@ def bind_ranks(binding: SiteBinding, ranks: int, *, sparing: bool = False) -> To
     """
     near = [binding.cores_near(gpu, sparing=sparing) for gpu in range(ranks)]
     places = (RankCores(gpu, binding.near[gpu], cores, _mask(cores, binding)) for gpu, cores in enumerate(near))
-    return Topology(binding, tuple(places), binding.spared if sparing else ())
+    return RankBinding(because, tuple(places), binding, binding.spared if sparing else ())
 
 
 def _mask(cores: Iterable[int], binding: SiteBinding) -> str:
@@ -71,14 +66,3 @@ def _mask(cores: Iterable[int], binding: SiteBinding) -> str:
 def cores_of_a_gpu(binding: SiteBinding, *, sparing: bool = False) -> int:
     """Return how many cores go with each GPU of a node: the least that any of them has near it."""
     return min(len(binding.cores_near(gpu, sparing=sparing)) for gpu in range(len(binding.near)))
-
-
-def picture(topology: Topology, cores: Iterable[int]) -> str:
-    """Return the cores of a node as characters, a blank between groups: `#` in the mask, `x` kept, `.` others.
-
-    Core 0 is on the left, so the picture runs against the digits of the mask.
-    """
-    chosen = frozenset(cores)
-    count, group = topology.binding.cores, topology.binding.group
-    signs = ["#" if n in chosen else "x" if n in topology.kept else "." for n in range(count)]
-    return " ".join("".join(signs[first : first + group]) for first in range(0, count, group))

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from lumiimg.cluster.job.frameworks import facts, is_vllm_server, program_of
 
 if TYPE_CHECKING:
-    from lumiimg.cluster.job.shape import Shape
+    from collections.abc import Iterable
+
+    from lumiimg.cluster.job.request import Shape
     from lumiimg.resolve.stack import Stack
 
 _TENSOR, _PIPELINE = "--tensor-parallel-size", "--pipeline-parallel-size"
@@ -19,7 +21,9 @@ _CONFIG = "--config"
 """A file in which any of them may be, and a word of the command line comes over it."""
 
 
-def told_of_vllm(command: tuple[str, ...], shape: Shape, *, by_ray: bool) -> tuple[tuple[str, ...], str | None]:
+def with_parallel_options(
+    command: tuple[str, ...], shape: Shape, *, by_ray: bool
+) -> tuple[tuple[str, ...], str | None]:
     """Return a command with the parallel sizes of a job, or as it was, and why so; `by_ray`: Ray connects its nodes."""
     sizes = {_TENSOR: f"{shape.gpus}"} | ({_PIPELINE: f"{shape.nodes}"} if shape.nodes > 1 else {})
     wanted = sizes | ({_EXECUTOR: "ray" if by_ray else "mp"} if shape.nodes > 1 else {})
@@ -27,7 +31,7 @@ def told_of_vllm(command: tuple[str, ...], shape: Shape, *, by_ray: bool) -> tup
     if not _serves(command):
         what = "`vllm serve` or `python -m vllm.entrypoints…`"
         return command, f"the command is not {what}: it must pass the sizes of the job to vLLM itself ({options})"
-    said = {word.partition("=")[0].replace("_", "-") for word in command if word.startswith("-")}
+    said = _options(command)
     if _says(said, _CONFIG):
         return command, f"--config may hold the parallel sizes, so none is set; the job has {options}"
     if any(_says(said, name, short) for name, short in _SIZES.items()):
@@ -44,6 +48,18 @@ class ServingPlace(StrEnum):
     KEY = "key"
     """On a port, with a key that the job makes."""
 
+    @property
+    def note(self) -> str:
+        """What is to be said of who reaches the server."""
+        if self is ServingPlace.SOCKET:
+            return (
+                "vLLM serves on a socket that only you can use (its output names it); with --port N, on a port "
+                "with a key"
+            )
+        return (
+            "vLLM serves on a port that others reach, too, so clients need the key: vllm.key in the folder of the job"
+        )
+
 
 _SOCKET, _KEY = "--uds", "--api-key"
 
@@ -55,7 +71,7 @@ def serving_of(command: tuple[str, ...], stack: Stack) -> ServingPlace | None:
     """
     if not _serves(command):
         return None
-    said = {word.partition("=")[0].replace("_", "-") for word in command if word.startswith("-")}
+    said = _options(command)
     if any(_says(said, name) for name in (_SOCKET, _KEY, _CONFIG)):
         return None
     wants_port = any(_says(said, name) for name in ("--host", "--port"))
@@ -63,29 +79,20 @@ def serving_of(command: tuple[str, ...], stack: Stack) -> ServingPlace | None:
     return ServingPlace.SOCKET if has_socket and not wants_port else ServingPlace.KEY
 
 
+def _options(command: Iterable[str]) -> set[str]:
+    return {word.partition("=")[0].replace("_", "-") for word in command if word.startswith("-")}
+
+
 def _says(said: set[str], name: str, short: str = "") -> bool:
-    """Tell whether an option is among words, whole, by its short form, or cut short, as argparse takes it."""
+    """Whether an option is among words, whole, by its short form, or cut short, as argparse takes it."""
     return short in said or any(len(word) > len("--x") and name.startswith(word) for word in said)
 
 
 def _serves(command: tuple[str, ...]) -> bool:
-    """Tell whether a command is a server of vLLM, with its options: `vllm serve`, `python -m vllm.entrypoints…`."""
+    """Whether a command is a server of vLLM, with its options: `vllm serve`, `python -m vllm.entrypoints…`."""
     return command[1:2] == ("serve",) if program_of(command) == "vllm" else is_vllm_server(command)
 
 
 def lacks_ray(stack: Stack) -> bool:
     """Whether an image has a vLLM that can connect nodes, and no Ray, on which it no longer depends from 0.18 on."""
     return facts().since["nodes"].is_in(stack) and "ray" not in stack.offers
-
-
-def note_of(serving: ServingPlace | None) -> str | None:
-    """Return what is to be said of who reaches a server."""
-    if serving is ServingPlace.SOCKET:
-        return (
-            "vLLM serves on a socket that only you can use (its output names it); with --port N, on a port with a key"
-        )
-    if serving is ServingPlace.KEY:
-        return (
-            "vLLM serves on a port that others reach, too, so clients need the key: vllm.key in the folder of the job"
-        )
-    return None

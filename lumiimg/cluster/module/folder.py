@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.cluster.module.modulefile import lmod, tcl
-from lumiimg.cluster.module.settings import module_file
+from lumiimg.cluster.module.modulefile import module_text
 from lumiimg.cluster.module.wrappers import wrapper_texts
 from lumiimg.core.errors import BadInputError, FailedError
 from lumiimg.core.files import make_folder, read_beginning, replaced
@@ -31,12 +30,10 @@ _MAX_RECORD_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ModuleFiles:
-    """What was written; where both module files are there, Lmod takes its own."""
+    """What was written."""
 
-    lmod: Path
-    """Module file for Lmod."""
-    tcl: Path
-    """Module file for Tcl modules."""
+    modulefile: Path
+    """For Tcl modules and Lmod."""
     wrappers: Path
     """Folder of the wrappers."""
 
@@ -59,9 +56,9 @@ def write_module(module: ImageModule, folder: Path, *, force: bool) -> WrittenMo
     if it cannot be written.
     """
     use = folder.absolute() / "modulefiles"
-    for_tcl, for_lmod = use / module.name / module.version, use / module.name / f"{module.version}.lua"
-    _refuse_others(module, (for_tcl, for_lmod), force=force)
-    settings = module_file(module)
+    file = use / module.name / module.version
+    in_lua = file.with_name(f"{module.version}.lua")  # Lmod takes it before the one in Tcl; of 0.1.0, or somebody's
+    _refuse_others(module, (file, in_lua), force=force)
     record: dict[str, Any] = {"schema": _SCHEMA, "kind": "module", "module": module.full_name}
     record |= {"image": str(module.image), "origin": list(module.origin)}
     texts = {**wrapper_texts(module), RECORD: json.dumps(record, indent=1, sort_keys=True) + "\n"}
@@ -69,11 +66,11 @@ def write_module(module: ImageModule, folder: Path, *, force: bool) -> WrittenMo
     try:
         for part in ("software", "modulefiles"):
             made.extend(make_folder(folder, below) for below in (part, f"{part}/{module.name}"))
-        with replaced(for_tcl) as tcl_file, replaced(for_lmod) as lmod_file:
-            for file, text in ((tcl_file, tcl(settings)), (lmod_file, lmod(settings))):
-                file.write(text.encode())
-                file.flush()  # where the disk is full, before there is a folder
+        with replaced(file) as written:
+            written.write(module_text(module).encode())
+            written.flush()  # where the disk is full, before there is a folder
             _replace(module.home, texts)
+        in_lua.unlink(missing_ok=True)
     except OSError as error:
         raise FailedError(
             f"cannot be written: {error.strerror or error}", where=str(error.filename or folder)
@@ -82,7 +79,7 @@ def write_module(module: ImageModule, folder: Path, *, force: bool) -> WrittenMo
         for empty in reversed(made):
             with suppress(OSError):  # as a rule it is not empty
                 empty.rmdir()
-    return WrittenModule(module, use, ModuleFiles(for_lmod, for_tcl, module.home / "bin"))
+    return WrittenModule(module, use, ModuleFiles(file, module.home / "bin"))
 
 
 def _refuse_others(module: ImageModule, files: tuple[Path, ...], *, force: bool) -> None:

@@ -1,130 +1,124 @@
-"""Module files: the same settings in the words of Lmod and of Tcl modules.
+"""The file of a module, in Tcl, which Tcl modules (3.2 on) and Lmod read.
 
-Lmod puts back what a variable was before (pushenv). Tcl modules do not: their pushenv came with 5.1 and loses values
-with a colon (seen with 5.2.0), so there a variable is gone after `module unload`.
+After `module unload`, a variable is what it was before with Lmod; with Tcl modules it is gone. Lmod makes Lua of Tcl,
+and quotes neither a path in a list nor a long text (tcl2lua.tcl of 8.6): such paths are refused, such texts parted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+import shlex
+from typing import TYPE_CHECKING
 
-from lumiimg.cluster.shell_quote import wrapped
+from lumiimg.cluster.binds import spec
+from lumiimg.cluster.module.plan import ImageModule, missing_hint
+from lumiimg.cluster.quoting import filled, wrapped
 from lumiimg.core.errors import one_line
+from lumiimg.fabric.path import Fabric
 
-FAMILY = "containerbindings"
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NO_USER_SITE = "PYTHONNOUSERSITE"
+_FAMILY = "containerbindings"
 """The family of LUMI's own bindings modules (LUMI-EasyBuild-contrib singularity-AI-bindings): one at a time."""
 _WIDTH = 110
-_TCL_PLAIN = re.compile(r"[A-Za-z0-9_./:,=+@%-]+")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:,=+@%-]+")
 _NOT_IN_BRACES = re.compile(r"[{}\\]")
-_LUA_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_TCL_SPECIAL = re.compile(r'([\\{}\[\]$"; #])')
+_SPECIAL = re.compile(r'([\\{}\[\]$"; #])')
+_END_OF_LUA = re.compile(r"\](?==*\])")
 
 
-class Act(StrEnum):
-    """What a module does with a variable."""
-
-    SET = "set"
-    PREPEND = "prepend"
-    """To a list with colons."""
-    BIND = "bind"
-    """Added behind a list with commas."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleSetting:
-    """One variable, and why: a comment above it."""
-
-    act: Act
-    name: str
-    value: str
-    reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleFile:
-    """What a module says and does."""
-
-    name: str
-    title: str
-    origin: tuple[str, ...]
-    """Where it is from and what it was made for, a line each."""
-    usage: tuple[str, ...]
-    settings: tuple[ModuleSetting, ...]
-    notes: tuple[str, ...] = ()
-    """What it does not do, and why."""
-    host_files: tuple[str, ...] = ()
-    """That must be on the machine. Some engines start without a bind whose source is gone, and warn in one line."""
-    missing_hint: str = ""
-
-
-def lmod(module: ModuleFile) -> str:
-    """Return the text for Lmod."""
-    help_text = "\n".join(_help(module))
-    level = next("=" * count for count in range(1, len(help_text) + 2) if f"]{'=' * count}]" not in help_text)
-    lines = [comment("--", module.title), "", f"help([{level}[", help_text, f"]{level}])"]
-    lines += [f"whatis({lua(one_line(f'Description: {module.title}'))})", f'family("{FAMILY}")']
+def module_text(module: ImageModule) -> str:
+    """Return the module file of an image."""
+    notes = tuple(f"note: {note}" for note in (*module.notes, *_variables_left(module)))
+    parts = ((module.title,), tuple(_usage(module)), module.origin, notes)
+    lines = ["#%Module", comment(module.title), "", "proc ModulesHelp {} {"]
+    for position, part in enumerate(part for part in parts if part):
+        lines += ["    puts stderr {}"] if position else []
+        lines += [f"    puts stderr {_text(line)}" for text in part for line in wrapped(text, _WIDTH, "", "    ")]
+    lines += ["}", f"module-whatis {_text(one_line(f'Description: {module.title}'))}", f"conflict {module.name}"]
+    lines += [f"if {{[info commands family] ne {{}}}} {{ family {_FAMILY} }}"]
+    lines += [filled("module/put.tcl").rstrip()]
     if module.host_files:
-        lines += ["", 'if (mode() == "load") then', f"    local hint = {lua(f' is not here: {module.missing_hint}')}"]
-        lines += ["    local files = {", *(f"        {lua(file)}," for file in module.host_files), "    }"]
-        lines += ["    for _, file in ipairs(files) do"]
-        lines += ["        if not isFile(file) then LmodWarning(file .. hint) end", "    end", "end"]
-    words = {
-        Act.SET: lambda name, value: f"pushenv({name}, {value})",
-        Act.PREPEND: lambda name, value: f"prepend_path({name}, {value})",
-        Act.BIND: lambda name, value: f'append_path({name}, {value}, ",")',
-    }
-    for setting in module.settings:
-        lines += ["", *(comment("--", reason) for reason in setting.reasons)]
-        lines.append(words[setting.act](lua(setting.name), lua(setting.value)))
-    return "\n".join(lines) + "\n"
+        # some engines start without a bind whose source is gone, and warn in one line
+        lines += ["", "if {[module-info mode load]} {", "    set files {}"]
+        lines += [f"    lappend files {tcl_word(file)}" for file in module.host_files]
+        lines += [f"    set hint {_text(f' is not here: {missing_hint(module.taken)}')}"]
+        lines += ['    foreach file $files { if {![file exists $file]} { puts stderr "$file$hint" } }', "}"]
+    return "\n".join((*lines, *_settings(module))) + "\n"
 
 
-def tcl(module: ModuleFile) -> str:
-    """Return the text for Tcl modules, version 3.2 on."""
-    told = (f"    puts stderr {tcl_word(line)}" for line in _help(module))
-    lines = ["#%Module", comment("#", module.title), "", "proc ModulesHelp {} {", *told, "}"]
-    lines.append(f"module-whatis {tcl_word(one_line(f'Description: {module.title}'))}")
-    lines.append(f"conflict {module.name}")
-    lines.append(f"if {{[info commands family] ne {{}}}} {{ family {FAMILY} }}")
-    if module.host_files:
-        lines += ["", "if {[module-info mode load]} {"]
-        lines.append(f"    set hint {tcl_word(f' is not here: {module.missing_hint}')}")
-        lines += ["    set files {}", *(f"    lappend files {tcl_word(file)}" for file in module.host_files)]
-        lines += ["    foreach file $files {", '        if {![file exists $file]} { puts stderr "$file$hint" }']
-        lines += ["    }", "}"]
-    words = {Act.SET: "setenv", Act.PREPEND: "prepend-path", Act.BIND: "append-path --delim ,"}
-    for setting in module.settings:
-        lines += ["", *(comment("#", reason) for reason in setting.reasons)]
-        lines.append(f"{words[setting.act]} {setting.name} {tcl_word(setting.value)}")
-    return "\n".join(lines) + "\n"
+def _settings(module: ImageModule) -> Iterator[str]:
+    """Yield what the module sets, and why."""
+    label = re.sub(r"[^A-Z0-9]", "", module.name.upper())
+    engine = module.engine
+    yield from _reasons(f"wrappers: {', '.join(module.commands)}")
+    yield f"prepend-path PATH {tcl_word(str(module.home / 'bin'))}"
+    yield from _reasons("for commands of your own: singularity exec $SIF COMMAND")
+    yield f"put SIF {tcl_word(str(module.image))}"
+    yield f"put SIF{label} {tcl_word(str(module.image))}"
+    for bind in module.binds:
+        yield from _reasons(f"{bind.source}: {bind.reason}", *bind.chain[1:] and [f"    {' -> '.join(bind.chain)}"])
+        yield f"append-path --delim , {engine}_BIND {tcl_word(spec(bind))}"
+    for item in module.container_variables:
+        yield from _reasons(f"{item.name}: {item.reason}")
+        yield f"put {engine}ENV_{item.name} {tcl_word(item.value)}"
+    if module.python is not None:
+        yield from _reasons("packages in ~/.local do not belong to an image: they are hidden")
+        yield f"put {engine}ENV_{NO_USER_SITE} 1"
+        if module.python.folder:
+            whose = f"the environment {module.venv}" if module.venv else "the image"
+            yield from _reasons(
+                f"{whose} has its Python there, and the image's own PATH does not lead to it: {module.python.path}"
+            )
+            yield f"prepend-path {engine}ENV_PREPEND_PATH {tcl_word(module.python.folder)}"
+    for variable in module.by_module:
+        yield from _reasons(variable.reason)
+        yield f"put {variable.name} {tcl_word(variable.value)}"
 
 
-def _help(module: ModuleFile) -> Iterator[str]:
-    parts = ((module.title,), module.usage, module.origin, tuple(f"note: {note}" for note in module.notes))
-    for position, part in enumerate(parts):
-        if position and part:
-            yield ""
-        for line in part:
-            yield from wrapped(line, _WIDTH, "", "    ")
+def _reasons(*reasons: str) -> Iterator[str]:
+    yield ""
+    yield from map(comment, reasons)
 
 
-def comment(sign: str, text: str) -> str:
-    """Return a comment in lines that fit; a backslash at the end of one would take the next along (Tcl)."""
-    return "\n".join(
-        f"{sign} {line}{' ' if line.endswith(chr(92)) else ''}" for line in wrapped(text, _WIDTH, "", "  ")
-    )
+def _variables_left(module: ImageModule) -> Iterator[str]:
+    for item in module.by_wrappers:
+        made = f'; mkdir -p "{item.folder}"' if item.folder is not None else ""
+        yield (
+            f"{item.name} is set by the wrappers, as each rank has its own; in your scripts, for each rank: "
+            f'export {item.name}="{item.value}"{made}  ({item.why})'
+        )
+    for left in module.left_out:
+        yield f"{left.variable.name}={left.variable.value} is left out, {left.why} ({left.variable.why})"
 
 
-def lua(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{_LUA_CONTROL.sub(lambda match: f"{chr(92)}{ord(match[0]):03}", escaped)}"'
+def _usage(module: ImageModule) -> Iterator[str]:
+    yield f"Commands of the image: {', '.join(module.commands) or 'none that lumiimg knows'}"
+    yield "Any other: singularity exec $SIF COMMAND"
+    if module.venv:
+        yield f"Packages of your own are those of {module.venv}; for others: lumiimg venv, then the module again"
+    elif any(program.name.startswith("pip") for program in module.programs):
+        command = shlex.join(["lumiimg", "venv", str(module.image), "NAME", "-o", "env.sqsh"])
+        yield f"Packages of your own: {command}, then the module again with --venv env.sqsh"
+    if not module.boundary or module.boundary.fabric is Fabric.NONE:
+        return
+    yield "Which network does a job use? NCCL_DEBUG=INFO, then: lumiimg log slurm-JOB.out"
+
+
+def comment(text: str) -> str:
+    """Return a comment in lines that fit; a backslash at the end of one would take the next along."""
+    return "\n".join(f"# {line}{' ' if line.endswith(chr(92)) else ''}" for line in wrapped(text, _WIDTH, "", "  "))
+
+
+def _text(text: str) -> str:
+    """Return a text for a person as one word, which ends no long text of Lua's."""
+    return tcl_word(_END_OF_LUA.sub("] ", text))
 
 
 def tcl_word(text: str) -> str:
     """Return one word of Tcl, nothing of which is substituted."""
-    if _TCL_PLAIN.fullmatch(text):
+    if _PLAIN.fullmatch(text):
         return text
-    return _TCL_SPECIAL.sub(r"\\\1", text) if _NOT_IN_BRACES.search(text) else f"{{{text}}}"
+    return _SPECIAL.sub(r"\\\1", text) if _NOT_IN_BRACES.search(text) else f"{{{text}}}"

@@ -5,22 +5,22 @@ from __future__ import annotations
 import datetime as dt
 import re
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
+from lumiimg.catalog.launch import Jobs
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_libraries
-from lumiimg.cluster.binds import NOTHING_BOUND, UNSAFE, is_path, refuse_unsafe, variables_of_engine
+from lumiimg.cluster.binds import NOTHING_BOUND, UNSAFE, is_path, refuse_unsafe, site_binds, variables_of_engine
+from lumiimg.cluster.variables import REFERENCE, JobVariable, SetIn
 from lumiimg.core.errors import BadInputError, FailedError, one_line
 from lumiimg.core.toml import package_toml
 from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.host.container_view import open_variables
 from lumiimg.host.engine_rules import refuse_not_runnable
 from lumiimg.host.image_manifest import MANIFEST_PATH
-from lumiimg.host.manifest import Bind, BindManifest, Variable
 from lumiimg.inventory.python import Program, Python, find_program, search_path, version_of_program
-from lumiimg.resolve.job_variables import job_variables, read_by_srun
+from lumiimg.resolve.job_variables import job_variables
 from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import BIN, Venv, notes_of_venv
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.catalog.launch import SiteVariable
     from lumiimg.catalog.sites import Site
     from lumiimg.check.static.files import HostFit
+    from lumiimg.host.manifest import Bind, BindManifest, Variable
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
     from lumiimg.inventory.components import Inventory
@@ -40,42 +40,21 @@ SHELL = "start-shell"
 """LUMI's own modules of containers have one."""
 NOT_RUN = "computed by lumiimg from files, never run on that machine: run `lumiimg check IMAGE` there to test it"
 _NAME = re.compile(r"(?!default\b)[A-Za-z0-9][A-Za-z0-9._+-]{0,127}(?<!\.lua)")
-_NOT_FOR_FOLDERS = re.compile(r"[:$\[\]{}\\*?]")
-"""The colon ends a path in MODULEPATH and PATH; Tcl modules match the others as patterns (seen with 5.2.0)."""
-_TOLD = ("torch", "vllm", "sglang", "jax", "deepspeed", "transformers", "rocm", "python")
+_NOT_FOR_FOLDERS = re.compile(r"[^\w./+,=@%~^-]")
+"""The colon ends a path in MODULEPATH and PATH; Tcl modules match some signs as patterns (seen with 5.2.0), and Lmod
+8.6 evaluates the name of a file in Tcl."""
+_NAMED_IN_TITLE = ("torch", "vllm", "sglang", "jax", "deepspeed", "transformers", "rocm", "python")
 _WRITTEN = {"rocm": "ROCm", "python": "Python"}
-_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _LAST_LINKS = 40
 
 
-class When(StrEnum):
-    """When a variable for jobs gets its value."""
-
-    LOADED = "module"
-    """When the module is loaded."""
-    RANK = "wrapper"
-    """When a wrapper is started: it names what each rank has of its own."""
-    NEVER = "left out"
-
-
 @dataclass(frozen=True, slots=True)
-class JobVariable:
-    """A variable of the site for jobs with this image."""
+class LeftOut:
+    """A variable for jobs that neither module nor wrappers set."""
 
-    name: str
-    """Of it."""
-    value: str
-    """As a shell reads it."""
-    because: str
-    """Why it is wanted."""
-    source: str
-    """Where that is from."""
-    when: When
-    """Who sets it."""
-    folder: str | None
-    """To be made first, as a shell reads it."""
-    left_out: str | None = None
-    """Why nobody does; null where somebody does."""
+    variable: JobVariable
+    why: str
+    """Why nobody sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +77,10 @@ class ImageModule:
     """What is bound."""
     container_variables: tuple[Variable, ...]
     """Set in the container only, over what it has itself."""
-    job_variables: tuple[JobVariable, ...]
-    """Variables that jobs on the site want."""
+    variables: tuple[JobVariable, ...]
+    """That jobs on the site want."""
+    left_out: tuple[LeftOut, ...]
+    """Those that are not set."""
     caches: str | None
     """A folder of one job on its node, in which some of these variables are; None where none is."""
     programs: tuple[Program, ...]
@@ -138,9 +119,15 @@ class ImageModule:
         """Variables that are set in the container for the binds."""
         return {item.name: item.value for item in self.container_variables}
 
-    def variables(self, when: When) -> tuple[JobVariable, ...]:
-        """Return the variables for jobs that are set then."""
-        return tuple(item for item in self.job_variables if item.when is when)
+    @property
+    def by_module(self) -> tuple[JobVariable, ...]:
+        """Variables that are set when the module is loaded."""
+        return tuple(item for item in self.variables if not item.names)
+
+    @property
+    def by_wrappers(self) -> tuple[JobVariable, ...]:
+        """Variables that a wrapper sets when it is started: they name what each rank has of its own."""
+        return tuple(item for item in self.variables if item.names)
 
 
 def plan_module(
@@ -164,7 +151,7 @@ def plan_module(
         if not is_path(where):
             raise FailedError("a path with such characters cannot be in a module", where=where)
     if (sign := _NOT_FOR_FOLDERS.search(str(folder.absolute()))) is not None:
-        what = f"module systems interpret {sign[0]}, and would not find the file"
+        what = f"module systems interpret {sign[0]!r}, and would not find the file"
         raise BadInputError(what, where=str(folder), hint="name another folder")
     with open_for_check(file, environment, snapshot, site, venv=venv) as context:
         image, whole = context.plain, context.image
@@ -182,18 +169,19 @@ def plan_module(
             *search_path(image),
         )
         bash = find_program(image.root, "bash", folders) or find_program(image.root, "sh", folders)
-        variables = tuple(_job_variables(image, contents, site))
+        variables, left_out = _variables(image, contents, site)
         module = ImageModule(
             name=own,
             version=version,
             image=file,
             home=folder.absolute() / "software" / own / version,
-            title=": ".join(filter(None, (file.name, _told(contents)))),
+            title=": ".join(filter(None, (file.name, _components(contents)))),
             engine=variables_of_engine(snapshot, site),
             boundary=boundary,
             binds=(*_binds(boundary, carried, site), *([venv.bind(read_only=False)] if venv else [])),
             container_variables=manifest.variables if (manifest := boundary.manifest if boundary else carried) else (),
-            job_variables=variables,
+            variables=tuple(variables),
+            left_out=tuple(left_out),
             caches=_caches(site, variables),
             programs=tuple(_programs(whole, folders, python)),
             python=_of_venv(python) if venv else python,
@@ -219,8 +207,7 @@ def _of_venv(python: Python | None) -> Python:
 def _binds(boundary: HostFit | None, carried: BindManifest | None, site: Site | None) -> tuple[Bind, ...]:
     if boundary is not None:
         return boundary.manifest.binds if boundary.manifest else ()
-    of_site = [Bind(one.path, one.path, f"{one.reason} ({site.name})") for one in site.binds] if site else []
-    return (*(carried.binds if carried else ()), *of_site)
+    return (*(carried.binds if carried else ()), *(site_binds(site) if site else ()))
 
 
 def _origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tuple[str, ...]:
@@ -282,9 +269,9 @@ def _names(name: str | None, image: Path) -> tuple[str, str]:
     return own, version
 
 
-def _told(contents: Inventory) -> str:
+def _components(contents: Inventory) -> str:
     has = contents.has
-    return ", ".join(f"{_WRITTEN.get(name, name)} {one_line(has[name])}" for name in _TOLD if name in has)
+    return ", ".join(f"{_WRITTEN.get(name, name)} {one_line(has[name])}" for name in _NAMED_IN_TITLE if name in has)
 
 
 # -- programs --
@@ -312,36 +299,36 @@ def _version_of_python(image: Image, folders: Sequence[str]) -> str | None:
 # -- variables for jobs --
 
 
-def _job_variables(image: Image, contents: Inventory, site: Site | None) -> Iterator[JobVariable]:
-    if site is None:
-        return
-    stack = stack_of(contents)
-    for item in job_variables(stack, site):
-        yield _job_variable(item, image.environment)
+def _variables(image: Image, contents: Inventory, site: Site | None) -> tuple[list[JobVariable], list[LeftOut]]:
+    """Return the variables of a site for jobs with an image, and those that are left out."""
+    kept: list[JobVariable] = []
+    left_out: list[LeftOut] = []
+    for item in job_variables(stack_of(contents), site) if site is not None else ():
+        because = f"{item.because}{' (counts on several nodes)' if item.nodes is Jobs.SEVERAL else ''}"
+        variable = replace(JobVariable.of_site(item), why=because)
+        _refuse_evaluated(variable)
+        if item.name in image.environment and variable.set_in is not SetIn.BATCH:
+            left_out.append(LeftOut(variable, f"the image sets {one_line(image.environment[item.name])!r} itself"))
+        elif item.nodes is Jobs.ONE:
+            left_out.append(LeftOut(variable, "for jobs on one node only: set it in their scripts"))
+        else:
+            kept.append(variable)
+    return kept, left_out
 
 
-def _job_variable(item: SiteVariable, of_image: Mapping[str, str]) -> JobVariable:
+def _refuse_evaluated(item: JobVariable) -> None:
     for written in (item.value, item.folder or ""):
-        text = _REFERENCE.sub("", written)
+        text = REFERENCE.sub("", written)
         if UNSAFE.search(text) or not is_path(text):
             hint = "plain text, and $NAME for what each rank has: mend the site file"
             raise FailedError("holds a character that shells evaluate", where=f"{item.name}={written}", hint=hint)
-    when, left_out = When.RANK if _REFERENCE.search(item.value) else When.LOADED, None
-    because = f"{item.because}{' (counts on several nodes)' if item.nodes == 'several' else ''}"
-    if item.name in of_image and not read_by_srun(item.name):
-        when, left_out = When.NEVER, f"the image sets {one_line(of_image[item.name])!r} itself"
-    elif item.nodes == "one":
-        when, left_out = When.NEVER, "for jobs on one node only: set it in their scripts"
-    return JobVariable(item.name, item.value, because, item.source, when, item.folder, left_out)
 
 
 def _caches(site: Site | None, variables: Sequence[JobVariable]) -> str | None:
     """Return the site's folder for caches of a job, where wrappers set a variable that is below it."""
-    if site is None or not any(v.when is When.RANK and site.is_cache(v.value) for v in variables):
-        return None
-    return site.caches
+    return site.caches if site is not None and any(site.is_cache(item.value) for item in variables) else None
 
 
 def in_shell(value: str) -> str:
     """Return the value of a variable for double quotes of a shell in which what it names need not be set."""
-    return _REFERENCE.sub(lambda match: f"${{{match[1] or match[2]}-}}", value)
+    return REFERENCE.sub(lambda match: f"${{{match[1] or match[2]}-}}", value)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import shlex
 
 from lumiimg.cluster.binds import exports
-from lumiimg.cluster.module.modulefile import comment
-from lumiimg.cluster.module.plan import SHELL, ImageModule, JobVariable, When, in_shell, missing_hint
-from lumiimg.cluster.module.settings import NO_USER_SITE
-from lumiimg.cluster.template import filled
+from lumiimg.cluster.module.modulefile import NO_USER_SITE, comment
+from lumiimg.cluster.module.plan import SHELL, ImageModule, in_shell, missing_hint
+from lumiimg.cluster.quoting import filled
+from lumiimg.cluster.variables import JobVariable, SetIn
 from lumiimg.core.errors import one_line
-from lumiimg.resolve.job_variables import read_by_srun
 
 ENTER = "enter"
 """Name of the script that all others call."""
@@ -46,7 +45,7 @@ def _enter(module: ImageModule) -> str:
     python = module.python is not None
     return filled(
         "module/enter.sh",
-        ORIGIN="\n".join(comment("#", line) for line in (module.title, *module.origin)),
+        ORIGIN="\n".join(comment(line) for line in (module.title, *module.origin)),
         IMAGE=shlex.quote(str(module.image)),
         PYTHON=f"python={shlex.quote(module.python.path)}" if module.python is not None else "",
         PREPEND=filled("module/prepend.sh", ENGINE=module.engine) if python else "",
@@ -76,11 +75,10 @@ def _outside(module: ImageModule) -> list[str]:
         if module.python.folder is not None:
             lines += ["# the image's own PATH does not lead there", f"prepend {shlex.quote(module.python.folder)}"]
     of_job: list[str] = []
-    variables = (*module.variables(When.LOADED), *module.variables(When.RANK))
-    if any("USER" in item.value for item in variables):
+    if any("USER" in item.names for item in module.variables):
         lines += ["# folders are named by it, and a step with few variables (srun --export=NONE) has none"]
         lines += ['[ -n "${USER-}" ] || USER=$(id -un)']
-    for item in variables:
+    for item in (*module.by_module, *module.by_wrappers):
         if module.caches is not None and item.value.startswith(f"{module.caches}/"):
             of_job += _set(item, item.value.replace(module.caches, "$caches", 1))
         else:
@@ -107,13 +105,12 @@ def _folder(caches: str) -> list[str]:
 
 def _set(item: JobVariable, value: str) -> list[str]:
     """Return what sets a variable for jobs, unless the user has; `value` may be another than its own."""
-    why = f"{item.because} ({item.source})"
-    if read_by_srun(item.name):
+    if item.set_in is SetIn.BATCH:
         early = "srun reads it before it starts this script, so here it would be too late: load the module, or"
-        return comment("#", f"{early} export {item.name}={item.value} ({why})").splitlines()
-    lines = comment("#", why).splitlines()
+        return comment(f"{early} export {item.name}={item.value} ({item.reason})").splitlines()
+    lines = comment(item.reason).splitlines()
     lines.append(f'[ -n "${{{item.name}+set}}" ] || export {item.name}="{in_shell(value)}"')
-    if item.when is When.RANK and item.value.startswith("/"):
+    if item.names and item.value.startswith("/"):
         lines.append(f'mkdir -p "${item.name}"')
     if item.folder is not None:
         lines.append(f'mkdir -p "{in_shell(item.folder)}"')

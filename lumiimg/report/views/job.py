@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.job.topology import RankCores, Topology, picture
 from lumiimg.core.findings import Advice, Severity
 from lumiimg.core.text import count, ranges
 from lumiimg.report.document import Document, Item, Lines, Paragraph, Section
@@ -14,13 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from lumiimg.catalog.launch import SiteBinding
     from lumiimg.cluster.job.plan import JobPlan
+    from lumiimg.cluster.job.topology import RankBinding, RankCores
 
 
 def written_document(plan: JobPlan, script: Path) -> Document:
     """Return what is said where the script is in a file."""
-    command = f"{'qsub' if plan.by_pbs else 'sbatch'} {shlex.quote(str(script))}"
-    where = "with -A and your project" if plan.by_pbs else "with your project in SBATCH_ACCOUNT"
+    command = f"{plan.scheduler.submit} {shlex.quote(str(script))}"
+    is_slurm = plan.scheduler.name == "Slurm"
+    where = "with your project in SBATCH_ACCOUNT" if is_slurm else "with -A and your project"
     return Document(
         command="job",
         subject=plan.image,
@@ -38,53 +40,56 @@ def notes(plan: JobPlan) -> Iterator[Item]:
 
 def cores_document(plan: JobPlan) -> Document:
     """Return what `job --explain` says: how the cores of each rank are found, or why none is bound."""
-    shape = plan.shape
+    shape, binding = plan.shape, plan.binding
     where = f"{shape.partition} of {plan.site.name}" if shape.partition else plan.site.name
     nodes = "nodes of its own" if shape.whole_nodes else "nodes that others may share"
     because = [f"{shape.partition}: {shape.because}"] if shape.partition else []
+    by_list = plan.scheduler.name == "PBS"
+    of_site = binding.of_site
     return Document(
         command="job --explain",
         subject=plan.image,
         sentence=f"{count(shape.nodes, 'node')} of {where}, {count(shape.gpus, 'GPU')} each: {nodes}",
         is_list=True,
-        summary=(*because, plan.binding, *([] if plan.topology is None else [_source(plan.topology)])),
-        sections=() if plan.topology is None else tuple(_sections(plan, plan.topology)),
+        summary=(*because, binding.because, *([_source(binding, of_site)] if of_site else [])),
+        sections=tuple(_sections(binding, of_site, by_list=by_list)) if of_site else (),
     )
 
 
-def _source(topology: Topology) -> str:
-    binding = topology.binding
-    parts = [f"{binding.cores} cores in groups of {binding.group}"]
-    parts.append(f"kept for the system: {ranges(binding.reserved) or 'none'}")
-    if topology.spared:
-        parts.append(f"left to {binding.spared_for}: {ranges(topology.spared)}")
-    return f"{'; '.join(parts)} ({binding.source})"
+def _source(binding: RankBinding, of_site: SiteBinding) -> str:
+    parts = [f"{of_site.cores} cores in groups of {of_site.group}"]
+    parts.append(f"kept for the system: {ranges(of_site.reserved) or 'none'}")
+    if binding.helper_cores:
+        parts.append(f"left to {of_site.spared_for}: {ranges(binding.helper_cores)}")
+    return f"{'; '.join(parts)} ({of_site.source})"
 
 
-def _sections(plan: JobPlan, topology: Topology) -> Iterator[Section]:
-    for place in topology.places:
-        lines = tuple(_arithmetic(topology, place, by_mask=not plan.by_pbs))
-        yield Section(f"GPU {place.local_rank}: group {place.group}", (Lines(lines),), is_headed=True)
+def _sections(binding: RankBinding, of_site: SiteBinding, *, by_list: bool) -> Iterator[Section]:
+    for rank in binding.ranks:
+        lines = tuple(_arithmetic(binding, of_site, rank, by_mask=not by_list))
+        yield Section(f"GPU {rank.local_rank}: group {rank.group}", (Lines(lines),), is_headed=True)
     legend = "Core 0 is on the left, and the lowest bit of a mask: # of the rank, x kept, . other."
-    cores = f"list:{':'.join(ranges(place.cores) for place in topology.places)}"
-    of_mpiexec = [Lines((cores,))] if plan.by_pbs else []
+    cores = f"list:{':'.join(ranges(rank.cores) for rank in binding.ranks)}"
+    of_mpiexec = [Lines((cores,))] if by_list else []
     yield Section("All ranks", (*of_mpiexec, Paragraph(legend, quiet=True)))
 
 
-def _arithmetic(topology: Topology, place: RankCores, *, by_mask: bool) -> Iterator[str]:
-    binding = topology.binding
-    first = place.group * binding.group
-    whole = range(first, first + binding.group)
-    kept = [core for core in whole if core in topology.kept]
-    without = f", without {ranges(kept)}" if kept else ""
-    if binding.gpus_of_group > 1:
-        of_group = [other.local_rank for other in topology.places if other.group == place.group]
-        part = of_group.index(place.local_rank) + 1
-        without += f"; part {part} of {binding.gpus_of_group}, as {binding.gpus_of_group} GPUs share it"
-    sum_of = f"cores {place.group} x {binding.group} .. + {binding.group} = {ranges(whole)}{without}"
-    yield f"{sum_of}: {ranges(place.cores)}"
+def _arithmetic(binding: RankBinding, of_site: SiteBinding, rank: RankCores, *, by_mask: bool) -> Iterator[str]:
+    kept = {*of_site.reserved, *binding.helper_cores}
+    first = rank.group * of_site.group
+    whole = range(first, first + of_site.group)
+    left_out = kept.intersection(whole)
+    without = f", without {ranges(left_out)}" if left_out else ""
+    if of_site.gpus_of_group > 1:
+        of_group = [other.local_rank for other in binding.ranks if other.group == rank.group]
+        part = of_group.index(rank.local_rank) + 1
+        without += f"; part {part} of {of_site.gpus_of_group}, as {of_site.gpus_of_group} GPUs share it"
+    sum_of = f"cores {rank.group} x {of_site.group} .. + {of_site.group} = {ranges(whole)}{without}"
+    yield f"{sum_of}: {ranges(rank.cores)}"
     if by_mask:
-        powers = " + ".join(f"2^{core}" for core in place.cores[:2])
-        more = f" + … + 2^{place.cores[-1]}" if len(place.cores) > 2 else ""
-        yield f"{powers}{more} = {place.mask}"
-    yield picture(topology, place.cores)
+        powers = " + ".join(f"2^{core}" for core in rank.cores[:2])
+        more = f" + … + 2^{rank.cores[-1]}" if len(rank.cores) > 2 else ""
+        yield f"{powers}{more} = {rank.mask}"
+    # core 0 on the left, so it runs against the digits of the mask
+    signs = "".join("#" if core in rank.cores else "x" if core in kept else "." for core in range(of_site.cores))
+    yield " ".join(signs[start : start + of_site.group] for start in range(0, of_site.cores, of_site.group))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.module.plan import NOT_RUN, ImageModule, When
+from lumiimg.cluster.module.plan import NOT_RUN, ImageModule
 from lumiimg.core.findings import Advice, Severity
 from lumiimg.core.text import as_operand, count, shell_join
 from lumiimg.fabric.path import Fabric
@@ -16,20 +16,15 @@ if TYPE_CHECKING:
 
     from lumiimg.build.venv import WrittenVenv
     from lumiimg.cluster.module.folder import WrittenModule
-    from lumiimg.cluster.module.plan import JobVariable
-
-_TITLES = {
-    When.LOADED: "set by the module",
-    When.RANK: "set by the wrappers, for each rank",
-    When.NEVER: "left out",
-}
 
 
 def module_document(written: WrittenModule) -> Document:
     """Return what a module does, and how it is loaded."""
     module = written.of
     facts = [("commands", ", ".join(module.commands) or "none that lumiimg knows"), ("binds", _binds(module))]
-    facts += ((_TITLES[when], ", ".join(map(_variable, module.variables(when)))) for when in When)
+    facts.append(("set by the module", ", ".join(item.name for item in module.by_module)))
+    facts.append(("set by the wrappers, for each rank", ", ".join(item.name for item in module.by_wrappers)))
+    facts.append(("left out", ", ".join(f"{left.variable.name} ({left.why})" for left in module.left_out)))
     notes = (*module.notes, *([NOT_RUN] if NOT_RUN in module.origin else []))
     commands = (
         f"module use {shlex.quote(str(written.use))}",
@@ -47,10 +42,6 @@ def module_document(written: WrittenModule) -> Document:
         ),
         is_list=True,
     )
-
-
-def _variable(variable: JobVariable) -> str:
-    return f"{variable.name} ({variable.left_out})" if variable.left_out else variable.name
 
 
 def _binds(module: ImageModule) -> str:

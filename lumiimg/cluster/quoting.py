@@ -1,0 +1,80 @@
+"""Scripts that lie as files beside the code that fills them in, and text of others in them: comments, values, words."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import textwrap
+from collections.abc import Iterable
+from importlib import resources
+
+from lumiimg.core.errors import BadInputError, one_line
+
+COLUMNS = 112
+_REFERENCE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})", re.ASCII)
+_SPECIAL = re.compile(r'([\\"$`])')
+_BARE = re.compile(r"[\w./:,%@=+-]+", re.ASCII)
+_PLACE = re.compile(r"^@([A-Z]+)@\n|@([A-Z]+)@", re.MULTILINE)
+_REASON = re.compile(r"^( *#)\?( .*\n)", re.MULTILINE)
+
+
+def filled(name: str, *, annotate: bool = True, **values: str) -> str:
+    """Return a file of this room, in which `@NAME@` stands for a value; a line for an empty value alone is left out.
+
+    Lines that begin with `#?` are reasons: comments, or left out without `annotate`.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        text = values[match[1] or match[2]]
+        return f"{text}\n" if match[1] and text and not text.endswith("\n") else text
+
+    text = resources.files(__package__).joinpath(name).read_text("utf-8")
+    return _PLACE.sub(value, _REASON.sub(r"\1\2" if annotate else "", text))
+
+
+def wrapped(text: str, columns: int, first: str, rest: str) -> list[str]:
+    """Return a text in lines, none of which a character of it ends; `first` and `rest` are what they begin with."""
+    return textwrap.wrap(
+        one_line(text),
+        columns,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def comment(text: str, indent: str = "") -> list[str]:
+    """Return a text in lines of comment."""
+    return wrapped(text, COLUMNS, f"{indent}# ", f"{indent}# ")
+
+
+def folded(first: str, words: Iterable[str], indent: str = "    ") -> str:
+    """Return a command of words that are quoted already, on as many lines as it takes."""
+    lines = [first]
+    for word in words:
+        if len(lines[-1]) + len(word) < COLUMNS or len(word) > COLUMNS:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"{indent}{word}")
+    return " \\\n".join(lines)
+
+
+def value(text: str, *, literal: bool = False) -> str:
+    """Return a value for `sh`, in double quotes: `$NAME` stays one, unless `literal`; all else is text.
+
+    Raises BadInputError for control characters: they come out of an image or a file, and mean nothing there.
+    """
+    if not text.isprintable():
+        raise BadInputError("holds a control character, so it cannot be set in a job", where=one_line(text))
+    if literal or _BARE.fullmatch(text):
+        return shlex.quote(text)
+    parts, end = [], 0
+    for match in _REFERENCE.finditer(text):
+        parts += [_escaped(text[end : match.start()]), match[0]]
+        end = match.end()
+    return f'"{"".join(parts)}{_escaped(text[end:])}"'
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", text)
