@@ -10,7 +10,8 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.image.environment import ShellEnvironment
+from lumiimg.image.environment import source
+from lumiimg.image.shell import Shell
 from lumiimg.image.sif import DataObject, DataType, PartitionFormat, Sif
 from lumiimg.image.tree import ImageError
 
@@ -80,29 +81,29 @@ class SingularityDescription:
         return ()
 
     @cached_property
-    def shell(self) -> ShellEnvironment:
+    def _shell(self) -> Shell:
         """What a shell has after the environment scripts."""
-        environment = ShellEnvironment()
+        shell = Shell()
         for path, text in self._scripts():
             name = path.rpartition("/")[2]
             if name == _CUSTOM:
-                environment.set_default_path()
-            environment.read(text, path)
+                shell.set_default_path()
+            source(text, path, shell)
             if name in _FROM_DOCKER:
-                environment.complete_path()
-        return environment
+                shell.complete_path()
+        return shell
 
     @property
     def environment(self) -> dict[str, str]:
-        return self.shell.values
+        return self._shell.environment
 
     @property
     def doubts(self) -> dict[str, str]:
-        return self.shell.doubts
+        return self._shell.doubts
 
     @property
     def lost(self) -> str:
-        return self.shell.lost
+        return self._shell.lost
 
     def _scripts(self) -> Iterator[tuple[str, str]]:
         """Yield (path, text) of the scripts that engines source, in their order."""

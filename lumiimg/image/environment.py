@@ -13,16 +13,16 @@ shell set themselves.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lumiimg.image.shell import (
     NAME,
     READONLY,
     STATEFUL,
     VOLATILE,
+    Shell,
     ShellError,
     ShellVariable,
-    ShellVariables,
     ShellWord,
     WordReader,
 )
@@ -30,14 +30,8 @@ from lumiimg.image.shell import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where an image sets none (apptainer internal/pkg/util/env/env.go, DefaultPath)."""
-_MAX_TEXT = 1 << 18
-"""Characters of all scripts together."""
 _COMMAND_WORK = 50
 _SHOWN_CHARACTERS = 80
-_ODD = re.compile(r"[\0\r]")
-"""What one shell takes out and another leaves in."""
 _BLANKS = re.compile(r"(?:[ \t]|\\\n|#.*|[0-9]*+(?:>>?[ \t]*/dev/null|[<>]&[012-])(?![^ \t\n;&|)]))*+")
 """What means nothing between words: a comment, and a redirection that succeeds, too."""
 _OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|[;&|()<>\n]")
@@ -55,107 +49,45 @@ _ARITHMETIC = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
 """Operators of `[[ … ]]` whose operands may assign."""
 
 
-class _BeyondError(Exception):
-    """A statement that may change anything."""
-
-
-class _Function(NamedTuple):
-    """The body of a function."""
-
-    text: str
-    at: int
-    where: str
-
-
-class ShellEnvironment:
-    """What shells have after scripts that are sourced one after the other."""
-
-    def __init__(self) -> None:
-        self._variables = ShellVariables()
-        self._functions: dict[str, list[_Function]] = {}
-        self._text = 0
-
-    def read(self, text: str, where: str) -> None:
-        """Read one script."""
-        self._text += len(text)
-        script = _Script(text[:_MAX_TEXT], where, self._variables, self._functions)
-        if self._text > _MAX_TEXT or _ODD.search(text):
-            script.lose()
-        else:
-            script.run()
-
-    def set_default_path(self) -> None:
-        """Set PATH where the image does not, as engines do before `90-environment.sh`."""
-        if self._variables["PATH"].value is None:
-            self.complete_path()
-
-    def complete_path(self) -> None:
-        """Add the usual folders that PATH lacks, as engines do after `10-docker2singularity.sh` (`fixpath`)."""
-        path = self._variables["PATH"]
-        folders = path.value.split(":") if path.value else []
-        path.value = ":".join([*folders, *(folder for folder in DEFAULT_PATH.split(":") if folder not in folders)])
-        path.exported = True
-
-    @property
-    def values(self) -> dict[str, str]:
-        """What is exported, but for what is volatile; of what is in doubt, as it would be without the doubt."""
-        return {name: each.value for name, each in self._exported() if each.value is not None}
-
-    @property
-    def doubts(self) -> dict[str, str]:
-        """The variables whose value, or whether they are exported, only a shell knows, with the statement for each."""
-        return {name: each.doubt for name, each in self._exported() if each.doubt}
-
-    @property
-    def lost(self) -> str:
-        """The statement after which all variables are in doubt, also those that no script names; empty without one."""
-        return self._variables.lost
-
-    def _exported(self) -> list[tuple[str, ShellVariable]]:
-        return sorted(
-            item for item in self._variables.items() if item[1].exported is not False and item[0] not in VOLATILE
-        )
+def source(text: str, where: str, shell: Shell) -> None:
+    """Read a script, and note in the shell what it sets."""
+    script = _Script(text, 0, where, shell)
+    if "\0" in text or "\r" in text:  # which one shell takes out and another leaves in
+        script.lose_rest()
+        return
+    try:
+        shell.count(len(text))
+        while script.next_of_list():
+            script.item(runs=True)
+    except ShellError:
+        script.lose_rest()
 
 
 class _Script(WordReader):
-    """One script, read and followed.
+    """One script, or the body of a function, read and followed.
 
     `runs` says whether what is read is run: None where only a shell knows, and then however often. What a method
     returns is whether that succeeds: None where only a shell knows.
     """
 
-    def __init__(
-        self,
-        text: str,
-        where: str,
-        variables: ShellVariables,
-        functions: dict[str, list[_Function]],
-        called: frozenset[str] = frozenset(),
-    ) -> None:
-        """Begin; `called` are the functions that this is the inside of."""
-        super().__init__(text, variables)
+    def __init__(self, text: str, at: int, where: str, shell: Shell) -> None:
+        super().__init__(text, at, shell)
         self._where = where
-        self._functions = functions
-        self._called = called
         self._loops = 0
-        self._start = 0
+        self._start = at
         """Of the command that is followed."""
         self._ended = ""
         """What the list ended with that was read last."""
 
-    def run(self) -> None:
-        """Follow all of it."""
-        try:
-            while self._next_of_list():
-                self._item(runs=True)
-        except ShellError:
-            self._start = max(self._start, self.text.rfind("\n", 0, self.at) + 1)
-            self.at = len(self.text)
-            self.lose()
+    def lose_rest(self) -> None:
+        """Be sure of nothing more, from the line on that cannot be read."""
+        self._start = max(self._start, self.text.rfind("\n", 0, self.at) + 1)
+        self.at = len(self.text)
+        self._lose()
 
-    def lose(self) -> None:
+    def _lose(self) -> None:
         """Be sure of nothing more: neither of what is set, nor of what will be."""
-        self.variables.lost = self.variables.lost or self._statement()
+        self.shell.lost = self.shell.lost or self._statement()
 
     def _statement(self) -> str:
         text = self.text[self._start : min(self._start + 4 * _SHOWN_CHARACTERS, self.at)]
@@ -163,9 +95,9 @@ class _Script(WordReader):
 
     def _doubt(self, *names: str) -> None:
         for name in names:
+            self.shell.variable(name).doubt = self._statement()
             if name in READONLY:
-                raise _BeyondError
-            self.variables[name].doubt = self._statement()
+                self._lose()
 
     def _doubt_expansions(self, words: Sequence[ShellWord]) -> None:
         self._doubt(*(name for word in words for name in word.sets))
@@ -191,7 +123,7 @@ class _Script(WordReader):
         if not self._skip(word):
             raise ShellError
 
-    def _next_of_list(self) -> str:
+    def next_of_list(self) -> str:
         while self._skip("\n"):
             pass
         return self._peek()
@@ -209,18 +141,18 @@ class _Script(WordReader):
         """Follow commands up to a word, and pass over it."""
         status: bool | None = None
         is_empty = ";;" not in ends
-        while (following := self._next_of_list()) not in ends or is_empty:
+        while (following := self.next_of_list()) not in ends or is_empty:
             if not following:
                 raise ShellError
-            status, is_empty = self._item(runs=runs), False
+            status, is_empty = self.item(runs=runs), False
         self._ended = self._skip(*ends)
         return status
 
-    def _item(self, *, runs: bool | None) -> bool | None:
+    def item(self, *, runs: bool | None) -> bool | None:
         """Follow commands joined by `&&` and `||`, and pass over what ends them."""
         status, is_one = self._pipeline(runs=runs), True
         while operator := self._skip("&&", "||"):
-            self._next_of_list()
+            self.next_of_list()
             is_one = False
             if status is None:
                 self._pipeline(runs=runs and None)
@@ -230,7 +162,7 @@ class _Script(WordReader):
                 self._pipeline(runs=False)
         if self._skip("&"):
             if runs and not is_one:  # in a shell of its own, after all
-                self.lose()
+                self._lose()
         elif not self._skip(";", "\n") and self._peek() not in {"", ")", ";;", ";&", ";;&", *_CLOSING}:
             raise ShellError
         return status
@@ -239,12 +171,12 @@ class _Script(WordReader):
         inverted = self._skip("!")
         status = self._command(runs=runs)
         while self._skip("|"):
-            self._next_of_list()
+            self.next_of_list()
             status = self._command(runs=runs and None)
         return not status if inverted and status is not None else status
 
     def _command(self, *, runs: bool | None) -> bool | None:
-        self.variables.count(_COMMAND_WORK)
+        self.shell.count(_COMMAND_WORK)
         self.deeper()
         following = self._peek()
         if following in _CLOSING or following in _NOT_READ or self.text.startswith("((", self.at):
@@ -253,10 +185,8 @@ class _Script(WordReader):
             self._start = self.at
             self.at += len(following)
             status = self._compound(following, runs)
-            if (
-                runs and following in {"{", "if"} and self._peek() in {"|", "&"}
-            ):  # not run as it was followed, after all
-                self.lose()
+            if runs and following in {"{", "if"} and self._peek() in {"|", "&"}:
+                self._lose()  # in a shell of its own, after all
         else:
             status = self._simple(runs)
         self.nesting -= 1
@@ -294,19 +224,19 @@ class _Script(WordReader):
         """Follow what is done for each pattern."""
         self._peek()
         words = [self.word()]
-        self._next_of_list()
+        self.next_of_list()
         self._expect("in")
-        while self._next_of_list() != "esac":
+        self._ended = ";;"
+        while self._ended != "esac":
+            self.next_of_list()
+            if self._skip("esac"):
+                break
             self._skip("(")
             words += self._words()
             while self._skip("|"):
                 words += self._words()
             self._expect(")")
             self._list(perhaps, ";;", ";&", ";;&", "esac")
-            if self._ended == "esac":
-                break
-        else:
-            self._expect("esac")
         if perhaps is not False:
             self._doubt_expansions(words)
 
@@ -314,7 +244,7 @@ class _Script(WordReader):
         """Follow the head of a loop."""
         words = self._words()
         self._skip(";")
-        self._next_of_list()
+        self.next_of_list()
         self._expect("do")
         if not words or not NAME.fullmatch(words[0].text):
             raise ShellError
@@ -325,9 +255,9 @@ class _Script(WordReader):
     def _function(self, name: str) -> None:
         self._expect("(")
         self._expect(")")
-        if self._loops or name in _SPECIAL or self._next_of_list() not in _COMPOUND:
+        if self._loops or name in _SPECIAL or self.next_of_list() not in _COMPOUND:
             raise ShellError
-        self._functions.setdefault(name, []).append(_Function(self.text, self.at, self._where))
+        self.shell.functions.setdefault(name, []).append((self.text, self.at, self._where))
         self._command(runs=False)
 
     # -- simple commands --
@@ -349,50 +279,49 @@ class _Script(WordReader):
         if runs is False or following == "&":
             return None
         self._start = start
-        try:
-            return self._followed(words, None if following == "|" else runs)
-        except _BeyondError:
-            self.lose()
-        return None
+        return self._followed(words, None if following == "|" else runs)
 
     def _followed(self, words: Sequence[ShellWord], runs: bool | None) -> bool | None:
-        """Follow a command. Raises _BeyondError for one that may do anything."""
+        """Follow a command; one that may do anything loses all."""
         before = next((number for number, word in enumerate(words) if not _ASSIGNS.match(word.text)), len(words))
         assigned, name, arguments = words[:before], words[before].text if words[before:] else "", words[before + 1 :]
-        if assigned and (name in _SPECIAL or name in self._functions):
-            raise _BeyondError
-        if name in self._functions:
-            self._call(name, arguments)
-        elif not name or name == "export":
+        is_call, called = name in self.shell.functions, self.shell.called
+        if not name or (name == "export" and not assigned and not is_call):
             return self._assignments(arguments if name else assigned, runs, exports=name != "")
+        self._doubt_expansions(words)
+        if assigned and (is_call or name in _SPECIAL):
+            self._lose()
+        elif is_call:
+            self._call(name)
         elif name == "unset":
-            self._unset([word.text for word in arguments], runs)
+            self._unset(arguments, runs)
             return True
-        elif (name in STATEFUL and not (self._called and name in _IN_FUNCTIONS)) or not _PROGRAM.fullmatch(name):
-            raise _BeyondError
-        else:
-            self._doubt_expansions(words)
-            if name in {":", "true", "false"}:
-                return name != "false"
-            if name == "test" or (name == "[" and arguments and arguments[-1].text == "]"):
-                return _judged(arguments[:-1] if name == "[" else arguments)
+        elif (name in STATEFUL and not (called and name in _IN_FUNCTIONS)) or not _PROGRAM.fullmatch(name):
+            self._lose()
+        elif name in {":", "true", "false"}:
+            return name != "false"
+        elif name == "test" or (name == "[" and arguments and arguments[-1].text == "]"):
+            return _judged(arguments[:-1] if name == "[" else arguments)
         return None
 
-    def _call(self, name: str, arguments: Sequence[ShellWord]) -> None:
+    def _call(self, name: str) -> None:
         """Leave in doubt what a function sets."""
-        self._doubt_expansions(arguments)
-        for body in self._functions[name] if name not in self._called else ():
-            script = _Script(body.text, body.where, self.variables, self._functions, self._called | {name})
-            script.at, script.nesting = body.at, self.nesting
-            script._command(runs=None)
+        if name not in self.shell.called:
+            self.shell.called.add(name)
+            for text, at, where in self.shell.functions[name]:
+                body = _Script(text, at, where, self.shell)
+                body.nesting = self.nesting
+                body._command(runs=None)
+            self.shell.called.remove(name)
 
     def _assignments(self, words: Sequence[ShellWord], runs: bool | None, *, exports: bool) -> bool | None:
         """Assign, or export; whether a later word sees what an earlier one sets differs between shells."""
         seen = set[str]()
         for word in words:
             found = _ASSIGNS.match(word.text)
-            if (found and found[2] == "[") or not (found or NAME.fullmatch(word.text)):
-                raise _BeyondError
+            if found[2] == "[" if found else not NAME.fullmatch(word.text):
+                self._lose()
+                return None
             if word.sets or word.reads & seen or (found and found[2] == "+="):
                 runs = None
             seen.add(found[1] if found else word.text)
@@ -400,32 +329,28 @@ class _Script(WordReader):
         for word in words:
             name, equals, value = word.value.partition("=")
             name = name.rstrip("+")
-            variable = self.variables[name]
+            variable = self.shell.variable(name)
             if exports and runs:
                 variable.exported = True
             elif exports and not variable.exported:
                 variable.exported = None
                 self._doubt(name)
-            if not equals:
-                continue
-            if not (runs and word.is_known) or name in READONLY:
+            if equals and runs and word.is_known:
+                variable.value = value
+                if variable.exported is not None and name not in VOLATILE:
+                    variable.doubt = ""
+            if equals and not (runs and word.is_known and word.is_sure and name not in READONLY):
                 self._doubt(name)
-                continue
-            variable.value = value
-            if not word.is_sure:
-                self._doubt(name)
-            elif variable.exported is not None and name not in VOLATILE:
-                variable.doubt = ""
         return True if exports or all(word.is_known for word in words) else None
 
-    def _unset(self, names: Sequence[str], runs: bool | None) -> None:
-        """Take variables away. Raises _BeyondError for those that stay, and for options."""
-        for name in names:
+    def _unset(self, words: Sequence[ShellWord], runs: bool | None) -> None:
+        """Take variables away; options, and what stays, lose all."""
+        for name in (word.text for word in words):
+            variable = self.shell.variable(name)
             if name in READONLY or not NAME.fullmatch(name):
-                raise _BeyondError
-            variable = self.variables[name]
-            if runs and name not in VOLATILE:
-                self.variables[name] = ShellVariable()
+                self._lose()
+            elif runs and name not in VOLATILE:
+                self.shell.variables[name] = ShellVariable()
             else:
                 self._doubt(name)
                 variable.exported = None if variable.exported else variable.exported

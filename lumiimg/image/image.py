@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Self
 
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.description import SingularityDescription
-from lumiimg.image.environment import DEFAULT_PATH
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.oci import tar
 from lumiimg.image.oci.layers import open_layers
@@ -18,6 +17,7 @@ from lumiimg.image.oci.layout import is_oci_layout, read_docker_archive, read_oc
 from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.root import RootFileSystem
+from lumiimg.image.shell import DEFAULT_PATH
 from lumiimg.image.sif import PartitionFormat, Sif, is_sif, parse_sif, squashfs_ranges
 from lumiimg.image.squashfs.format import MAGIC as SQUASHFS_MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree

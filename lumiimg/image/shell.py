@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from lumiimg.core.toml import package_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _TABLES = package_toml(__package__, "shell.toml")
 VOLATILE = frozenset[str](_TABLES["volatile"]["names"])
@@ -19,10 +24,12 @@ READONLY = frozenset[str](_TABLES["readonly"]["names"])
 STATEFUL = frozenset[str](_TABLES["stateful"]["names"])
 """Commands that can change any variable, or what is run next."""
 
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where an image sets none (apptainer internal/pkg/util/env/env.go, DefaultPath)."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*+")
 _MAX_NESTING = 32
 _MAX_WORK = 1 << 20
-"""Characters that the variables in all scripts together expand to; a command counts as some."""
+"""Characters of all scripts together, and that the variables in them expand to; a command counts as some."""
 _LITERAL = {
     "": re.compile(r"[^ \t\n;&|<>()'\"\\$`~{}]+"),
     '"': re.compile(r"[^\"\\$`]+"),
@@ -55,22 +62,60 @@ class ShellVariable:
     """The statement after which only a shell knows what it is."""
 
 
-class ShellVariables(dict[str, ShellVariable]):
-    """All variables of a shell."""
+class Shell:
+    """What a shell has after scripts that it sourced one after the other."""
 
-    lost = ""
-    """The statement that may have changed anything, or ended the script: from there on all are in doubt."""
-    _work = 0
+    def __init__(self) -> None:
+        self.variables: dict[str, ShellVariable] = {}
+        self.functions: dict[str, list[tuple[str, int, str]]] = {}
+        """Bodies of each: script, position, where the script is."""
+        self.called: set[str] = set()
+        """The functions inside of which something is."""
+        self.lost = ""
+        """The statement that may have changed anything, or ended the script: from there on nothing is sure."""
+        self._work = 0
 
-    def __missing__(self, name: str) -> ShellVariable:
-        self[name] = ShellVariable(None, None, "the first script") if name in VOLATILE else ShellVariable()
-        return self[name]
+    def variable(self, name: str) -> ShellVariable:
+        """Return what is known of a variable."""
+        if name not in self.variables:
+            given = ShellVariable(None, None, "the first script")
+            self.variables[name] = given if name in VOLATILE else ShellVariable()
+        return self.variables[name]
 
     def count(self, work: int) -> None:
-        """Count what is expanded and followed. Raises ShellError where it is too much."""
+        """Count characters that are read, and what variables expand to. Raises ShellError where it is too much."""
         self._work += work
         if self._work > _MAX_WORK:
             raise ShellError
+
+    def set_default_path(self) -> None:
+        """Set PATH where the image does not, as engines do before `90-environment.sh`."""
+        if self.variable("PATH").value is None:
+            self.complete_path()
+
+    def complete_path(self) -> None:
+        """Add the usual folders that PATH lacks, as engines do after `10-docker2singularity.sh` (`fixpath`)."""
+        path = self.variable("PATH")
+        folders = path.value.split(":") if path.value else []
+        path.value = ":".join([*folders, *(folder for folder in DEFAULT_PATH.split(":") if folder not in folders)])
+        path.exported = True
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What is exported, but for what is volatile; of what is in doubt, as it would be without the doubt."""
+        return {name: each.value for name, each in self._exported() if each.value is not None}
+
+    @property
+    def doubts(self) -> dict[str, str]:
+        """The variables whose value, or whether they are exported, only a shell knows, with the statement for each."""
+        return {name: each.doubt for name, each in self._exported() if each.doubt}
+
+    def _exported(self) -> Iterator[tuple[str, ShellVariable]]:
+        return (
+            (name, each)
+            for name, each in sorted(self.variables.items(), key=itemgetter(0))
+            if each.exported is not False and name not in VOLATILE
+        )
 
 
 @dataclass(slots=True)
@@ -97,11 +142,11 @@ class ShellWord:
 class WordReader:
     """A text that is read word by word."""
 
-    def __init__(self, text: str, variables: ShellVariables) -> None:
+    def __init__(self, text: str, at: int, shell: Shell) -> None:
         self.text = text
-        self.at = 0
+        self.at = at
+        self.shell = shell
         self.nesting = 0
-        self.variables = variables
 
     def deeper(self) -> None:
         """Note that what is read is inside of something. Raises ShellError."""
@@ -200,14 +245,14 @@ class WordReader:
         if not NAME.fullmatch(name) or operator[-1:] in {"%", "#"}:  # an argument of the script; a pattern
             word.is_known = False
             return
-        variable = self.variables[name]
+        variable = self.shell.variable(name)
         value = variable.value
         is_set = value is not None and (value != "" or ":" not in operator)
-        word.is_sure &= not (variable.doubt or self.variables.lost)
+        word.is_sure &= not (variable.doubt or self.shell.lost)
         if operator and is_set == operator.endswith("+"):
             word.pieces.append(inner.value)
             word.is_known &= inner.is_known
             word.is_sure &= inner.is_sure
         elif value and not operator.endswith("+"):
             word.pieces.append(value)
-        self.variables.count(len(word.pieces[-1]) if word.pieces else 0)
+        self.shell.count(len(word.pieces[-1]) if word.pieces else 0)

@@ -7,8 +7,8 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
-from lumiimg.image.environment import DEFAULT_PATH, ShellEnvironment
-from lumiimg.image.shell import VOLATILE
+from lumiimg.image.environment import source
+from lumiimg.image.shell import DEFAULT_PATH, VOLATILE, Shell
 
 if TYPE_CHECKING:
     import random
@@ -184,29 +184,29 @@ def _setting(chance: random.Random) -> str:
 
 def wrongly_sure(script: str, real: dict[str, str] | None, ignored: frozenset[str] = frozenset()) -> str | None:
     """Return a variable of which the reader is sure, and a shell has something else; None where there is none."""
-    environment = read(script)
-    if environment.lost:
+    after = read(script)
+    if after.lost:
         return None
     if real is None:
         return f"{script!r} ends the shell"
-    names = ({*_NAMES.findall(script)} | real.keys() | environment.values.keys()) - VOLATILE - ignored
+    names = ({*_NAMES.findall(script)} | real.keys() | after.environment.keys()) - VOLATILE - ignored
     return next(
         (
-            f"{script!r}: {name}: {environment.values.get(name)!r} where the shell has {real.get(name)!r}"
-            for name in sorted(names - environment.doubts.keys())
-            if environment.values.get(name) != real.get(name)
+            f"{script!r}: {name}: {after.environment.get(name)!r} where the shell has {real.get(name)!r}"
+            for name in sorted(names - after.doubts.keys())
+            if after.environment.get(name) != real.get(name)
         ),
         None,
     )
 
 
-def read(*scripts: str) -> ShellEnvironment:
+def read(*scripts: str) -> Shell:
     """Read scripts as an engine sources them, from the PATH that it sets."""
-    environment = ShellEnvironment()
-    environment.set_default_path()
+    shell = Shell()
+    shell.set_default_path()
     for script in scripts:
-        environment.read(script, "/.singularity.d/env/90-environment.sh")
-    return environment
+        source(script, "/.singularity.d/env/90-environment.sh", shell)
+    return shell
 
 
 def exported(shell: str, scripts: Sequence[str], folder: Path) -> list[dict[str, str] | None]:

@@ -12,9 +12,10 @@ from lumiimg.core.access import BytesInMemory
 from lumiimg.host.job_process import jobs_of
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
-from lumiimg.image.environment import ShellEnvironment
+from lumiimg.image.environment import source
 from lumiimg.image.oci.layers import _chunks, _decoder
 from lumiimg.image.overlay import OverlayTree
+from lumiimg.image.shell import Shell
 from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
 from tests.fuzz.target import target
@@ -151,12 +152,13 @@ def _docker(data: bytes) -> None:
         _visit(image.root)
 
 
-@target("image-environment", "image.environment.ShellEnvironment", "image.shell.WordReader", refuses=())
-def _environment(data: bytes) -> str:
-    environment = ShellEnvironment()
-    environment.read(text_of(data), "90-environment.sh")
-    _ = environment.values, environment.doubts
-    return ""
+@target("image-environment", "image.environment.source", "image.shell.WordReader", refuses=())
+def _environment(data: bytes) -> None:
+    """Two scripts, of which the second may call what the first defines."""
+    shell = Shell()
+    for text in text_of(data).split("\f"):
+        source(text, "90-environment.sh", shell)
+    _ = shell.environment, shell.doubts
 
 
 @target("python", "inventory.python.read_python", "host.job_process.jobs_of", refuses=(ImageError,), rounds=20)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.host.container_view import ENGINE_LIBRARIES
-from lumiimg.image.environment import DEFAULT_PATH
+from lumiimg.image import DEFAULT_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
