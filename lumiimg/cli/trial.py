@@ -18,7 +18,7 @@ from lumiimg.cluster.trial.model import TrialPlan
 from lumiimg.cluster.trial.plan import plan_trial
 from lumiimg.cluster.trial.report import report_of
 from lumiimg.cluster.trial.run import run_in_job
-from lumiimg.core.errors import BadInputError, UndecidedError, say
+from lumiimg.core.errors import BadInputError, say
 from lumiimg.core.files import write_text
 from lumiimg.core.findings import Advice
 from lumiimg.report.json_output import json_text
@@ -38,9 +38,7 @@ def _run(arguments: argparse.Namespace) -> int:
     plan = _plan(folder, arguments)
     folder.refuse_others()
     allocation = find_allocation(os.environ)
-    with alone(folder.path) as is_alone:
-        if not is_alone:
-            raise UndecidedError("another process does the steps of this trial")
+    with alone(folder.path):
         if allocation is not None:
             run_in_job(folder, plan, allocation, os.environ, _silent if output.quiet else say)
         elif any(folder.steps_left(plan)):

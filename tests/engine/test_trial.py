@@ -103,14 +103,17 @@ class Rehearsal:
         )
 
     def plan(self, *words: str) -> None:
-        done = self.run("plan", *words, "-o", str(self.folder))
+        done = self.run("run", str(self.folder), *words)
         assert done.returncode == 0, done.stderr
 
-    def submit(self) -> None:
+    def submit(self) -> str:
+        """Have the script of the job written for what is left, and submit it; return the number of the job."""
+        self.plan()
         # what is planted on a node is planted on one of these, whoever else uses the four
-        options = "--partition=four --nodelist=nid[000001-000002]"
-        done = self.run("run", str(self.folder), f"--sbatch={options}")
-        assert done.returncode == 0, done.stderr
+        argv = ["sbatch", "--parsable", "--partition=four", "--nodelist=nid[000001-000002]", "--output=job-%j.out"]
+        script = self.folder / "job.sh"
+        done = subprocess.run([*argv, script], env=self.environment, cwd=self.folder, capture_output=True, check=True)
+        return done.stdout.decode().strip()
 
     def jobs(self) -> list[str]:
         identity = json.loads((self.folder / "plan.json").read_text())["id"]
@@ -119,6 +122,11 @@ class Rehearsal:
 
     def wait(self) -> None:
         wait_until(lambda: not self.jobs(), 600)
+
+    def done(self) -> dict[str, bytes]:
+        """The results of the steps that are done."""
+        found = {path.name: path.read_bytes() for path in (self.folder / "steps").glob("*.json")}
+        return {name: text for name, text in found.items() if json.loads(text)["ending"] == "done"}
 
     def report(self) -> dict[str, Any]:
         data: dict[str, Any] = validated(self.run("report", str(self.folder), "--json").stdout, "trial")
@@ -179,23 +187,20 @@ def test_a_trial_that_is_killed_goes_on_where_it_was_and_leaves_no_job(
     kept: dict[str, bytes] = {}
     drawn = random.Random(int(os.environ.get("LUMIIMG_TEST_SEED", "1")))  # noqa: S311 - no secret
     for number in range(int(os.environ.get("LUMIIMG_TEST_KILLS", "2"))):
-        rehearsal.submit()
-        (job,) = rehearsal.jobs()
-        assert rehearsal.run("run", str(rehearsal.folder)).returncode == 3, "it has a job already"
-        wait_until(lambda: list((rehearsal.folder / "jobs").glob(f"{job}-*.json")) or not rehearsal.jobs(), 60)  # noqa: B023
+        job = rehearsal.submit()
+        wait_until(lambda: list((rehearsal.folder / "jobs").glob(f"{job}.json")) or not rehearsal.jobs(), 60)  # noqa: B023
         time.sleep(drawn.uniform(0, 20))
         # as the owner of the job stops it; or so that no process of it can say a word
         how = ["--signal=KILL", "--full"] if number % 5 == 1 else []
         subprocess.run(["scancel", *how, job], env=rehearsal.environment, check=False)
         rehearsal.wait()
-        records = {path.name: path.read_bytes() for path in (rehearsal.folder / "steps").glob("*.json")}
-        assert kept.items() <= records.items(), "what was done is kept"
-        kept = records
+        done = rehearsal.done()
+        assert kept.items() <= done.items(), "what was done is kept"
+        kept = done
         rehearsal.report()
     rehearsal.submit()
     rehearsal.wait()
     report = rehearsal.report()
     assert report["steps_done"] == report["steps"], json.dumps(report, indent=1)
-    records = {path.name: path.read_bytes() for path in (rehearsal.folder / "steps").glob("*.json")}
-    assert kept.items() <= records.items()
+    assert kept.items() <= rehearsal.done().items()
     assert not list((rehearsal.folder / "steps").glob("*.part"))

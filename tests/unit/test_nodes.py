@@ -127,6 +127,7 @@ GARBAGE = [
     b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": -1}',
     b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": 1, "fingerprint": {"libraries": [7]}}',
     b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": 1, "findings": [{"severity": "good"}]}',
+    b'{"run": "of-this-check", "node": "a", "milliseconds": 1, "findings": [{"id": "rccl.runs", "remedy": [{"text": 7}]}]}',
     b"x" * (1 << 20) + b"xx",
 ]
 

@@ -26,7 +26,7 @@ from lumiimg.check.run.execution import count_gpus
 from lumiimg.core.decode import DecodeError, decode_json, to_json
 from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError
 from lumiimg.core.files import open_regular, read_beginning, write_text
-from lumiimg.core.findings import Finding  # noqa: TC001 - as above
+from lumiimg.core.findings import Finding, Remedy  # noqa: TC001 - as above
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.fabric.path import FabricPath
 from lumiimg.host import node_facts as host_node
@@ -172,7 +172,7 @@ def read_answer(path: Path) -> NodeAnswer:
         data = read_beginning(path, MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise AnswerError(f"its answer has more than {MAX_BYTES} bytes")
-        answer = msgspec.json.decode(data, type=NodeAnswer)
+        answer = msgspec.json.decode(data, type=NodeAnswer, dec_hook=_remedy)
     except OSError as error:
         raise AnswerError(f"its answer cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -180,6 +180,11 @@ def read_answer(path: Path) -> NodeAnswer:
     if answer.fingerprint.findings != fingerprint_findings(answer.findings):
         raise AnswerError("its answer contradicts itself")
     return answer
+
+
+def _remedy(kind: type[Remedy], value: object) -> Remedy:
+    """Return the one class of ours that an answer has. Raises ValueError."""
+    return kind.decoded(value)
 
 
 def fingerprint_findings(findings: Iterable[Finding]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from lumiimg.cluster.trial.model import (
 from lumiimg.cluster.trial.node_facts import recorded_nodes
 from lumiimg.cluster.trial.readings import Printed, SlurmFacts, TrialResults
 from lumiimg.core.decode import DecodeError, decode_json, encode, read_whole, to_json
-from lumiimg.core.errors import BadInputError, FailedError
+from lumiimg.core.errors import BadInputError, FailedError, UndecidedError
 from lumiimg.core.files import write_text
 
 T = TypeVar("T")
@@ -178,28 +178,22 @@ def _read(path: Path, kind: type[T]) -> T | None:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[bool]:
-    """Take a trial for this process; yields whether nobody else has it.
+def alone(folder: Path) -> Iterator[None]:
+    """Take a trial for this process.
 
     A lock on a file that the kernel lets go when the process ends, however it ends (flock(2)): it holds on
     all nodes where their file system is mounted so (Lustre: `-o flock`), else on this one.
 
-    Raises FailedError where there are no locks.
+    Raises UndecidedError where another process has it, FailedError where there are no locks.
     """
     with contextlib.ExitStack() as stack:
         try:
             file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             stack.callback(os.close, file)
-            is_ours = _locked(file)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UndecidedError("another process does the steps of this trial", where=str(folder)) from error
         except OSError as error:
             hint = "run the trial in a folder on a file system with locks"
             raise FailedError(f"cannot be locked: {error.strerror}", where=str(folder), hint=hint) from error
-        yield is_ours
-
-
-def _locked(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        yield

@@ -104,7 +104,7 @@ def facts_of_node(
         fabric = site_as_observed(site, snapshot, node).fabric
     except LumiimgError as error:
         no_fabric = error.what
-    engine = snapshot.engine
+    engine, set_here = snapshot.engine, {f"{name}={value}" for name, value in environment.items()}
     threads = matches(root, "/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
     return NodeFacts(
         node=node,
@@ -120,7 +120,7 @@ def facts_of_node(
         no_fabric=no_fabric,
         interfaces=",".join(sorted(nic.netdev for nic in snapshot.nics if nic.netdev and nic.link_is_up)),
         paths={path: _is_there(path, environment) for path in site_paths(site)},
-        variables={text: _is_set(text, environment) for text in (site.identity.variables if site.identity else ())},
+        variables={text: text in set_here for text in (site.identity.variables if site.identity else ())},
         preset_variables=tuple(sorted(filter(_OF_NETWORK.match, environment)))[:_MOST_PRESET],
     )
 
@@ -133,8 +133,3 @@ def _is_there(path: str, environment: Mapping[str, str]) -> bool | None:
     except (OSError, KeyError, ValueError):  # not to be looked at; a variable that is not set here
         return None
     return True
-
-
-def _is_set(text: str, environment: Mapping[str, str]) -> bool:
-    name, _, value = text.partition("=")
-    return environment.get(name) == value
