@@ -13,12 +13,20 @@ from lumiimg.elf.binding import (
     is_glibc_part,
     undefined_in,
 )
-from lumiimg.elf.config import LoaderConfig, cpu_levels
 from lumiimg.elf.facts import ElfAbi, ElfFacts, SnapshotElf, read_abi, read_elf
-from lumiimg.elf.files import ElfCache
-from lumiimg.elf.glibc import abi_at, c_library_of, exported_at, facts_at, wanted_at
+from lumiimg.elf.glibc import (
+    LoaderConfig,
+    abi_at,
+    c_library_of,
+    cpu_levels,
+    exported_at,
+    facts_at,
+    glibc_version,
+    wanted_at,
+)
 from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy, LoadedObject, LoadResult, MissingLibrary, MissingVersion, duplicate_libraries
+from lumiimg.elf.search import ElfCache
 from lumiimg.elf.segments import ElfError
 from lumiimg.elf.symbols import exported_symbols
 
@@ -45,6 +53,7 @@ __all__ = [
     "exported_symbols",
     "facts_at",
     "glibc_mismatch",
+    "glibc_version",
     "interposed",
     "is_glibc_part",
     "read_abi",

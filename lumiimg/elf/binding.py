@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError, one_line
-from lumiimg.elf.facts import SnapshotElf
 from lumiimg.elf.glibc import banner_at, facts_at
 from lumiimg.elf.symbols import defined_symbols, exported_symbols, undefined_symbols
 
@@ -99,9 +98,9 @@ def _of_load(
     wanted: dict[LoadedObject, frozenset[WantedSymbol]] = {}
     size_chars = 0
     for loaded in objects:
+        if loaded.is_recorded:
+            continue
         with process.open(loaded) as file:
-            if isinstance(file, SnapshotElf):
-                continue
             wanted[loaded] = undefined_symbols(file, lazily=loaded in lazy)
         size_chars += sum(len(symbol.name) for symbol in wanted[loaded])
         if size_chars > _MAX_WANTED_CHARS:
@@ -112,13 +111,13 @@ def _of_load(
     for loaded in _nearest_first(process, objects):
         if not left:
             break
+        if loaded.is_recorded:
+            is_recorded = True
+            recorded.update(loaded.facts.version_definitions)
+            continue
         with process.open(loaded) as file:
-            if isinstance(file, SnapshotElf):
-                is_recorded = True
-                recorded.update(loaded.facts.version_definitions)
-            else:
-                # what it copies, it defines, and looks for elsewhere
-                left -= defined_symbols(file, left) - wanted.get(loaded, frozenset())
+            # what it copies, it defines, and looks for elsewhere
+            left -= defined_symbols(file, left) - wanted.get(loaded, frozenset())
     lacking = [
         UndefinedSymbol(loaded, symbol)
         for loaded, symbols in wanted.items()
@@ -146,19 +145,18 @@ def interposed(
     OSError, BadInputError.
     """
     wanted: set[WantedSymbol] | None = None
-    with process.open(user) as asking, process.open(provider) as asked:
-        if not isinstance(asking, SnapshotElf) and not isinstance(asked, SnapshotElf):
+    if not user.is_recorded and not provider.is_recorded:
+        with process.open(user) as asking, process.open(provider) as asked:
             asks = undefined_symbols(asking)
             wanted = {*defined_symbols(asked, asks), *(each for each in asks if each.name.startswith(prefix))}
     for each in itertools.takewhile(lambda each: each is not provider, process.scopes.of(user)):
+        if each is user or each.is_recorded:
+            continue
         with process.open(each) as file:
-            if each is user or isinstance(file, SnapshotElf):
-                continue
-            found = (
-                exported_symbols(file, prefix)
-                if wanted is None
-                else {name for name, _ in defined_symbols(file, wanted)}
-            )
+            if wanted is None:
+                found = exported_symbols(file, prefix)
+            else:
+                found = frozenset(name for name, _ in defined_symbols(file, wanted))
         if found:
             return each, min(found)
     return None
@@ -187,10 +185,10 @@ class GlibcMismatch:
 
 def glibc_mismatch(process: Process) -> GlibcMismatch | None:
     """Return what of the C library in a process is of another build than its libc.so.6; None where nothing shows it."""
-    libc, loader = process.find(_LIBC), process.loader.path
+    libc, loader, of_loader = process.find(_LIBC), process.loader.path, process.loader.banner
     if libc is None:
         return None
-    own, of_loader = (banner_at(process.files.fs, process.config.absolute(path)) for path in (libc.path, loader))
+    own = banner_at(process.files.fs, process.config.absolute(libc.path))
     said = f"{libc.path}: {own or 'a file of the host'}"
     if own is not None and of_loader is not None and of_loader != own:
         return GlibcMismatch(loader, (f"{loader}: {of_loader}", said), is_fatal=True)
@@ -207,15 +205,12 @@ def glibc_mismatch(process: Process) -> GlibcMismatch | None:
 
 def _differs(process: Process, part: LoadedObject, libc: LoadedObject, minor: int | None) -> str | None:
     """Return what shows that a part is of another build than libc.so.6, of glibc 2.`minor`."""
-    fs, sides = process.files.fs, set[bool]()
+    fs = process.files.fs
     try:
         real, of_libc = fs.resolve(part.path), fs.resolve(libc.path)
-        for each in (part, libc):
-            with process.open(each) as file:
-                sides.add(isinstance(file, SnapshotElf))
     except (OSError, BadInputError):
         return None
-    if len(sides) > 1:
+    if part.is_recorded != libc.is_recorded:
         return "the one is of the host, the other of the image"
     numbered = _NUMBERED.search(real)
     if numbered is not None and minor is not None and int(numbered[1]) != minor:

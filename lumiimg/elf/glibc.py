@@ -4,24 +4,44 @@ glibc's ld.so carries its default directories as one run of strings (`system_dir
 slash at both ends; distributions differ (`/lib/x86_64-linux-gnu/` and three more on Debian, `/lib64/` and `/usr/lib64/`
 on SUSE and Red Hat), so they are read from the loader of the image. `$LIB` is the first of them without its slashes.
 Of which version they are, libc.so.6 says in a banner, and ld.so from 2.33 on.
+
+What reaches it from outside: environment, kernel, and what it makes of the CPU. glibc 2.33 and newer tries
+`glibc-hwcaps/<level>/` below a folder first, best level first (`sysdeps/x86_64/dl-hwcaps_subdirs.c`; levels: x86-64
+psABI). Up to 2.36 also the legacy subdirectories (`elf/dl-hwcaps.c:_dl_important_hwcaps`): no distribution of today
+fills them, so they are looked for, and not into. Platform `haswell` is there on CPUs of Intel only
+(`sysdeps/x86/cpu-features.c`, 2.26 to 2.43); elsewhere the platform is what the kernel says in AT_PLATFORM.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf.config import X86_64, since
 from lumiimg.elf.facts import ElfAbi, ElfFacts, read_abi, read_elf
 from lumiimg.elf.ld_cache import CACHE_PATH, MAX_CACHE_BYTES, LoaderCache, parse_cache
 from lumiimg.elf.segments import ElfError
-from lumiimg.elf.symbols import exported_symbols, undefined_symbols
+from lumiimg.elf.symbols import WantedSymbol, exported_symbols, undefined_symbols
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from lumiimg.core.access import OpenFile
+
+X86_64 = 62
+_LEVELS = (
+    ("x86-64-v2", frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})),
+    ("x86-64-v3", frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})),
+    ("x86-64-v4", frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})),
+)
+_ISA_BITS = {"x86-64-v2": 2, "x86-64-v3": 4, "x86-64-v4": 8}
+_PLATFORM_OF_MACHINE = {X86_64: "x86_64", 183: "aarch64"}
+_LEGACY = ("tls/", "haswell/", "avx512_1/", "x86_64/")
+"""Each combination of these is searched; the first part of each is here."""
 
 _LOADER_OF_MACHINE = {
     X86_64: "/lib64/ld-linux-x86-64.so.2",
@@ -34,14 +54,74 @@ _MUSL_LOADERS = ("/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1")
 _SHELLS = ("/bin/sh", "/usr/bin/env", "/bin/ls", "/bin/busybox")
 
 _DIRECTORY = re.compile(rb"/(?:[\x21-\x7e]*/)?[\x21-\x7e]*lib[\x21-\x7e]*/")
-_MAX_DIRECTORY_BYTES = 256
-_MAX_SLASHES = 10_000
-_RELEASE = re.compile(rb"(?:GNU C Library|ld\.so) \(([^)\n]*)\) (?:stable|development) release version (\d+\.(\d+))")
+_C_STRING = re.compile(rb"\0(/[\x21-\x7e]{0,254}/)(?=\0)")
+_MAX_STRINGS = 1000
+_RELEASE = re.compile(rb"(?:GNU C Library|ld\.so) \(([^)\n]*)\) (?:stable|development) release version 2\.(\d{1,3})")
 _IN_RELEASE = b" release version "
 _MAX_RELEASE_BYTES = 1024
-_MAX_RELEASES = 1000
 _MAX_LOADER_BYTES = 8 << 20
 _MAX_LIBC_BYTES = 64 << 20
+T = TypeVar("T")
+
+
+def since(minor: int | None, first: int) -> bool:
+    """Return whether a rule holds that came with glibc 2.`first`; one of unknown version is taken for a new one."""
+    return minor is None or minor >= first
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderConfig:
+    """What reaches the loader from outside the root file system."""
+
+    library_path: str | None = None
+    """LD_LIBRARY_PATH as the process gets it."""
+    preload: tuple[str, ...] = ()
+    """Names in LD_PRELOAD."""
+    cwd: str = "/"
+    hwcaps: tuple[str, ...] = ()
+    """glibc-hwcaps levels of the CPU, best first."""
+    intel: bool = False
+    """Whether the CPU is one of Intel: only then is `$PLATFORM` `haswell`."""
+    linux: tuple[int, int, int] | None = None
+    """The running kernel; None for one that is newer than any file asks for."""
+    bind_now: bool = False
+    """Whether LD_BIND_NOW is set: then calls are bound at the load, too."""
+
+    def absolute(self, path: str) -> str:
+        """Return a path as the kernel takes it, from the current directory."""
+        return path if path.startswith("/") else f"{self.cwd.rstrip('/')}/{path}"
+
+    def levels(self, glibc_minor: int | None) -> tuple[str, ...]:
+        """Return the levels that this glibc knows: none before they came."""
+        return self.hwcaps if since(glibc_minor, 33) else ()
+
+    def subdirectories(self, machine: int, glibc_minor: int | None) -> tuple[str, ...]:
+        """Return what to put between a directory and a name, each with a slash at the end; the last one is empty."""
+        levels = self.levels(glibc_minor) if machine == X86_64 else ()
+        return (*(f"glibc-hwcaps/{level}/" for level in levels), "")
+
+    @property
+    def isa(self) -> int:
+        """The GNU_PROPERTY_X86_ISA_1 bits that the CPU has."""
+        return 1 | sum(_ISA_BITS.get(level, 0) for level in self.hwcaps)
+
+    def platform(self, machine: int) -> str | None:
+        """Return `$PLATFORM`; None for a machine of which it is not known."""
+        if machine == X86_64 and self.intel and "x86-64-v3" in self.hwcaps:
+            return "haswell"
+        return _PLATFORM_OF_MACHINE.get(machine)
+
+
+def legacy_subdirectories(machine: int, glibc_minor: int | None) -> tuple[str, ...]:
+    """Return the subdirectories that such a glibc may look into first, and lumiimg does not."""
+    return _LEGACY if machine == X86_64 and not since(glibc_minor, 37) else ()
+
+
+def cpu_levels(flags: Collection[str]) -> tuple[str, ...]:
+    """Return the glibc-hwcaps names, best first, of an x86-64 CPU with these flags of /proc/cpuinfo."""
+    have = set(flags)
+    met = itertools.takewhile(lambda level: level[1] <= have, _LEVELS)
+    return tuple(name for name, _ in met)[::-1]
 
 
 class FileSystem(Protocol):
@@ -66,12 +146,11 @@ class Banner(NamedTuple):
 
     build: str
     """`Debian GLIBC 2.36-9`."""
-    version: str
-    """`2.36`."""
     minor: int
+    """36 of glibc 2.36."""
 
     def __str__(self) -> str:
-        return f"{self.build}, {self.version}"
+        return f"{self.build}, 2.{self.minor}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +161,6 @@ class CLibrary:
     """None where no loader of either is there."""
     loader: str | None = None
     """Path of glibc's, the first of those that programs could name."""
-    version: str | None = None
-    """Of glibc, like `2.35`; None where it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +171,8 @@ class Loader:
     """The program's interpreter."""
     directories: tuple[str, ...]
     """Default directories, each with a slash at the end, in the order of the search."""
+    banner: Banner | None
+    """What it says of itself: nothing before 2.33."""
     glibc_minor: int | None
     """35 for glibc 2.35; None where it is not known."""
     cache: LoaderCache | None
@@ -116,7 +195,8 @@ def read_loader(fs: FileSystem, machine: int, interpreter: str | None) -> Loader
         warnings.append(f"{path}: default directories not found in it, taken from the layout of the distribution")
     cache: LoaderCache | None = None
     try:
-        cache = parse_cache(_read_whole(fs, CACHE_PATH, MAX_CACHE_BYTES))
+        with contextlib.closing(fs.open(CACHE_PATH)) as file:
+            cache = parse_cache(_read_whole(file, MAX_CACHE_BYTES))
         if cache is None:
             what = "a cache of the old format alone (ldconfig -c old)"
             warnings.append(f"{CACHE_PATH}: {what}: the loader may find libraries there, and lumiimg does not look")
@@ -124,37 +204,27 @@ def read_loader(fs: FileSystem, machine: int, interpreter: str | None) -> Loader
         pass
     except (OSError, BadInputError) as error:
         warnings.append(f"{CACHE_PATH}: {error}; the loader goes on without it")
-    banner = _banner(data) or _banner_of_libc(fs, cache)
+    own = _banner(data)
+    banner = own or _banner_of_libc(fs, cache)
     minor = banner.minor if banner else None
     if cache is not None and not since(minor, 40) and cache.has_legacy_entries:
         warnings.append(f"{CACHE_PATH}: entries for kinds of CPU (tls, haswell), which lumiimg passes over")
-    return Loader(path, directories, minor, cache, tuple(warnings))
+    return Loader(path, directories, own, minor, cache, tuple(warnings))
 
 
 def _compiled_directories(loader: bytes) -> tuple[str, ...]:
-    """Return the longest run of C strings that are library directories with a slash at both ends; in linear time.
+    """Return the longest run of C strings that are library directories with a slash at both ends.
 
     The same run is there twice in newer loaders; the first will do.
     """
-    best: list[bytes] = []
-    run: list[bytes] = []
-    run_end = end = -1
-    for _ in range(_MAX_SLASHES):
-        # one byte at a time is what memchr does: several times as fast as a search for both
-        end = loader.find(b"/", end + 1)
-        if end < 0:
-            break
-        if not loader.startswith(b"\0", end + 1):
-            continue
-        start = loader.rfind(b"\0", max(0, end - _MAX_DIRECTORY_BYTES), end) + 1
-        if start == 0:
-            continue  # longer than any directory
-        part = loader[start : end + 1]
-        if _DIRECTORY.fullmatch(part):
-            run = [*run, part] if start == run_end else [part]
-            run_end = end + 2
-            best = run if len(run) > len(best) else best
-    return tuple(part.decode("ascii") for part in best)
+    best: list[str] = []
+    run: list[str] = []
+    end = -1
+    for found in islice(_C_STRING.finditer(loader), _MAX_STRINGS):
+        if _DIRECTORY.fullmatch(found[1]):
+            run = [*(run if found.start() == end else ()), found[1].decode("ascii")]
+            best, end = max(best, run, key=len), found.end()
+    return tuple(best)
 
 
 def _usual_directories(fs: FileSystem, machine: int) -> tuple[str, ...]:
@@ -171,16 +241,11 @@ def banner_at(fs: FileSystem, path: str) -> Banner | None:
 
 def _banner(data: bytes) -> Banner | None:
     """Return glibc's banner, which is looked for by a part that does not vary: a regex alone is slow."""
-    at = -1
-    for _ in range(_MAX_RELEASES):
-        at = data.find(_IN_RELEASE, at + 1)
-        if at < 0:
-            return None
-        found = _RELEASE.search(data, max(0, at - _MAX_RELEASE_BYTES), at + _MAX_RELEASE_BYTES)
-        if found:
-            build, version, minor = (part.decode("utf-8", "replace") for part in found.groups())
-            return Banner(build, version, int(minor))
-    return None
+    at = data.find(_IN_RELEASE)
+    found = _RELEASE.search(data, max(0, at - _MAX_RELEASE_BYTES), at + _MAX_RELEASE_BYTES) if at >= 0 else None
+    if found is None:
+        return None
+    return Banner(found[1].decode("utf-8", "replace"), int(found[2]))
 
 
 def _banner_of_libc(fs: FileSystem, cache: LoaderCache | None) -> Banner | None:
@@ -196,64 +261,60 @@ def c_library_of(fs: FileSystem) -> CLibrary:
 
     Both can be installed side by side; then it is the one that the shell asks for.
     """
-    glibc = [path for path in _LOADER_OF_MACHINE.values() if _is_file(fs, path)]
-    musl = any(_is_file(fs, path) for path in _MUSL_LOADERS)
+    glibc = [path for path in _LOADER_OF_MACHINE.values() if _ask(fs, path, _is_there, default=False)]
+    musl = any(_ask(fs, path, _is_there, default=False) for path in _MUSL_LOADERS)
     if glibc and musl:
         asked = (facts.interpreter for path in _SHELLS if (facts := facts_at(fs, path)) and facts.interpreter)
         if "/ld-musl-" in next(asked, ""):
             glibc = []
-    if not glibc:
-        return CLibrary("musl" if musl else None)
-    banners = (_banner(read_or_empty(fs, path, _MAX_LOADER_BYTES)) for path in glibc)
-    banner = next(filter(None, banners), None) or _banner_of_libc(fs, None)
-    return CLibrary("glibc", glibc[0], banner.version if banner else None)
+    return CLibrary("glibc", glibc[0]) if glibc else CLibrary("musl" if musl else None)
+
+
+def glibc_version(fs: FileSystem) -> str | None:
+    """Return the version of a root's glibc, like `2.35`; None where there is none, or it does not say."""
+    loader = c_library_of(fs).loader
+    banner = (banner_at(fs, loader) or _banner_of_libc(fs, None)) if loader else None
+    return f"2.{banner.minor}" if banner else None
 
 
 def facts_at(fs: FileSystem, path: str) -> ElfFacts | None:
     """Return the facts of the file at a path; None for what cannot be read, or is not an ELF file."""
-    with contextlib.suppress(OSError, BadInputError), contextlib.closing(fs.open(path)) as file:
-        return read_elf(file)
-    return None
+    return _ask(fs, path, read_elf, None)
 
 
 def abi_at(fs: FileSystem, path: str) -> ElfAbi | None:
     """Return for what kind of machine the file at a path is; None for what cannot be read, or is not an ELF file."""
-    with contextlib.suppress(OSError, BadInputError), contextlib.closing(fs.open(path)) as file:
-        return read_abi(file)
-    return None
+    return _ask(fs, path, read_abi, None)
 
 
 def exported_at(fs: FileSystem, path: str, prefix: str = "") -> frozenset[str]:
     """Return the names that the file at a path defines for others; none where that cannot be read."""
-    with contextlib.suppress(OSError, BadInputError), contextlib.closing(fs.open(path)) as file:
-        return exported_symbols(file, prefix)
-    return frozenset()
+    return _ask(fs, path, lambda file: exported_symbols(file, prefix), frozenset())
 
 
 def wanted_at(fs: FileSystem, path: str) -> frozenset[str]:
     """Return the names that the file at a path must find elsewhere; none where that cannot be read."""
-    with contextlib.suppress(OSError, BadInputError), contextlib.closing(fs.open(path)) as file:
-        return frozenset(symbol.name for symbol in undefined_symbols(file))
-    return frozenset()
-
-
-def _is_file(fs: FileSystem, path: str) -> bool:
-    try:
-        fs.open(path).close()
-    except (OSError, BadInputError):
-        return False
-    return True
+    wanted = _ask(fs, path, undefined_symbols, frozenset[WantedSymbol]())
+    return frozenset(symbol.name for symbol in wanted)
 
 
 def read_or_empty(fs: FileSystem, path: str, limit_bytes: int) -> bytes:
     """Return a file's bytes; none of what cannot be read, or is larger."""
-    with contextlib.suppress(OSError, BadInputError):
-        return _read_whole(fs, path, limit_bytes)
-    return b""
+    return _ask(fs, path, lambda file: _read_whole(file, limit_bytes), b"")
 
 
-def _read_whole(fs: FileSystem, path: str, limit_bytes: int) -> bytes:
-    with contextlib.closing(fs.open(path)) as file:
-        if file.size > limit_bytes:
-            raise ElfError(f"{path} has {file.size} bytes, more than {limit_bytes}")
-        return file.read_at(0, file.size)
+def _ask(fs: FileSystem, path: str, read: Callable[[OpenFile], T], default: T) -> T:
+    """Return what is read of a file; the default where that cannot be."""
+    with contextlib.suppress(OSError, BadInputError), contextlib.closing(fs.open(path)) as file:
+        return read(file)
+    return default
+
+
+def _is_there(_: OpenFile) -> bool:
+    return True
+
+
+def _read_whole(file: OpenFile, limit_bytes: int) -> bytes:
+    if file.size > limit_bytes:
+        raise ElfError(f"has {file.size} bytes, more than {limit_bytes}")
+    return file.read_at(0, file.size)

@@ -24,12 +24,10 @@ import re
 from copy import copy
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.config import LoaderConfig, since
-from lumiimg.elf.files import Candidate, ElfCache
-from lumiimg.elf.glibc import FileSystem, Loader, read_or_empty
+from lumiimg.elf.glibc import FileSystem, Loader, LoaderConfig, read_or_empty, since
 from lumiimg.elf.objects import FoundBy, LoadedNames, LoadedObject, LoadResult, MissingLibrary, SymbolScopes
 from lumiimg.elf.refusals import FIRST_MINOR_WITH_RELR, StaticTls, isa_problem, map_problem, open_problem, run_problem
-from lumiimg.elf.search import SearchRules, origin_of
+from lumiimg.elf.search import Candidate, ElfCache, SearchRules, origin_of
 from lumiimg.elf.version_check import check_versions
 
 if TYPE_CHECKING:
@@ -108,7 +106,9 @@ class Process:
         minor = loader.glibc_minor
         if self._runs or since(minor, _FIRST_MINOR_WITH_REAL_ORIGIN):
             absolute = self.files.fs.resolve(absolute)
-        main = result.root = LoadedObject(path, path, facts, FoundBy.PROGRAM, None, origin_of(absolute))
+        origin = origin_of(absolute)
+        main = LoadedObject(path, path, facts, FoundBy.PROGRAM, None, origin, is_recorded=opened.is_recorded)
+        result.root = main
         self._names.add(main)
         result.objects.append(main)
         problem = None if self._runs else map_problem(facts, minor, is_program=True)
@@ -202,8 +202,9 @@ class Process:
         if opened.facts is None:
             result.errors.append(self._failure(path, opened))
         elif opened.identity != program.identity:  # else the loader was started on itself
-            name = opened.facts.soname or path
-            loader = LoadedObject(name, path, opened.facts, FoundBy.INTERPRETER, main, origin_of(path))
+            facts, recorded = opened.facts, opened.is_recorded
+            name, by = facts.soname or path, FoundBy.INTERPRETER
+            loader = LoadedObject(name, path, facts, by, main, origin_of(path), is_recorded=recorded)
             self._names.add(loader, name, path)
 
     def _preload(self, main: LoadedObject, result: LoadResult) -> None:
@@ -301,8 +302,8 @@ class Process:
             refused = open_problem(facts, self.loader.glibc_minor, stack_is_executable=self._stack_is_executable)
             if refused:
                 result.errors.append(f"{said}: {refused}")
-        origin = origin_of(found.path, self.config.cwd)
-        loaded = LoadedObject(wanted, found.path, facts, found_by or rule, requester, origin, by_dlopen)
+        by, origin = found_by or rule, origin_of(found.path, self.config.cwd)
+        loaded = LoadedObject(wanted, found.path, facts, by, requester, origin, by_dlopen, found.is_recorded)
         self._names.add(loaded, wanted, found.path, identity=found.identity)
         return loaded
 

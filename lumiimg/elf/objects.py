@@ -63,6 +63,8 @@ class LoadedObject:
     """$ORIGIN for its own search paths."""
     by_dlopen: bool = False
     """Whether a dlopen asked for it, not another object's need."""
+    is_recorded: bool = False
+    """Whether only its facts are at hand, out of a snapshot."""
 
     @property
     def chain(self) -> tuple[str, ...]:

@@ -20,8 +20,8 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.config import X86_64, since
 from lumiimg.elf.facts import DF_1_NOOPEN, DF_1_PIE, DF_STATIC_TLS, ElfFacts
+from lumiimg.elf.glibc import X86_64, since
 from lumiimg.elf.segments import ET_DYN
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.elf.dynamic import DT_STRSZ, DT_STRTAB, Dynamic
-from lumiimg.elf.facts import SnapshotElf
+from lumiimg.elf.facts import DT_STRSZ, DT_STRTAB, Dynamic, SnapshotElf
 from lumiimg.elf.segments import ElfError, StringTable
 
 if TYPE_CHECKING:

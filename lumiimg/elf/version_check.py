@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.config import since
+from lumiimg.elf.glibc import since
 from lumiimg.elf.objects import LoadedObject, LoadResult, MissingVersion
 from lumiimg.elf.refusals import FIRST_MINOR_WITH_RELR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lumiimg.elf.dynamic import VersionNeed
-    from lumiimg.elf.facts import ElfFacts
+    from lumiimg.elf.facts import ElfFacts, VersionNeed
 
 _LIBC_PREFIX = "libc.so."
 _RELR_VERSION = "GLIBC_ABI_DT_RELR"

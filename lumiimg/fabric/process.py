@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf import SnapshotElf, exported_symbols, undefined_in
+from lumiimg.elf import exported_symbols, undefined_in
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _is_provider(process: Process, root: RootFileSystem, file: LoadedObject) -> 
     """Whether a library has what libfabric asks it for; of a recorded one only the name is known."""
     try:
         with contextlib.closing(root.open(process.config.absolute(file.path))) as opened:
-            return isinstance(opened, SnapshotElf) or _ENTRY in exported_symbols(opened, _ENTRY)
+            return file.is_recorded or _ENTRY in exported_symbols(opened, _ENTRY)
     except (OSError, BadInputError):
         return False
 

@@ -56,7 +56,7 @@ def scan_host(
     named = [*filter(None, dict.fromkeys(re.split("[:;]", environment.get("LD_LIBRARY_PATH", ""))))]
     library_path = [path for path in named if path.startswith("/") and not is_private(path)]
     settings = LoaderConfig(library_path=":".join(library_path) or None, hwcaps=levels, intel=intel)
-    process, glibc = _loader(root, settings, cache)
+    process = _loader(root, settings, cache)
     search = LibrarySearch(
         root=root,
         process=process,
@@ -80,7 +80,7 @@ def scan_host(
         cpu=model,
         intel=intel,
         hwcaps=levels,
-        glibc=glibc,
+        glibc=None if (minor := process.loader.glibc_minor) is None else f"2.{minor}",
         library_path=settings.library_path,
         entries=entries,
         libraries=tuple(recorder.libraries[path] for path in sorted(recorder.libraries)),
@@ -123,11 +123,11 @@ def private_paths(environment: Mapping[str, str]) -> Callable[[str], bool]:
     return is_private
 
 
-def _loader(root: RootFileSystem, settings: LoaderConfig, cache: ElfCache) -> tuple[Process, str | None]:
-    """Return a process with nothing but the loader of a machine, and its version. Raises MissingHereError."""
+def _loader(root: RootFileSystem, settings: LoaderConfig, cache: ElfCache) -> Process:
+    """Return a process with nothing but the loader of a machine. Raises MissingHereError."""
     library, process = c_library_of(root), Process(root, settings, cache=cache)
     if library.loader and process.start(library.loader).root is not None and process.machine in MACHINES:
-        return process, library.version
+        return process
     kind = "musl" if library.kind == "musl" else "no C library that is known"
     raise MissingHereError(
         f"this machine has {kind}; glibc's loader on {' or '.join(MACHINES.values())} is what a scan asks",

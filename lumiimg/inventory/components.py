@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf import c_library_of, exported_at
+from lumiimg.elf import exported_at, glibc_version
 from lumiimg.fabric.names import (
     LIBCXI,
     LIBFABRIC,
@@ -111,7 +111,7 @@ class Inventory:
     @cached_property
     def glibc(self) -> str | None:
         """Version of its C library: `2.35`; None where it has no glibc."""
-        return c_library_of(self.image.root).version
+        return glibc_version(self.image.root)
 
     @cached_property
     def distributions(self) -> Mapping[str, Mapping[str, Distribution]]:

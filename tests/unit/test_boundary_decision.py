@@ -9,7 +9,7 @@ from msgspec import structs
 
 from lumiimg.core.findings import Severity
 from lumiimg.elf import ElfFacts, FoundBy, LoadedObject
-from lumiimg.elf.dynamic import VersionNeed
+from lumiimg.elf.facts import VersionNeed
 from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import SolvedManifest

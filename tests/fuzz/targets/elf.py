@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from lumiimg.core.access import BytesInMemory
-from lumiimg.elf import ElfError, LoaderConfig, Process, c_library_of, exported_symbols, read_abi, read_elf
+from lumiimg.elf import ElfError, LoaderConfig, Process, exported_symbols, glibc_version, read_abi, read_elf
 from lumiimg.elf.ld_cache import parse_cache
 from lumiimg.elf.symbols import defined_symbols, undefined_symbols
 from lumiimg.host.ldd import Libraries
@@ -23,7 +23,7 @@ _LOADER = "/lib64/ld-linux-x86-64.so.2"
     "elf.facts.read_elf",
     "elf.facts.read_abi",
     "elf.segments.Segments",
-    "elf.dynamic.Dynamic",
+    "elf.facts.Dynamic",
     "elf.symbols.exported_symbols",
     "elf.symbols.undefined_symbols",
     "elf.symbols.defined_symbols",
@@ -53,7 +53,7 @@ def _cache(data: bytes) -> None:
 @target(
     "elf-process",
     "elf.loader.Process",
-    "elf.glibc.c_library_of",
+    "elf.glibc.glibc_version",
     "elf.search.SearchRules",
     refuses=(),
     form="bytes",
@@ -64,7 +64,7 @@ def _process(data: bytes) -> str:
     program, one, two, loader, cache, path = parts(data, 6)
     files = {"/prog": program, "/lib/liba.so": one, "/usr/lib/libb.so": two, _LOADER: loader, "/etc/ld.so.cache": cache}
     root = MemoryRoot({name: content for name, content in files.items() if content})
-    c_library_of(root)
+    glibc_version(root)
     process = Process(root, LoaderConfig(library_path=text_of(path), preload=("libb.so",)))
     outcome = process.start("/prog")
     assert outcome.ok == (not outcome.errors)
