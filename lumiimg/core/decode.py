@@ -367,19 +367,14 @@ def has_fields(kind: object) -> bool:
 @cache
 def fields_of(kind: Any) -> tuple[Field, ...]:  # noqa: ANN401
     """Return the fields of a Struct or of a dataclass."""
-    if issubclass(kind, Struct):
-        names, keys = kind.__struct_fields__, kind.__struct_encode_fields__
-        found = [one.factory() if hasattr(one, "factory") else one for one in kind.__struct_defaults__]
-        defaults = [msgspec.NODEFAULT] * (len(names) - len(found)) + found
-    else:
-        own = dataclasses.fields(kind)
-        names = keys = tuple(one.name for one in own)
-        defaults = [one.default if one.default_factory is dataclasses.MISSING else one.default_factory() for one in own]
+    own: Any = msgspec.structs.fields(kind) if issubclass(kind, Struct) else dataclasses.fields(kind)
     nothing = (msgspec.NODEFAULT, dataclasses.MISSING)
-    return tuple(
-        Field(name, key, default, is_required=any(default is one for one in nothing))
-        for name, key, default in zip(names, keys, defaults, strict=True)
-    )
+    found = []
+    for one in own:
+        default = one.default if one.default_factory in nothing else one.default_factory()
+        is_required = any(default is none for none in nothing)
+        found.append(Field(one.name, getattr(one, "encode_name", one.name), default, is_required))
+    return tuple(found)
 
 
 def encode(value: object) -> Any:  # noqa: ANN401 - JSON data

@@ -18,8 +18,6 @@ _MOST_PARTS = 8
 """Of a dotted key; real ones have 6."""
 _LONGEST_WORD = 1_000
 """Characters of a bare key or a number. Python reads hexadecimal integers of any length, but prints 4,300 digits."""
-_MOST_DEPTH = 32
-"""Of arrays and tables in each other; real ones are 4 deep."""
 _LONGEST = 300
 """Characters of a complaint of tomllib, which repeats keys."""
 _TEXT_OR_COMMENT = re.compile(
@@ -27,9 +25,8 @@ _TEXT_OR_COMMENT = re.compile(
 )
 """Of a text between three quotation marks only these: as one pattern, its escapes would take 120 bytes each."""
 _ESCAPE_OR_END = re.compile(r'\\.|"{3,5}|\Z', re.DOTALL)
-_DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}")
 _LONG_WORD = re.compile(rf"\w{{{_LONGEST_WORD + 1}}}")
-_BRACKET = re.compile(r"[\[\]{}]")
+_DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}")
 
 
 class TomlError(ValueError):
@@ -38,9 +35,17 @@ class TomlError(ValueError):
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Return what a text of others holds. Raises TomlError."""
-    _check_bounds(_without_texts(text))
+    bare = _without_texts(text)
+    if _DEEP_KEY.search(bare):
+        raise TomlError(f"has a key of more than {_MOST_PARTS} parts")
+    if sum(map(bare.count, ".[{=,")) > _MOST_SIGNS:
+        raise TomlError(f"has more than {_MOST_SIGNS} keys, tables and values")
+    if _LONG_WORD.search(bare):
+        raise TomlError(f"has a key or a number of more than {_LONGEST_WORD} characters")
     try:
         return tomllib.loads(text)
+    except RecursionError as error:
+        raise TomlError("is nested too deeply") from error
     except ValueError as error:
         raise TomlError(f"is not TOML: {str(error)[:_LONGEST]}") from error
 
@@ -60,18 +65,3 @@ def _without_texts(text: str) -> str:
         if found[0] == '"""':
             start = next(e.end() for e in _ESCAPE_OR_END.finditer(text, start) if not e[0].startswith("\\"))
     return "_".join([*beside, text[start:]])
-
-
-def _check_bounds(bare: str) -> None:
-    """Raise TomlError for what would take much time or memory."""
-    if _DEEP_KEY.search(bare):
-        raise TomlError(f"has a key of more than {_MOST_PARTS} parts")
-    if sum(map(bare.count, ".[{=,")) > _MOST_SIGNS:
-        raise TomlError(f"has more than {_MOST_SIGNS} keys, tables and values")
-    if _LONG_WORD.search(bare):
-        raise TomlError(f"has a key or a number of more than {_LONGEST_WORD} characters")
-    depth = 0
-    for bracket in _BRACKET.finditer(bare):
-        depth += 1 if bracket[0] in "[{" else -1
-        if depth > _MOST_DEPTH:
-            raise TomlError("is nested too deeply")

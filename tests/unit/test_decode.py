@@ -135,7 +135,7 @@ BAD = {
         ],
     ),
     "not TOML": ("name = \n", ["is not TOML: Invalid value (at line 1"]),
-    "too deep": (f"a = {'[' * 99}", ["is nested too deeply"]),
+    "too deep": (f"a = {'[' * 9999}", ["is nested too deeply"]),
     "many": ("\n".join(f"a{n} = 1" for n in range(5000)), ["key 'name' is missing", "and 56 more"]),
 }
 
