@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.image.sif import SifHeader, write_sif
-from tests.shared import fabric_builder
+from tests.shared import fabric_builder, gpu_builder
 from tests.shared.documents import Shelf
 from tests.shared.fabric_builder import bundled
 from tests.shared.lumi_node import january, november
@@ -35,6 +35,7 @@ LOGS = {
     "wrong-name.out": "rccl-2.27.7-wrong-file-name.log",
     "tcp.out": "rccl-2.22.3-aws-ofi-nccl-1.18.0-tcp.log",
 }
+KERNELS = gpu_builder.library(gpu_builder.bundle(*gpu_builder.hip("gfx90a:xnack-", "gfx942")))
 DOCKERFILE = """\
 ARG BASE=rocm/dev-ubuntu-22.04:6.2.4-complete
 FROM $BASE
@@ -64,6 +65,7 @@ def make_shelf(folder: Path, world: World, images: Mapping[str, Path] | None = N
         put[name] = partial(_copy_of_snapshot, folder / name, make_node, taken)
     put["bandwidth.out"] = partial(shutil.copy, FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out")
     put["squashfs"] = partial(_copy_of_squashfs, folder / "squashfs", roots["image.sif"])
+    put["libkernels.so"] = lambda path: path.write_bytes(KERNELS)
     put["Dockerfile.rocm"] = lambda path: path.write_text(DOCKERFILE)
     for name, image in (images or {}).items():
         put[name] = partial(shutil.copy, image)
