@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.core.text import engine_word
 from lumiimg.fetch.mirrors import refuse_password
 from lumiimg.fetch.reference import DAEMON_SCHEME
+from lumiimg.gpu import XNACK, GpuFit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -88,6 +90,9 @@ def local_base(path: Path, contents: Inventory, site: Site | None = None) -> For
 
         account = account_of_gpu(contents, gpu_of_machine(None, site), image.environment.get, loaded_in_jobs(image))
     gpu = account.parts if account else ()
+    if image.is_in_doubt(XNACK):
+        why = f"only a shell knows what scripts of the image set {XNACK} to"
+        gpu = tuple(replace(part, fit=GpuFit.UNKNOWN, why=why) if part.fit is GpuFit.NO else part for part in gpu)
     return foreign_layer(_AGENTS[image.kind.value], str(path.absolute()), contents.has, contents.provides, gpu)
 
 

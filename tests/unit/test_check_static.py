@@ -162,6 +162,21 @@ def test_a_variable_that_only_a_shell_knows_is_an_open_question_and_no_obstacle(
             assert finding(told, code).severity is Severity.PROBLEM, "whoever starts it decides"
 
 
+def test_a_variable_of_the_user_that_a_script_may_replace_is_an_open_question(root: Path) -> None:
+    environment = root / ".singularity.d/env"
+    environment.mkdir(parents=True, exist_ok=True)
+    plugin(root / LIB / "librccl-net.so")
+    for line, severity in (
+        ("export OTHER=$(id)", Severity.PROBLEM),
+        ("[ -d /opt ] && export NCCL_NET=ofi", Severity.UNKNOWN),
+        (". /opt/site.sh", Severity.UNKNOWN),
+        ("export PATH=${PATH//a/b}", Severity.UNKNOWN),
+    ):
+        (environment / "91-more.sh").write_text(f"{line}\n")
+        assert finding(check(root, {"NCCL_NET": "Socket"}), "network.forced").severity is severity, line
+        assert finding(check(root, {"APPTAINERENV_NCCL_NET": "Socket"}), "network.forced").severity is Severity.PROBLEM
+
+
 def test_nccl_net_plugin_changes_the_name_as_each_generation_reads_it(root: Path) -> None:
     path = "/opt/plugin/librccl-net.so"
     plugin(root / path[1:], versions=(5, 8))

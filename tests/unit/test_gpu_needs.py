@@ -172,6 +172,12 @@ def test_of_a_variable_that_only_a_shell_knows_what_the_gpu_takes_is_open(tmp_pa
             (root / ".singularity.d/env").mkdir(parents=True, exist_ok=True)
             (root / ".singularity.d/env/91-more.sh").write_text(f"{script}\n")
             assert check(capsys, root)[0] == answer, script
+    root = image(tmp_path / "base", {}, rccl="gfx90a:xnack-")
+    for script, outcome in (("export HSA_XNACK=1", "refused"), ("[ -d /x ] && return\nexport HSA_XNACK=1", "unknown")):
+        put_files(root, {".singularity.d/env/91-more.sh": f"{script}\n"})
+        main(["explain", "--base", str(root), "--add", "netprobe", "--site", "lumi", "--json"])
+        rules = json.loads(capsys.readouterr().out)["rules"]
+        assert [rule["outcome"] for rule in rules if rule["id"] == "gpu-code"] == [outcome], script
 
 
 def test_what_is_not_known_or_only_in_part_for_the_gpu_is_no_yes(tmp_path: Path, capsys: Capture) -> None:

@@ -171,9 +171,15 @@ def test_names_that_shells_and_modules_would_evaluate_stay_names(tmp_path: Path,
 def test_a_variable_that_the_image_sets_itself_is_left_to_it(
     tmp_path: Path, image: Path, site: Path, capsys: Capture
 ) -> None:
-    (image / ".singularity.d/env/91-more.sh").write_text("export NCCL_SOCKET_IFNAME=hsn\n")
-    data = made(capsys, image, tmp_path / "mods", "--site", site)
-    assert ("NCCL_SOCKET_IFNAME", "the image sets 'hsn' itself") in [(x["name"], x["why"]) for x in data["left_out"]]
+    script = image / ".singularity.d/env/91-more.sh"
+    for text, is_left_out in (
+        ("export NCCL_SOCKET_IFNAME=hsn\n", True),
+        ("return\nexport NCCL_SOCKET_IFNAME=hsn\n", False),
+    ):
+        script.write_text(text)
+        data = made(capsys, image, tmp_path / f"mods-{is_left_out}", "--site", site)
+        left_out = [(each["name"], each["why"]) for each in data["left_out"]]
+        assert (("NCCL_SOCKET_IFNAME", "the image sets 'hsn' itself") in left_out) is is_left_out, text
     assert "CACHE" in {item["name"] for item in data["environment_of_wrappers"]}
 
 

@@ -307,7 +307,8 @@ def _variables(image: Image, contents: Inventory, site: Site | None) -> tuple[li
         because = f"{item.because}{' (counts on several nodes)' if item.nodes is Jobs.SEVERAL else ''}"
         variable = replace(JobVariable.of_site(item), why=because)
         _refuse_evaluated(variable)
-        if item.name in image.environment and variable.set_in is not SetIn.BATCH:
+        is_set = item.name in image.environment and not image.is_in_doubt(item.name)
+        if is_set and variable.set_in is not SetIn.BATCH:
             left_out.append(LeftOut(variable, f"the image sets {one_line(image.environment[item.name])!r} itself"))
         elif item.nodes is Jobs.ONE:
             left_out.append(LeftOut(variable, "for jobs on one node only: set it in their scripts"))
