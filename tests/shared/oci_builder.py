@@ -6,12 +6,16 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import sys
 import tarfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import random
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -117,3 +121,47 @@ def docker_save(path: Path, *layers: bytes, pack: str = "", images: int = 1, con
     files.append(member("config.json", json.dumps(config or make_config(*layers)).encode()))
     path.write_bytes(tar(*files, member("manifest.json", json.dumps(listed).encode())))
     return path
+
+
+def random_layer(chance: random.Random) -> bytes:
+    """Return a layer; each of its members is below what is a folder in it, or in no layer anything else."""
+    long = f"{'n' * 200}/{'m' * 200}"
+    names = [
+        "a",
+        "b",
+        b"odd-\xff".decode("utf-8", "surrogateescape"),
+        "d/a",
+        "d/b",
+        "d/e/a",
+        "f/a",
+        long,
+        "swap",
+        "swap/x",
+        "to-d/through",
+        "d/e",
+        "f",
+        "./",
+    ]
+    names += ["f/.wh..wh..opq", ".wh.a", "d/.wh.e", ".wh.f", "d/.wh.b", "nowhere/.wh.x", ".wh.swap", ".wh..wh.plnk"]
+    members: dict[str, Any] = {"d": member("d"), "to-d": link("to-d", "d")}
+    for path in chance.sample(names, chance.randrange(2, len(names))):
+        kind = chance.choice(("file", "file", "file", "link", "hard link", "fifo"))
+        targets = [each for each in ("a", "b", "d/a") if each in members]
+        if ".wh." in path or (path == "swap" and "swap/x" in members):
+            members[path] = member(path, b"")
+        elif path in {"d/e", "f", "./"}:
+            members[path] = member(path)
+        elif kind == "link" and path != "swap":
+            members[path] = link(path, chance.choice(("a", "../b", "nowhere")))
+        elif kind == "hard link" and targets and path != "swap":
+            members[path] = link(path, chance.choice(targets), tarfile.LNKTYPE)
+        else:
+            content = chance.randbytes(chance.randrange(9))
+            members[path] = member(path, b"" if kind == "fifo" else content, type=b"6" if kind == "fifo" else b"0")
+    if "swap/x" in members:
+        members.pop("swap", None)
+    for info, _ in members.values():
+        info.uid, info.gid, info.mtime = os.getuid(), os.getgid(), chance.randrange(1 << 30)
+        modes = (0o755, 0o4711, 0o700) if info.isdir() or info.name == "swap" else (0o644, 0o755, 0o4711, 0o400)
+        info.mode = 0o777 if info.issym() else chance.choice(modes)
+    return tar(*members.values(), style=chance.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)))

@@ -18,7 +18,6 @@ import tarfile
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,12 +37,12 @@ from tests.shared.oci_builder import (
     link,
     make_config,
     member,
+    random_layer,
     tar,
 )
 from tests.shared.programs import examples, needs
 
 Capture = pytest.CaptureFixture[str]
-_ODD = b"odd-\xff".decode("utf-8", "surrogateescape")
 _CONTENT = tar(member("a", b"content" * 9999), member("etc/name", b"name"))
 
 
@@ -70,34 +69,6 @@ def _files(path: Path, cache: Path) -> dict[str, bytes]:
                 if entry.kind is FileKind.FILE:
                     found[entry.path] = opened.root.read_bytes(entry.path, 8 << 20)
     return found
-
-
-def _random_layer(chance: random.Random) -> bytes:
-    """Return a layer; each of its members is below what is a folder in it, or in no layer anything else."""
-    long = f"{'n' * 200}/{'m' * 200}"
-    names = ["a", "b", _ODD, "d/a", "d/b", "d/e/a", "f/a", long, "swap", "swap/x", "to-d/through", "d/e", "f", "./"]
-    names += ["f/.wh..wh..opq", ".wh.a", "d/.wh.e", ".wh.f", "d/.wh.b", "nowhere/.wh.x", ".wh.swap", ".wh..wh.plnk"]
-    members: dict[str, Any] = {"d": member("d"), "to-d": link("to-d", "d")}
-    for path in chance.sample(names, chance.randrange(2, len(names))):
-        kind = chance.choice(("file", "file", "file", "link", "hard link", "fifo"))
-        targets = [each for each in ("a", "b", "d/a") if each in members]
-        if ".wh." in path or (path == "swap" and "swap/x" in members):
-            members[path] = member(path, b"")
-        elif path in {"d/e", "f", "./"}:
-            members[path] = member(path)
-        elif kind == "link" and path != "swap":
-            members[path] = link(path, chance.choice(("a", "../b", "nowhere")))
-        elif kind == "hard link" and targets and path != "swap":
-            members[path] = link(path, chance.choice(targets), tarfile.LNKTYPE)
-        else:
-            content = chance.randbytes(chance.randrange(9))
-            members[path] = member(path, b"" if kind == "fifo" else content, type=b"6" if kind == "fifo" else b"0")
-    if "swap/x" in members:
-        members.pop("swap", None)
-    for info, _ in members.values():
-        info.uid, info.gid, info.mtime = os.getuid(), os.getgid(), chance.randrange(1 << 30)
-        info.mode = 0o777 if info.issym() else chance.choice((0o644, 0o755, 0o4711, 0o700))
-    return tar(*members.values(), style=chance.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)))
 
 
 def _unpack(layer: bytes, folder: Path) -> None:
@@ -142,7 +113,7 @@ def test_any_stack_of_layers_in_any_form_is_what_tar_makes_of_it(tmp_path: Path,
     for seed, ((kind, write), pack) in zip(range(examples(24)), forms, strict=False):
         chance = random.Random(seed)  # noqa: S311 - the same layers each time
         (folder := tmp_path / f"{seed}").mkdir()
-        layers = [_random_layer(chance) for _ in range(3)]
+        layers = [random_layer(chance) for _ in range(3)]
         for layer in layers:
             _unpack(layer, folder)
         with open_image(write(tmp_path / f"{seed}.image", *layers, pack=pack), lambda: cache) as theirs:
