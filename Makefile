@@ -5,7 +5,7 @@
 # make test-engine  all tests against a real Apptainer, a real loader and a real RCCL
 # make test-all     both, make coverage and make fuzz, with all of what is exhaustive, of which they take a tenth
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
-# make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=joblog/verdict; hours for all)
+# make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=joblog/network; hours for all)
 # make rehearse     each row of the catalogue against the real package index and on stand-ins, into the ledger; hours (ROWS=vllm,jax: these alone)
 # make score        what `check` says of images from their files, beside what their jobs then do, into docs/reference/prediction.md; minutes
 # make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)

@@ -50,7 +50,7 @@ NOTES = ROOT / ".mutation"
 MODULES = (
     *(f"resolve/{name}" for name in ("rules", "search", "stack", "planner", "nearest")),
     *(f"fabric/{name}" for name in ("names", "rccl")),
-    *(f"joblog/{name}" for name in ("verdict", "job_verdict", "causes", "report", "job", "events")),
+    *(f"joblog/{name}" for name in ("network", "death", "causes", "answer", "report", "state")),
     *(f"check/{name}" for name in ("answer", "drift")),
     *(f"check/static/{name}" for name in ("plugin", "variables", "process_faults")),
     *(f"check/static/{name}" for name in ("process", "files")),
@@ -349,7 +349,7 @@ def load_profile() -> None:
 def main() -> int:
     """Print the survivors as they are found, then the figures; 1 where one is new."""
     parser = argparse.ArgumentParser(description="mutate the rules and the verdict")
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="such as joblog/verdict; else all")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="such as joblog/network; else all")
     parser.add_argument("--limit", type=float, default=60, help="seconds of tests for each mutant, the fastest first")
     args = parser.parse_args()
     if unknown := set(args.modules) - set(MODULES):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.registry import finding_types
 from lumiimg.cli.commands import COMMANDS, make_parser
 from lumiimg.core.findings import Code, Level, Remedy, Severity
-from lumiimg.joblog.vocabulary import vocabulary
+from lumiimg.joblog import vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,12 +100,9 @@ def signatures() -> Iterator[str]:
     yield "# Log signatures\n\nThe messages that `lumiimg log` knows: the id of each, what it means, a line as it was printed, and words of other lines. `lumiimg log FILE` prints"
     yield "causes and remedies; `lumiimg log --signatures` lists all of them, with their sources.\n"
     yield f"{WRITTEN} [How to add one](../extend/signature.md).\n"
-    patterns = {entry.id: entry for entry in vocabulary().entries if entry.is_trouble}
     for signature in vocabulary().signatures.values():
         line = _MESSAGE.sub("", signature.example.strip())
-        others = [
-            hint.strip(" :") for hint in patterns[signature.id].hints if hint.lower() not in signature.example.lower()
-        ]
+        others = [hint.strip(" :") for hint in signature.hints if hint.lower() not in signature.example.lower()]
         also = ", ".join(_code(hint) for hint in others if " " in hint)
         yield f"- `{signature.id}`: {cell(signature.summary)}. {_code(line)}{also and f'; also {also}'}"
 

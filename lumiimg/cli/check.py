@@ -16,7 +16,7 @@ from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, say
 from lumiimg.core.findings import Level
-from lumiimg.joblog.node_names import folded
+from lumiimg.core.text import hostlist
 from lumiimg.report.terminal import Terminal
 from lumiimg.report.views.check import check_document, nodes_document
 
@@ -121,7 +121,7 @@ def _waiting_line(nodes: int) -> Callable[[Waiting], None]:
         if waiting.nodes and now - said_at >= (_SOON_S if waiting.answered > answered else _LATER_S):
             said_at, answered = now, waiting.answered
             until = time.strftime("%H:%M:%S", time.localtime(time.time() + waiting.seconds))
-            names = folded(waiting.nodes)
+            names = hostlist(waiting.nodes)
             names = names if len(names) < terminal.width else f"{names[: terminal.width - 1]}…"  # it says that it lives
             line = f"{answered} of {nodes} nodes have answered; waiting until {until} at the latest for {names}"
             terminal.write(terminal.wrapped(line))

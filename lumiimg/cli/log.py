@@ -11,13 +11,7 @@ from pathlib import Path
 from lumiimg.check.run.log_answer import answer_of_log
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, say, write_note
-from lumiimg.joblog.follow import follow
-from lumiimg.joblog.headline import headline
-from lumiimg.joblog.job_files import read_logs, total_bytes
-from lumiimg.joblog.reader import LogReader
-from lumiimg.joblog.report import LogReport
-from lumiimg.joblog.sources import log_files
-from lumiimg.joblog.vocabulary import vocabulary
+from lumiimg.joblog import LogReport, follow, headline, read_log, vocabulary
 from lumiimg.report.read_progress import ReadProgress
 from lumiimg.report.views.log import log_document, signatures_document
 
@@ -40,15 +34,14 @@ def execute(arguments: argparse.Namespace) -> int:
         from lumiimg.catalog.sites import find_site  # what a log alone need not wait for
 
         site = find_site(arguments.site, os.environ)
-    reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
-    report = reader.report().concluded(_names(arguments))
+    report = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
     _refuse_other_files(arguments.paths, report)
     if arguments.image:
         from lumiimg.check.run.job_log import compare  # images and engines
         from lumiimg.host.snapshot_file import read_snapshot
 
         image = compare(report, arguments.image, os.environ, read_snapshot(arguments.host) if arguments.host else None)
-    answer = answer_of_log(report, site, image)
+    answer = answer_of_log(report, site, image, _names(arguments))
     return output.deliver(log_document(arguments.paths, answer), "log", answer, answer.exit_code)
 
 
@@ -76,36 +69,34 @@ def _refuse_other_files(names: list[str], report: LogReport) -> None:
         )
 
 
-def _read(names: list[str], *, quiet: bool) -> LogReader:
+def _read(names: list[str], *, quiet: bool) -> LogReport:
     """Read all files, and show on a terminal how far that is."""
-    files = log_files(names)
-    reading = ReadProgress(total_bytes(files), quiet=quiet)
+    reading = ReadProgress(quiet=quiet)
     try:
-        return read_logs(files, write_note, reading)
+        return read_log(names, write_note, reading)
     finally:
         reading.close()
 
 
-def _follow(names: list[str]) -> LogReader:
+def _follow(names: list[str]) -> LogReport:
     """Read until the user has seen enough; each change of the answer is one line on standard error."""
     if "-" in names:
         raise BadInputError("standard input is always read to its end", where="--follow -", hint="leave --follow out")
     if folders := [name for name in names if Path(name).is_dir()]:
         raise BadInputError("is a folder, and --follow follows files", where=folders[0])
-    reader = LogReader()
-    last = ""
-    waiting = [name for name in names if not Path(name).exists()]
-    if waiting:
+    if waiting := [name for name in names if not Path(name).exists()]:
         write_note(f"waiting for {', '.join(waiting)}")
+    reports = follow(names)
+    report = next(reports)
+    last = headline(report)
     try:
-        for _ in follow(reader, names):
-            now = headline(reader.report())
-            if now != last:
+        for report in reports:
+            if (now := headline(report)) != last:
                 say(now)
                 last = now
     except KeyboardInterrupt:
         print(file=sys.stderr)
-    return reader
+    return report
 
 
 def _list_signatures(arguments: argparse.Namespace) -> int:

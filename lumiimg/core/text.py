@@ -11,6 +11,8 @@ from itertools import groupby
 
 _ENGINES = ("apptainer", "singularity")
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}")
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})((?:[.-]\D.*)?)")
+"""Prefix, number, domain of a node: `nid005000.hsn.example`."""
 _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
 
 
@@ -51,13 +53,29 @@ def engine_word(environment: Mapping[str, str] = os.environ) -> str:
     return shlex.quote(next(found, _ENGINES[0]))
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """Return `49-55,57`."""
+def ranges(numbers: Iterable[int], width: int = 0) -> str:
+    """Return `49-55,57`, with zeros before numbers of less digits than `width`."""
     runs = []
     for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
-        found = [number for _, number in run]
-        runs.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else f"{found[0]}")
+        found = [f"{number:0{width}}" for _, number in run]
+        runs.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else found[0])
     return ",".join(runs)
+
+
+def hostlist(names: Iterable[str]) -> str:
+    """Return names of nodes in one line, in order, as Slurm writes them: `nid[005000-005001,005003]`."""
+    numbered: dict[tuple[str, int, str], set[int]] = {}
+    plain: set[str] = set()
+    for name in names:
+        if match := _NUMBERED.fullmatch(name):
+            numbered.setdefault((match[1], len(match[2]), match[3]), set()).add(int(match[2]))
+        else:
+            plain.add(name)
+    parts = sorted(plain)
+    for (prefix, width, domain), numbers in sorted(numbered.items()):
+        inner = ranges(numbers, width)
+        parts.append(f"{prefix}{inner}{domain}" if len(numbers) == 1 else f"{prefix}[{inner}]{domain}")
+    return ",".join(parts)
 
 
 def size(size_bytes: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.findings import Level, Severity
 from lumiimg.fabric.path import NOT_REACHED, Part, Side, Step
-from lumiimg.joblog.report import FAST, Confidence, LogReport, Verdict, VerdictGroup
+from lumiimg.joblog import FAST, Confidence, LogReport, Verdict, VerdictGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

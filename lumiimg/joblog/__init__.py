@@ -1,1 +1,44 @@
-"""What NCCL, RCCL, the OFI plugins and libfabric print: lines -> sightings -> verdict -> cause and remedy."""
+"""What a job printed -> which network it used, what ended it, and why: NCCL, RCCL, OFI plugins, libfabric, launchers.
+
+report = read_log(["slurm-123.out"], warn=print)
+print(report.verdict, report.confidence, *report.causes)
+"""
+
+from lumiimg.joblog.files import read_log
+from lumiimg.joblog.follow import follow
+from lumiimg.joblog.headline import headline, network_line, runs_line
+from lumiimg.joblog.lines import probe_event
+from lumiimg.joblog.reader import LogReader, read_lines
+from lumiimg.joblog.report import (
+    FAST,
+    TRANSPORTS,
+    Cause,
+    Confidence,
+    LogReport,
+    Measurement,
+    Verdict,
+    VerdictGroup,
+)
+from lumiimg.joblog.vocabulary import Effect, Vocabulary, vocabulary
+
+__all__ = [
+    "FAST",
+    "TRANSPORTS",
+    "Cause",
+    "Confidence",
+    "Effect",
+    "LogReader",
+    "LogReport",
+    "Measurement",
+    "Verdict",
+    "VerdictGroup",
+    "Vocabulary",
+    "follow",
+    "headline",
+    "network_line",
+    "probe_event",
+    "read_lines",
+    "read_log",
+    "runs_line",
+    "vocabulary",
+]

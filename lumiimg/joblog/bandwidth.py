@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from lumiimg.joblog.bandwidth_table import BandwidthTable
-from lumiimg.joblog.prefilter import announces_table
+from lumiimg.joblog.lines import announces_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

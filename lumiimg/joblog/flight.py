@@ -18,8 +18,7 @@ from pathlib import Path
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.files import read_beginning
 from lumiimg.joblog.pickled import PICKLE_LIMIT_BYTES, unpickled
-from lumiimg.joblog.report import RankProgress, Stall
-from lumiimg.joblog.whole_job import spans
+from lumiimg.joblog.report import RankProgress, Stall, rank_ranges
 
 GROUP_LIMIT, DUMP_LIMIT = 256, 16_384
 """Process groups that are read of a dump, and dumps of a job."""
@@ -215,7 +214,7 @@ def _behind(group: str, of: dict[int, GroupSeen]) -> Stall | None:
     waiting = next((seen.calls[least + 1] for seen in of.values() if least + 1 in seen.calls), "")
     what = f", {waiting}" if waiting else ""
     reason = f"did not begin collective {least + 1} of process group {group}{what}, as the others did"
-    return Stall(spans(ranks), reason)
+    return Stall(rank_ranges(ranks), reason)
 
 
 def _mismatch(group: str, of: dict[int, GroupSeen]) -> Stall | None:
@@ -225,7 +224,9 @@ def _mismatch(group: str, of: dict[int, GroupSeen]) -> Stall | None:
         most = Counter(calls.values()).most_common(1)[0][0]
         if other := [rank for rank, call in calls.items() if call != most]:
             here = calls[other[0]]
-            return Stall(spans(other), f"called {here} as collective {number} of process group {group}, others {most}")
+            return Stall(
+                rank_ranges(other), f"called {here} as collective {number} of process group {group}, others {most}"
+            )
     return None
 
 
@@ -234,5 +235,5 @@ def _silent(ranked: dict[int, FlightDump]) -> Stall | None:
     everyone = {rank for dump in ranked.values() for members in dump.members.values() for rank in members}
     missing = everyone - ranked.keys()
     if ranked and missing and 2 * len(missing) <= len(everyone):
-        return Stall(spans(missing), "wrote no dump of the flight recorder, as the others did")
+        return Stall(rank_ranges(missing), "wrote no dump of the flight recorder, as the others did")
     return None

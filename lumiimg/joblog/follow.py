@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import open_regular
-from lumiimg.joblog.sources import HEAD_BYTES, LineSplitter, opener_of, refuse_no_text, written
+from lumiimg.joblog.files import BLOCK_BYTES, HEAD_BYTES, LineSplitter, packer_of, refuse_no_log
+from lumiimg.joblog.reader import LogReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from lumiimg.joblog.report import LogReport
 
-    from lumiimg.joblog.reader import LogReader
-
-POLL_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
-def _refuse_packed(file: str, head: bytes) -> None:
-    """Raise BadInputError for a file that starts as no text does: what is compressed does not grow line by line."""
-    if opener_of(head) is not None:
-        raise BadInputError("is compressed, and --follow follows text", where=file, hint="leave --follow out")
-    refuse_no_text(file, head)
+class WrittenAgainError(Exception):
+    """What was read of a file is not in it any more."""
 
 
 class Tail:
@@ -37,19 +34,20 @@ class Tail:
     def read(self) -> Iterator[bytes]:
         """Yield what was added, as blocks of whole lines; nothing while there is no file.
 
-        Raises WrittenAnewError for a file that became shorter, or another one under the name, and BadInputError for
+        Raises WrittenAgainError for a file that became shorter, or another one under the name, and BadInputError for
         one that is not text, or cannot be read.
         """
         try:
             with open_regular(self.file) as stream:
                 status = os.fstat(stream.fileno())
                 if self._offset and (status.st_size < self._offset or status.st_ino != self._inode):
-                    raise WrittenAnewError
+                    raise WrittenAgainError
                 if not self._offset:
                     self._inode = status.st_ino
-                    _refuse_packed(self.file, os.pread(stream.fileno(), HEAD_BYTES, 0))
-                for end, block in written(stream, self._offset):
-                    self._offset = end
+                    self._refuse_other_files(stream.peek(HEAD_BYTES))
+                stream.seek(self._offset)
+                while block := stream.read1(BLOCK_BYTES):
+                    self._offset += len(block)
                     if lines := self._lines.push(block):
                         yield lines
         except FileNotFoundError:
@@ -57,29 +55,34 @@ class Tail:
         except OSError as error:
             raise BadInputError(f"cannot be read: {error.strerror or error}", where=self.file) from error
 
+    def _refuse_other_files(self, head: bytes) -> None:
+        """Raise BadInputError for a file that starts as no text does: what is compressed does not grow line by line."""
+        if packer_of(head) is not None:
+            hint = "leave --follow out"
+            raise BadInputError("is compressed, and --follow follows text", where=self.file, hint=hint)
+        refuse_no_log(self.file, head)
 
-class WrittenAnewError(Exception):
-    """What was read of a file is not in it any more."""
 
+def follow(files: Sequence[str], sleep: Callable[[float], None] = time.sleep) -> Iterator[LogReport]:
+    """Yield the answer about nothing, then about what is written to the files, after each look that showed more.
 
-def follow(reader: LogReader, files: Sequence[str], sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
-    """Feed the reader with what is written to the files; yields after each look that showed something new.
-
-    A file that is written again makes the reader start again with all of them. Does not end by itself: a job that is
-    silent may still run. Raises BadInputError if a file cannot be read.
+    A file that is written again makes it start again with all of them. Does not
+    end by itself: a job that is silent may still run. Raises BadInputError if a file cannot be read.
     """
+    reader = LogReader()
     tails = [Tail(file) for file in files]
-    seen = 0
+    seen = reader.changes
+    yield reader.report()
     while True:
         try:
             for tail in tails:
                 for block in tail.read():
                     reader.feed(tail.file, block)
-        except WrittenAnewError:
+        except WrittenAgainError:
             reader.restart()
-            tails[:] = [Tail(file) for file in files]
+            tails = [Tail(file) for file in files]
             continue
         if reader.changes != seen:
             seen = reader.changes
-            yield
-        sleep(POLL_SECONDS)
+            yield reader.report()
+        sleep(_POLL_SECONDS)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import ExitCode
-from lumiimg.core.text import count
-from lumiimg.joblog.report import Confidence, Verdict, answer_of
+from lumiimg.core.findings import Severity
+from lumiimg.joblog.report import Confidence, Verdict, severity_of
 
 if TYPE_CHECKING:
-    from lumiimg.joblog.report import Death, DifferentValue, LogReport
+    from lumiimg.joblog.report import LogReport
 
 _SENTENCES = {
     Verdict.OFI_CXI: "the traffic went over Slingshot (libfabric, provider cxi)",
@@ -46,10 +45,24 @@ _RUNS = 5
 def headline(report: LogReport) -> str:
     """Return the answer in one line: what ended the job, where something did, else the network."""
     if report.ended is not None:
-        return f"{report.ended.id}: {died(report.ended)}"
+        return f"{report.ended.id}: {report.ended.sentence}"
     if report.verdict is Verdict.NONE and report.progress and report.stall:
-        return f"stalled: {ranks_word(report.stall.ranks)} {report.stall.reason}"
-    return network(report)
+        return f"stalled: {report.stall.who} {report.stall.reason}"
+    return network_line(report)
+
+
+def network_line(report: LogReport) -> str:
+    """Return which network the job used, in one line."""
+    failed = "; then a transfer or a collective failed" if report.failed_running and report.ended is None else ""
+    if report.nothing_crossed:
+        unsure = "; what other nodes did it does not show" if report.other_nodes_silent else ""
+        return f"{report.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
+    sentence = _SENTENCES[report.verdict]
+    if severity_of(report.verdict, report.provider, report.confidence) is Severity.UNKNOWN:
+        sentence = _SELECTED.get(report.verdict, sentence)
+    if not _shows_traffic(report) and (chosen := _CHOSEN.get(sentence)):
+        sentence = f"{chosen}; no line shows traffic"
+    return f"{report.verdict.value}: {sentence}{failed} ({_CONFIDENCE[report.confidence]}{_of_which(report)})"
 
 
 def runs_line(report: LogReport) -> str:
@@ -64,33 +77,6 @@ def runs_line(report: LogReport) -> str:
     return f"the log holds {len(before) + 1} runs; {about}. Before it: {more}{'; '.join(runs)}"
 
 
-def different_line(one: DifferentValue) -> str:
-    """Return a value that other processes have otherwise, and whose it is."""
-    who = ranks_word(one.ranks) if one.ranks else count(one.count, "process")
-    return f"{one.name}={one.value}  {who}{f' on {one.nodes}' if one.nodes else ''}"
-
-
-def died(death: Death) -> str:
-    """Return what ended a job, and whom it hit."""
-    where = " on ".join(filter(None, (ranks_word(death.rank) if death.rank else "", death.node)))
-    return f"{death.summary} ({where})" if where else death.summary
-
-
-def network(report: LogReport) -> str:
-    """Return which network the job used, in one line."""
-    failed = "; then a transfer or a collective failed" if report.failed_running and report.ended is None else ""
-    if report.nothing_crossed:
-        unsure = "; what other nodes did it does not show" if report.other_nodes_silent else ""
-        return f"{report.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
-    answer = answer_of(report.verdict, report.provider, report.confidence)
-    sentence = _SENTENCES[report.verdict]
-    if answer is ExitCode.UNDECIDED:
-        sentence = _SELECTED.get(report.verdict, sentence)
-    if not _shows_traffic(report) and (chosen := _CHOSEN.get(sentence)):
-        sentence = f"{chosen}; no line shows traffic"
-    return f"{report.verdict.value}: {sentence}{failed} ({_CONFIDENCE[report.confidence]}{_of_which(report)})"
-
-
 def _shows_traffic(report: LogReport) -> bool:
     """Whether anything shows that ranks were connected, as what proves libfabric does."""
     proved = report.verdict is Verdict.OFI_OTHER and report.confidence is Confidence.PROVED
@@ -100,17 +86,7 @@ def _shows_traffic(report: LogReport) -> bool:
 
 def _of_which(report: LogReport) -> str:
     """Return by whose lines it is proved, where some ranks did not report."""
-    seen = report.told
+    seen = report.coverage
     if report.confidence is not Confidence.PROVED or seen.ranks >= (seen.of_ranks or 0):
         return ""
-    return f" of {part_of(seen.ranks, seen.of_ranks, 'rank')}"
-
-
-def ranks_word(ranks: str) -> str:
-    """Return ranks with their noun: `rank 3`, `ranks 3-5`."""
-    return f"{'rank' if ranks.isdecimal() else 'ranks'} {ranks}"
-
-
-def part_of(number: int, total: int | None, noun: str) -> str:
-    """Return `3 of 8 ranks`; `3 ranks` where nobody knows of how many."""
-    return f"{number} of {total} {noun}s" if total else count(number, noun)
+    return f" of {seen.of_all_ranks}"

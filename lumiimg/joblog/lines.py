@@ -9,12 +9,15 @@ oneCCL prints `time:(tid) |CCL_LEVEL| text` (src/common/log), and no host: only 
 
 from __future__ import annotations
 
+import json
 import re
+from functools import cache
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from lumiimg.core.errors import one_line
 from lumiimg.core.redact import redact
-from lumiimg.joblog.prefixes import end_of, prefixes
+from lumiimg.core.toml import package_toml
 
 LINE_LIMIT = 16_384
 """Characters that are read of a line, or of each part that a progress bar has drawn.
@@ -22,8 +25,12 @@ LINE_LIMIT = 16_384
 NCCL's own buffer is 4,096; the rest is room for lines joined into one."""
 EVIDENCE_LIMIT = 400
 """Characters of a message that are shown as evidence."""
+PROBE = "@probe "
+"""Before each line of lumiimg's own probes."""
 _CUT = "…"
 """Stands where an excerpt leaves something out."""
+_MOST_PREFIXES = 8
+"""That follow each other: a container's, a launcher's, a framework's, a time."""
 
 _COLOUR = re.compile(r"(?:\x1b\[|\[(?=\d{1,3}(?:;\d{1,3}){0,4}m))[0-9;:?]{0,32}[A-Za-z]")
 """ANSI sequences, also where a copy from the terminal has lost the escape character."""
@@ -52,9 +59,23 @@ _COPIED = re.compile(r"(?:[ \t>#*|•`-]|//){0,16}+(?:[\w./+-]{1,200}\.(?:out|er
 _INDENTS = frozenset({"", " ", "  ", "\t"})
 """What programs put before a line of their own."""
 _QUOTED = re.compile(r"\s{0,8}(?:\d{1,7}: )? {4}> .{1,1024}?:\d{1,12}: ")
-"""What `lumiimg log` quotes, of another log perhaps: a job script may read the log of the run before."""
-PROBE = "@probe "
+"""What a report on a log quotes, of another log perhaps: a job script may read the log of the run before."""
 _EVENT = re.compile(r"@probe (\w+)((?: \w+=[^ ]*)*)\s*$")
+_NET = r"(?:\t| {0,2}+)(?:\[Rank \d{1,7}\] )?(?:\w{0,8}(?:NET|ncclComm)[\w/]{1,40}(?: Libfabric)? ?:? )?"
+_CHANNEL = r"(?:Channel \d{1,4}(?:/\d{1,4})? ?: \d{1,7}\[\w{1,10}\] (?:-> \d{1,7}\[\w{1,10})?)?"
+_OTHERS_SHARE = 100
+"""One other line may stand among this number of records: a record that was cut, a line of tail(1) between files."""
+
+
+TABLE_WORDS: tuple[bytes, ...] = (
+    b"busbw",
+    b"Avg bus bandwidth",
+    b"Out of bounds values",
+    b"Collective test starting",
+    b"# nThread",
+    b"# Using devices",
+)
+"""Of benchmarks (bandwidth.py): where none of them is, no table begins or ends."""
 
 
 class Message(NamedTuple):
@@ -75,11 +96,51 @@ class Message(NamedTuple):
     """Something stands before it that no launcher prints: a copy of a line, of this job or of another one."""
 
 
+class Prefixes(NamedTuple):
+    """What may stand before a message of a line: patterns, each of all prefixes that may follow each other."""
+
+    launcher: re.Pattern[str]
+    """Before any line."""
+    library: re.Pattern[str]
+    """One with which a library signs that prints no `host:pid:tid`."""
+    bare: re.Pattern[str]
+    """Before a message of a collective library from which somebody has taken its origin."""
+    program: re.Pattern[str]
+    """Of an error of any program."""
+    warning: re.Pattern[str]
+    """In what stands before the words of a program that logs less than an error."""
+    records: tuple[tuple[str, frozenset[str]], ...]
+    """Keys of a message in a log of JSON, each with keys of which its collector writes one beside it."""
+
+
+@cache
+def prefixes() -> Prefixes:
+    """Return the knowledge base prefixes.toml; a mistake in it is an error found by its tests."""
+    data = package_toml(__package__, "prefixes.toml")
+    launcher, library, program = (
+        "|".join(table["pattern"] for table in data[kind]) for kind in ("launcher", "library", "program")
+    )
+    return Prefixes(
+        launcher=re.compile(f"(?:{launcher}){{0,{_MOST_PREFIXES}}}+"),
+        library=re.compile(library),
+        bare=re.compile(_NET + _CHANNEL),
+        program=re.compile(rf"(?:\t| {{0,2}}+)(?:{program}|{launcher}){{0,{_MOST_PREFIXES}}}+(?:/[\w./+-]{{0,300}}/)?"),
+        warning=re.compile(data["warning"]["pattern"]),
+        records=tuple((table["text"], frozenset(table["beside"])) for table in data["record"]),
+    )
+
+
+def end_of(pattern: re.Pattern[str], text: str, start: int = 0) -> int:
+    """Return where the prefixes end that stand at `start`."""
+    found = pattern.match(text, start)
+    return found.end() if found else start
+
+
 def messages(line: bytes) -> list[Message]:
     """Split a line into its messages, without colours, cut to what is read of it; never raises.
 
     A progress bar goes back to the start of its line (CR): what it has drawn there comes before a message, in one line.
-    A line of lumiimg's own probe becomes what it quotes; one that `lumiimg log` quotes is none of this job.
+    A line of lumiimg's own probe becomes what it quotes; one that a report on a log quotes is none of this job.
     """
     drawn = line.split(b"\r") if b"\r" in line else [line]
     texts = [text for part in drawn if part and not _QUOTED.match(text := plain(part))]
@@ -166,8 +227,6 @@ def probe_event(line: str) -> tuple[str, dict[str, str]] | None:
 
     Values are percent-encoded in the line, and decoded here: they may hold anything.
     """
-    from urllib.parse import unquote  # of no use to the log of a job
-
     found = _EVENT.match(line)
     if found is None:
         return None
@@ -186,6 +245,45 @@ def _quoted_by_probe(line: str) -> str:
         return values.get("text", "")
     if topic == "dlopen" and values.get("ok") == "0":
         return f"dlopen-failed: {values.get('error', '')}"
-    if "rc" in values:
-        return f"probe {topic} rc={values['rc']}"
-    return ""
+    return f"probe {topic} rc={values['rc']}" if "rc" in values else ""
+
+
+def without_records(block: bytes, records: int, others: int) -> tuple[bytes, int]:
+    """Return whole lines of a log, each record of JSON among them replaced with its message: none is added or lost.
+
+    A collector of containers' logs writes all lines so; records among other lines are what a program printed: a data
+    set, a model's answers. `records` and `others`: lines of the file before these that begin as a record, and that do
+    not; the number of the latter comes back. A message of several lines stays one, its parts separated as those of a
+    progress bar are (CR).
+    """
+    # one byte is found ten times as fast as two
+    here = block.startswith(b"{") + block.count(b"\n{") if b"{" in block else 0
+    if not here:
+        return block, others + block.count(b"\n")
+    lines = block.split(b"\n")
+    others += sum(1 for line in lines if line.strip() and not line.startswith(b"{"))
+    if others > 1 + (records + here) // _OTHERS_SHARE:
+        return block, others
+    return b"\n".join(_recorded(line) if line.startswith(b"{") else line for line in lines), others
+
+
+def _recorded(line: bytes) -> bytes:
+    """Return the message of a record; the line as it is where it is none: a program may print JSON of its own."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    for key, beside in prefixes().records:
+        if key in record and not beside.isdisjoint(record) and record.get("stream", "stdout") in ("stdout", "stderr"):
+            text = record[key]
+            if isinstance(text, list) and all(type(byte) is int and 0 <= byte < 256 for byte in text):
+                raw = bytes(text)  # of journald, where it is not UTF-8
+            else:
+                raw = text.encode("utf-8", "replace") if isinstance(text, str) else b""
+            return raw.rstrip(b"\r\n").replace(b"\n", b"\r")
+    return line
+
+
+def announces_table(block: bytes) -> bool:
+    """Whether a block may hold the head or the end of a benchmark's table."""
+    return b"#" in block and any(words in block for words in TABLE_WORDS)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
-from lumiimg.core.errors import ExitCode
-from lumiimg.core.findings import NO_ADVICE, Advice, Remedy
-from lumiimg.core.text import count, size
-from lumiimg.joblog.node_names import folded
+from lumiimg.core.findings import Remedy, Severity
+from lumiimg.core.text import count, hostlist, ranges, size
+
+_RANKS = 64
+"""That are named in a line."""
 
 
 class Verdict(StrEnum):
@@ -53,6 +54,42 @@ class Confidence(StrEnum):
 def weakest(confidences: Iterable[Confidence]) -> Confidence:
     """Return the least sure of several."""
     return max(confidences, key=list(Confidence).index)
+
+
+def severity_of(verdict: Verdict, provider: str | None, confidence: Confidence) -> Severity:
+    """Return ok for a fast network that is proved, a problem for a slow path or a failure, else unknown."""
+    match verdict:
+        case Verdict.NONE:
+            return Severity.UNKNOWN
+        case Verdict.OFI_OTHER if provider is None:
+            return Severity.UNKNOWN  # cxi and tcp look the same where the provider is not named
+        case Verdict.OFI_CXI | Verdict.OFI_EFA | Verdict.IB | Verdict.INTRA_NODE_ONLY:
+            # a network that was selected is not yet one that carried traffic
+            return Severity.OK if confidence is Confidence.PROVED else Severity.UNKNOWN
+        case _:
+            return Severity.PROBLEM
+
+
+def spans_nodes(ranks: int, nodes: int | None) -> bool | None:
+    """Return whether a communicator spans nodes; None where the log does not say (before 2.21 no line has `nNodes`)."""
+    if ranks == 1:
+        return False
+    return None if nodes is None else nodes > 1
+
+
+def rank_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as Slurm writes them: `0-3,8`; of very many the first."""
+    parts = ranges(sorted(numbers)[: _RANKS * 64]).split(",")
+    return ",".join(parts[:_RANKS]) + (",…" if len(parts) > _RANKS else "")
+
+
+def ranks_word(ranks: str) -> str:
+    """Return ranks with their noun: `rank 3`, `ranks 3-5`."""
+    return f"{'rank' if ranks.isdecimal() else 'ranks'} {ranks}"
+
+
+def _part_of(number: int, total: int | None, noun: str) -> str:
+    return f"{number} of {total} {noun}s" if total else count(number, noun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +139,12 @@ class Death:
     node: str | None
     """The node that it hit first; null where the log does not say."""
 
+    @property
+    def sentence(self) -> str:
+        """What it was, and whom it hit."""
+        where = " on ".join(filter(None, (ranks_word(self.rank) if self.rank else "", self.node)))
+        return f"{self.summary} ({where})" if where else self.summary
+
 
 @dataclass(frozen=True, slots=True)
 class DifferentValue:
@@ -118,15 +161,11 @@ class DifferentValue:
     nodes: str
     """Theirs, folded as Slurm does."""
 
-
-@dataclass(frozen=True, slots=True)
-class Channels:
-    """A way by which ranks were connected."""
-
-    way: str
-    """`NET/AWS Libfabric/GDRDMA`, `P2P/IPC`, `rings connected`."""
-    ranks: int
-    """Processes that printed it."""
+    @property
+    def sentence(self) -> str:
+        """The value, and whose it is."""
+        who = ranks_word(self.ranks) if self.ranks else count(self.count, "process")
+        return f"{self.name}={self.value}  {who}{f' on {self.nodes}' if self.nodes else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +176,11 @@ class Stall:
     """For which the others waited: `0-3,8`."""
     reason: str
     """What shows it: the end of a sentence about these ranks."""
+
+    @property
+    def who(self) -> str:
+        """The ranks, for a person."""
+        return ranks_word(self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +217,8 @@ class LoggedLibrary:
 
 
 @dataclass(frozen=True, slots=True)
-class RankUse:
-    """What one rank used."""
+class RankResult:
+    """What one rank of the job used; a process that names no rank has one result of its own."""
 
     process: str
     """`host:pid`, or `task N`, or the file's name where lines carry no host."""
@@ -186,14 +230,8 @@ class RankUse:
     """As the library names it: `AWS Libfabric`, `Socket`."""
     provider: str | None
     """Of libfabric: `cxi`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankResult(RankUse):
-    """What one rank of the job used; a process that names no rank has one result of its own."""
-
     rank: int | None
-    """Number in the process's largest communicator; None where the log does not tell."""
+    """Number in the process's largest communicator; null where the log does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +243,9 @@ class Communicator:
     ranks: int
     """That it has."""
     nodes: int | None
-    """That it spans; null where the log does not tell."""
+    """That it spans; null where the log does not say."""
     crosses_network: bool | None
-    """Whether it spans nodes; None where the log does not tell."""
+    """Whether it spans nodes; null where the log does not say."""
     verdict: Verdict
     """Of its ranks."""
 
@@ -237,26 +275,47 @@ class VerdictGroup:
     @property
     def names(self) -> str:
         """Their names, folded as Slurm does: `nid[005000-005002]`."""
-        return folded(self.nodes)
+        return hostlist(self.nodes)
+
+    @property
+    def severity(self) -> Severity:
+        """Whether it is a fast network that is proved."""
+        return severity_of(self.verdict, self.provider, self.confidence)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """How much of the job the log speaks of: ranks and nodes that told their network, out of those that there are."""
+class Coverage:
+    """How much of the job the log speaks of: ranks and nodes that say their network, out of those that there are."""
 
     ranks: int
-    """Ranks that told their network."""
+    """Ranks that say their network."""
     of_ranks: int | None
-    """Ranks that there are; null where the log does not tell."""
+    """Ranks that there are; null where the log does not say."""
     nodes: int
-    """Nodes that told their network."""
+    """Nodes that say their network."""
     of_nodes: int | None
-    """Nodes that there are; null where the log does not tell."""
+    """Nodes that there are; null where the log does not say."""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether some ranks or nodes do not say it."""
+        return self.ranks < (self.of_ranks or 0) or self.nodes < (self.of_nodes or 0)
+
+    @property
+    def of_all_ranks(self) -> str:
+        """`3 of 8 ranks`; `3 ranks` where nobody knows of how many."""
+        return _part_of(self.ranks, self.of_ranks, "rank")
+
+    @property
+    def sentence(self) -> str:
+        """`3 of 8 ranks, 1 of 2 nodes`; of nodes where lines name any."""
+        nodes = f", {_part_of(self.nodes, self.of_nodes, 'node')}" if self.nodes else ""
+        return f"{self.of_all_ranks}{nodes}"
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How the network was used; None, or nothing, where the log does not tell or ranks differ."""
+    """How the network was used; None, or nothing, where the log does not say or ranks differ."""
 
     gdr: bool | None
     """Whether the NIC reads GPU memory (GPUDirect RDMA); null where the log does not say, or ranks differ."""
@@ -273,7 +332,7 @@ class Transport:
 
     @property
     def words(self) -> str:
-        """How the network was used, for a person; nothing where the log does not tell."""
+        """How the network was used, for a person; nothing where the log does not say."""
         parts = [f"{self.nics} NICs"] if self.nics else []
         parts += [f"protocol {self.protocol}"] if self.protocol else []
         parts += [] if self.gdr is None else ["GPUDirect RDMA" if self.gdr else "no GPUDirect RDMA"]
@@ -289,7 +348,7 @@ class Measurement:
     name: str
     """The program with its test: `rccl-tests all_reduce_perf`."""
     program: str
-    """`rccl-tests` or `nccl-tests` (also where the output does not tell them apart)."""
+    """`rccl-tests` or `nccl-tests` (also where the output does not distinguish them)."""
     test: str | None
     """`all_reduce_perf`; null where the log does not say."""
     ranks: int | None
@@ -355,7 +414,7 @@ class LogReport:
     ranks: tuple[RankResult, ...]
     nodes: tuple[VerdictGroup, ...]
     """The largest group first."""
-    told: Told
+    coverage: Coverage
     """How much of the job the log speaks of."""
     runs_before: tuple[RunBefore, ...]
     """Other runs in the log, of the same job or of others; the answer is about the last one."""
@@ -377,10 +436,8 @@ class LogReport:
     """With which ranks a stall began; null where none is seen, or the log does not show it."""
     progress: tuple[RankProgress, ...]
     """How far each rank came, where there are dumps of PyTorch's flight recorder."""
-    differing: tuple[DifferentValue, ...]
+    variables_that_differ: tuple[DifferentValue, ...]
     """Values of variables of NCCL, libfabric and the loader that are not the same in all processes."""
-    channels: tuple[Channels, ...]
-    """How ranks were connected, the most frequent way first."""
     communicators: tuple[Communicator, ...]
     """In the order of the log."""
     library: LoggedLibrary | None
@@ -390,27 +447,15 @@ class LogReport:
     provider: str | None
     """Of libfabric: `cxi`; null where the log does not say, or ranks differ."""
     transport: Transport
-    environment: tuple[tuple[str, str], ...]
+    environment: Mapping[str, str]
     """Variables of NCCL, Slurm and Slingshot that the log shows, each with its (first) value."""
     measurements: tuple[Measurement, ...]
     """Tables of benchmarks in the log."""
     causes: tuple[Cause, ...]
     """Most likely first."""
 
-    def with_names(self, names: Mapping[str, str]) -> LogReport:
-        """Return the report with names of this case in its commands."""
-        return self._changed(lambda remedy: remedy.filled(names))
-
-    def concluded(self, names: Mapping[str, str]) -> LogReport:
-        """Return the report as it is shown: all names that this case has are in its commands."""
-        return self._changed(lambda remedy: remedy.concluded(names))
-
-    def _changed(self, change: Callable[[Remedy], Remedy]) -> LogReport:
-        causes = (replace(cause, remedy=tuple(map(change, cause.remedy))) for cause in self.causes)
-        return replace(self, causes=tuple(causes))
-
     @property
-    def ranks_by_name(self) -> dict[str, RankUse]:
+    def ranks_by_name(self) -> dict[str, RankResult]:
         """By number; by number and process where several say to be the same; by process where no number is known."""
         taken = Counter(one.rank for one in self.ranks)
 
@@ -421,22 +466,6 @@ class LogReport:
         return {name(one): one for one in self.ranks}
 
     @property
-    def variables(self) -> dict[str, str]:
-        """Variables of NCCL, Slurm and Slingshot that the log shows, each with its first value."""
-        return dict(self.environment)
-
-    @property
-    def advice(self) -> Advice:
-        """Why, and the first command that needs nothing which this case does not have."""
-        if not self.causes or self.answer is ExitCode.GOOD:
-            return NO_ADVICE
-        cause = self.causes[0]
-        is_end = self.ended is not None and cause.id == self.ended.id and cause.because
-        why = cause.because[0] if is_end else cause.summary
-        steps = (remedy.concluded({}) for remedy in cause.remedy)
-        return next((Advice(why, step.command, step.reason) for step in steps if step.command), Advice(why))
-
-    @property
     def nothing_crossed(self) -> bool:
         """Whether no network was needed, so that it does not matter which one was chosen."""
         return self.single_node and self.verdict in TRANSPORTS | {Verdict.INTRA_NODE_ONLY}
@@ -444,36 +473,15 @@ class LogReport:
     @property
     def other_nodes_silent(self) -> bool:
         """Whether Slurm has more nodes for the job, so that what their ranks did is not known."""
-        return self.told.of_nodes not in {None, self.told.nodes}
+        return self.coverage.of_nodes not in {None, self.coverage.nodes}
 
     @property
-    def answer(self) -> ExitCode:
-        """Whether a fast network carried the traffic to its end, or none was needed, as an exit code."""
+    def severity(self) -> Severity:
+        """Whether a fast network carried the traffic to its end, or none was needed: ok, unknown or a problem."""
         if self.failed_running or self.ended is not None:
-            return ExitCode.NO
-        answer = answer_of(self.verdict, self.provider, self.confidence)
+            return Severity.PROBLEM
+        found = severity_of(self.verdict, self.provider, self.confidence)
         if self.nothing_crossed:
-            answer = ExitCode.UNDECIDED if self.other_nodes_silent else ExitCode.GOOD
+            found = Severity.UNKNOWN if self.other_nodes_silent else Severity.OK
         is_open = self.end_unclear or self.stall is not None or any(one.waits_in for one in self.progress)
-        return ExitCode.UNDECIDED if is_open and answer is ExitCode.GOOD else answer
-
-
-def spans_nodes(ranks: int, nodes: int | None) -> bool | None:
-    """Return whether a communicator spans nodes; None where it is not told (before 2.21 no line has `nNodes`)."""
-    if ranks == 1:
-        return False
-    return None if nodes is None else nodes > 1
-
-
-def answer_of(verdict: Verdict, provider: str | None, confidence: Confidence) -> ExitCode:
-    """Return good for a fast network that is proved, no for a slow path or a failure, else undecided."""
-    match verdict:
-        case Verdict.NONE:
-            return ExitCode.UNDECIDED
-        case Verdict.OFI_OTHER if provider is None:
-            return ExitCode.UNDECIDED  # cxi and tcp look the same where the provider is not named
-        case Verdict.OFI_CXI | Verdict.OFI_EFA | Verdict.IB | Verdict.INTRA_NODE_ONLY:
-            # A network that was selected is not yet one that carried traffic.
-            return ExitCode.GOOD if confidence is Confidence.PROVED else ExitCode.UNDECIDED
-        case _:
-            return ExitCode.NO
+        return Severity.UNKNOWN if is_open and found is Severity.OK else found

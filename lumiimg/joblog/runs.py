@@ -7,19 +7,19 @@ node whose ranks were connected before. In several files the order of lines is n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from lumiimg.joblog.events import ProcessState, Sighting, piece_and_line
-from lumiimg.joblog.job import JobState
-from lumiimg.joblog.vocabulary import Ends, vocabulary
+from lumiimg.joblog.state import JobLog, Match, ProcessLog, piece_and_line
+from lumiimg.joblog.vocabulary import ExitRole, vocabulary
 
-RUN_LIMIT = 64
+_MOST_RUNS = 64
 _TASK = -1
 """In place of how many ranks there are: the number is that of a task, which may start several processes."""
 _BEGINNING = ("bootstrap", "library", "plugin", "loaded", "provider", "initialized", "socket", "ib", "network")
 """What a process prints before it has a rank."""
-_OF_AN_END = frozenset(Ends) - {Ends.NO, Ends.RAISED, Ends.WAITED, Ends.OTHER}
+_OF_AN_END = frozenset(ExitRole) - {ExitRole.NO, ExitRole.RAISED, ExitRole.WAITED, ExitRole.OTHER}
+_BEYOND_ALL = 1 << 127
 
 
 @dataclass(slots=True)
@@ -47,29 +47,32 @@ class _Span:
             self.ranks.setdefault(rank, set()).update(nodes)
 
 
-def runs(state: JobState) -> list[JobState]:
-    """Return the state of each run, in order; that of the job alone where there is one run."""
-    if len({state.pieces[piece_and_line(at)[0]].file for at in _positions(state)}) != 1:
-        return [state]
-    spans = list(_spans(state))
-    if len(spans) < 2:
-        return [state]
-    marks = sorted(_marks(state))
-    found = spans[:1]
-    for span in spans[1:]:
-        between = any(found[-1].end < mark <= span.start for mark in marks)
-        if len(found) < RUN_LIMIT and _is_another_run(found[-1], span, between=between):
+def runs(log: JobLog) -> list[JobLog]:
+    """Return what is of each run, in order; the log alone where there is one run."""
+    if len({log.segments[piece_and_line(match.first_at)[0]].file for match in _matches(log)}) != 1:
+        return [log]
+    marks = sorted(_marks(log))
+    found: list[_Span] = []
+    for span in _spans(log):
+        between = bool(found) and any(found[-1].end < mark <= span.start for mark in marks)
+        if not found or (len(found) < _MOST_RUNS and _is_another_run(found[-1], span, between=between)):
             found.append(span)
         else:
             found[-1].take(span)
-    borders = [span.start for span in found[1:]]
-    edges = zip([0, *borders], [*borders, 1 << 127], strict=True)
-    return [_part(state, span.names, *edge) for span, edge in zip(found, edges, strict=True)] if borders else [state]
+    if len(found) < 2:
+        return [log]
+    borders = [0, *(span.start for span in found[1:]), _BEYOND_ALL]
+    return [_part(log, span.names, *borders[number : number + 2]) for number, span in enumerate(found)]
 
 
-def first_line(state: JobState, of: JobState) -> int:
+def first_line(log: JobLog, run: JobLog) -> int:
     """Return the line of the file on which a run begins: its first that is known."""
-    return min((state.place(at)[1] for at in _positions(of)), default=1)
+    return min((log.place(match.first_at)[1] for match in _matches(run)), default=1)
+
+
+def _matches(log: JobLog) -> Iterator[Match]:
+    for process in (*log.processes.values(), *log.bare.values(), log.job):
+        yield from process.matches
 
 
 def _is_another_run(before: _Span, after: _Span, *, between: bool) -> bool:
@@ -79,11 +82,11 @@ def _is_another_run(before: _Span, after: _Span, *, between: bool) -> bool:
     return any(between or (of != _TASK and not there.isdisjoint(nodes)) for (_, of), there, nodes in again)
 
 
-def _spans(state: JobState) -> Iterator[_Span]:
+def _spans(log: JobLog) -> Iterator[_Span]:
     """Yield processes that are apart in the log, in its order."""
-    spans = sorted(filter(None, map(_span, state.processes.values())), key=lambda span: span.start)
+    spans = [_span(process) for process in log.processes.values() if process.events]
     current: _Span | None = None
-    for span in spans:
+    for span in sorted(spans, key=lambda span: span.start):
         if current is not None and span.start <= current.end:
             current.take(span)
             continue
@@ -94,63 +97,55 @@ def _spans(state: JobState) -> Iterator[_Span]:
         yield current
 
 
-def _span(process: ProcessState) -> _Span | None:
-    seen = [sighting for kinds in process.events.values() for sighting in kinds]
-    if not seen:
-        return None
+def _span(process: ProcessLog) -> _Span:
     largest = max((one.ranks for one in process.communicators.values()), default=0)
     ranks = {(one.rank, largest) for one in process.communicators.values() if one.ranks == largest}
     if process.task is not None:
         ranks.add((int(process.task), _TASK))
-    start, end = min(one.first for one in seen), max(one.last for one in seen)
-    connected = any(True for _ in process.saw("connected", "channel", "local-channel"))
-    begun = not (connected or process.communicators) and any(True for _ in process.saw(*_BEGINNING))
-    nodes = {process.node} if process.node else set()
-    return _Span(start, end, {process.name}, {rank: {process.node} for rank in ranks}, nodes, connected, begun)
+    connected = bool(process.saw("connected", "channel", "local-channel"))
+    return _Span(
+        start=min(one.first_at for one in process.matches),
+        end=max(one.last_at for one in process.matches),
+        names={process.name},
+        ranks={rank: {process.node} for rank in ranks},
+        nodes={process.node} if process.node else set(),
+        connected=connected,
+        begun=not (connected or process.communicators) and bool(process.saw(*_BEGINNING)),
+    )
 
 
-def _marks(state: JobState) -> Iterator[int]:
+def _marks(log: JobLog) -> Iterator[int]:
     """Yield where the log says that a job ended, or that another one began."""
     signatures = vocabulary().signatures
-    for process in state.bare.values():
-        for event, kinds in process.events.items():
-            if event in signatures and signatures[event].ends in _OF_AN_END:
-                yield from (at for one in kinds for at in (one.first, one.last))
-    numbers = [one for one in state.job.saw("slurm") if one.value("name") == "SLURM_JOB_ID"]
-    yield from (one.first for one in numbers[1:])
+    for process in log.bare.values():
+        for match in process.matches:
+            if match.event in signatures and signatures[match.event].ends in _OF_AN_END:
+                yield from (match.first_at, match.last_at)
+    numbers = [one for one in log.job.saw("slurm") if one.value("name") == "SLURM_JOB_ID"]
+    yield from (one.first_at for one in numbers[1:])
 
 
-def _positions(state: JobState) -> Iterator[int]:
-    for process in (*state.processes.values(), *state.bare.values(), state.job):
-        yield from (one.first for kinds in process.events.values() for one in kinds)
-
-
-def _part(state: JobState, names: set[str], start: int, end: int) -> JobState:
+def _part(log: JobLog, names: set[str], start: int, end: int) -> JobLog:
     """Return what is of one run: its processes, and the other lines between its first line and the next run's."""
-    part = JobState(pieces=state.pieces)
-    part.processes = {name: process for name, process in state.processes.items() if name in names}
-    part.bare = {key: _cut(process, start, end) for key, process in state.bare.items()}
-    part.bare = {key: process for key, process in part.bare.items() if process.events}
-    part.owners = {key: left for key, of in state.owners.items() if (left := of & names)}
-    part.holders = {key: left for key, of in state.holders.items() if (left := of & names)}
-    part.job = _cut(state.job, start, end)
-    if end > 1 << 120:
-        part.bandwidth, part.dumps = state.bandwidth, state.dumps
-    return part
+    bare = {key: _cut(process, start, end) for key, process in log.bare.items()}
+    is_last = end == _BEYOND_ALL
+    return replace(
+        log,
+        processes={name: process for name, process in log.processes.items() if name in names},
+        bare={key: process for key, process in bare.items() if process.events},
+        owners={key: left for key, of in log.owners.items() if (left := of & names)},
+        values_by_process={key: left for key, of in log.values_by_process.items() if (left := of & names)},
+        job=_cut(log.job, start, end),
+        bandwidth=log.bandwidth if is_last else None,
+        dumps=log.dumps if is_last else [],
+    )
 
 
-def _cut(process: ProcessState, start: int, end: int) -> ProcessState:
-    part = ProcessState(process.name, process.shared, limit=process.limit)
-    part.communicators = process.communicators
-    for event, kinds in process.events.items():
-        if left := list(_between(kinds, start, end)):
-            part.events[event] = left
-    return part
-
-
-def _between(seen: Iterable[Sighting], start: int, end: int) -> Iterator[Sighting]:
-    """Yield what was seen there; of what was seen often only the first and the last place are known."""
-    for one in seen:
-        places = [at for at in (one.first, one.last) if start <= at < end]
-        if places:
-            yield replace(one, first=min(places), last=max(places))
+def _cut(process: ProcessLog, start: int, end: int) -> ProcessLog:
+    """Return what was seen there; of what was seen often only the first and the last place are known."""
+    events: dict[str, list[Match]] = {}
+    for match in process.matches:
+        if places := [at for at in (match.first_at, match.last_at) if start <= at < end]:
+            cut = replace(match, first_at=min(places), last_at=max(places))
+            events.setdefault(match.event, []).append(cut)
+    return replace(process, events=events)

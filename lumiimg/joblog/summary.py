@@ -1,88 +1,115 @@
-"""What else the job's log says beside the verdict: ranks, communicators, versions, interfaces, GPUDirect RDMA."""
+"""What all ranks of a job together show beside the verdict: nodes, communicators, versions, differences, stalls."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.core.redact import HIDDEN, is_secret_name, redact
-from lumiimg.joblog.causes import Trouble, likelihood
-from lumiimg.joblog.events import ProcessState, first_sightings
+from lumiimg.core.text import hostlist
 from lumiimg.joblog.report import (
     FAST,
     Communicator,
+    Confidence,
+    Coverage,
+    DifferentValue,
     LoggedLibrary,
     RankResult,
-    Told,
+    Stall,
     Transport,
     Verdict,
     VerdictGroup,
+    rank_ranges,
     weakest,
 )
-from lumiimg.joblog.vocabulary import Ends
+from lumiimg.joblog.state import ProcessLog, first_matches
+from lumiimg.joblog.vocabulary import ExitRole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from lumiimg.joblog.causes import Trouble
+    from lumiimg.joblog.network import NetworkVerdict
 
-    from lumiimg.joblog.report import Confidence
-    from lumiimg.joblog.verdict import Judgement
-
-COMMUNICATORS_REPORTED = 256
+_COMMUNICATORS = 256
+"""That are reported."""
+_VALUES = 64
+"""Of variables, that are reported to differ."""
 _INTERFACE = re.compile(r"\[\d{1,4}\]([\w.-]{1,40}):")
 
+_Result = tuple[Verdict, str | None, str | None, str | None]
+"""Verdict, network, provider, and the id of the likeliest cause."""
 
-def rank_results(processes: Sequence[ProcessState], findings: Sequence[Judgement]) -> tuple[RankResult, ...]:
+
+class JudgedProcess(NamedTuple):
+    """A process, its troubles, and what it used."""
+
+    process: ProcessLog
+    troubles: Sequence[Trouble]
+    network: NetworkVerdict
+
+    @property
+    def says_network(self) -> bool:
+        return self.network.verdict is not Verdict.NONE or self.network.network is not None
+
+    @property
+    def ranks(self) -> list[int | None]:
+        """Its ranks in its largest communicator: those of the job, as far as the log shows."""
+        seen = self.process.communicators.values()
+        largest = max((one.ranks for one in seen), default=0)
+        return [*sorted({one.rank for one in seen if one.ranks == largest})] or [None]
+
+
+def rank_results(judged: Sequence[JudgedProcess]) -> tuple[RankResult, ...]:
     """Return what each process used; a process that showed nothing about the network is left out."""
     results = [
-        RankResult(p.name, f.verdict, f.confidence, f.network, f.provider, rank)
-        for p, f in zip(processes, findings, strict=True)
-        if f.verdict is not Verdict.NONE or p.communicators
-        for rank in _ranks(p)
+        RankResult(one.process.name, of.verdict, of.confidence, of.network, of.provider, rank)
+        for one in judged
+        if (of := one.network).verdict is not Verdict.NONE or one.process.communicators
+        for rank in one.ranks
     ]
     return tuple(sorted(results, key=lambda r: (r.rank is None, r.rank or 0, r.process)))
 
 
-def communicators(processes: Sequence[ProcessState], findings: Sequence[Judgement]) -> tuple[Communicator, ...]:
+def communicators(judged: Sequence[JudgedProcess]) -> tuple[Communicator, ...]:
     """Return the communicators of the job, each once; `mixed` where its ranks used different networks."""
     found: dict[str, Communicator] = {}
-    for process, finding in zip(processes, findings, strict=True):
+    for process, _, network in judged:
         for address, seen in process.communicators.items():
             key = seen.id or f"{process.name} {address.partition('/')[0]}"
-            known = found.get(key)
-            if known is None and len(found) >= COMMUNICATORS_REPORTED:
-                continue
-            nodes = seen.nodes if known is None or known.nodes is None else known.nodes
-            crosses = seen.crosses if known is None or known.crosses_network is None else known.crosses_network
-            verdict = finding.verdict if known is None else _agreed(known.verdict, finding.verdict)
-            found[key] = Communicator(key, seen.ranks, nodes, crosses, verdict)
+            known = found.get(key, Communicator(key, seen.ranks, None, None, network.verdict))
+            if key in found or len(found) < _COMMUNICATORS:
+                nodes = seen.nodes if known.nodes is None else known.nodes
+                crosses = seen.crosses if known.crosses_network is None else known.crosses_network
+                verdicts = {known.verdict, network.verdict} - {Verdict.NONE} or {Verdict.NONE}
+                verdict = verdicts.pop() if len(verdicts) == 1 else Verdict.MIXED
+                found[key] = Communicator(key, seen.ranks, nodes, crosses, verdict)
     return tuple(found.values())
 
 
-def component(processes: Sequence[ProcessState], event: str, name: str | None = None) -> LoggedLibrary | None:
+def component(processes: Sequence[ProcessLog], event: str, name: str | None = None) -> LoggedLibrary | None:
     """Return the library or plugin that the job names first; `name` where it gives its version only."""
-    sightings = first_sightings(processes, event)
-    return LoggedLibrary(name or sightings[0].value("name"), sightings[0].value("version")) if sightings else None
+    matches = first_matches(processes, event)
+    return LoggedLibrary(name or matches[0].value("name"), matches[0].value("version")) if matches else None
 
 
-def node_groups(
-    processes: Sequence[ProcessState], findings: Sequence[Judgement], troubles: Sequence[Sequence[Trouble]]
-) -> tuple[VerdictGroup, ...]:
+def node_groups(judged: Sequence[JudgedProcess]) -> tuple[VerdictGroup, ...]:
     """Return the nodes by what their ranks came to; `mixed` where ranks of a node differ.
 
     Those without a fast network come first, then the largest group.
     """
-    by_node: dict[str, set[tuple[Verdict, str | None, str | None, str | None]]] = {}
+    by_node: dict[str, set[_Result]] = {}
     least: dict[str, Confidence] = {}
-    for process, finding, found in zip(processes, findings, troubles, strict=True):
-        if (finding.verdict is Verdict.NONE and not finding.network) or (node := process.node) is None:
+    for one in judged:
+        network, node = one.network, one.process.node
+        if not one.says_network or node is None:
             continue
-        of_network = [t.signature for t in found if t.signature.ends is Ends.NO]
-        cause = min(of_network, key=likelihood).id if of_network else None
-        by_node.setdefault(node, set()).add((finding.verdict, finding.network, finding.provider, cause))
-        least[node] = weakest((least.get(node, finding.confidence), finding.confidence))
-    groups: dict[tuple[Verdict, str | None, str | None, str | None], list[str]] = {}
+        of_network = [t.signature for t in one.troubles if t.signature.ends is ExitRole.NO]
+        cause = min(of_network, key=lambda signature: signature.likelihood).id if of_network else None
+        by_node.setdefault(node, set()).add((network.verdict, network.network, network.provider, cause))
+        least[node] = weakest((least.get(node, network.confidence), network.confidence))
+    groups: dict[_Result, list[str]] = {}
     for node, results in by_node.items():
         groups.setdefault(_common(results), []).append(node)
     ordered = sorted(
@@ -93,30 +120,29 @@ def node_groups(
     )
 
 
-def _common(
-    results: set[tuple[Verdict, str | None, str | None, str | None]],
-) -> tuple[Verdict, str | None, str | None, str | None]:
+def _common(results: set[_Result]) -> _Result:
     """Return what the ranks of a node agree on, field by field."""
     verdicts, *others = (set(field) for field in zip(*results, strict=True))
     network, provider, cause = (field.pop() if len(field) == 1 else None for field in others)
     return (verdicts.pop() if len(verdicts) == 1 else Verdict.MIXED, network, provider, cause)
 
 
-def told(processes: Sequence[ProcessState], findings: Sequence[Judgement], job: ProcessState) -> Told:
-    """Return how many ranks and nodes told their network, and how many there are by the largest communicator."""
-    speaking = [p for p, f in zip(processes, findings, strict=True) if f.verdict is not Verdict.NONE or f.network]
-    seen = [c for p in processes for c in p.communicators.values()]
-    slurm = {s.value("name"): s.value("value") for s in job.saw("slurm")}
+def coverage(judged: Sequence[JudgedProcess], job: ProcessLog) -> Coverage:
+    """Return how many ranks and nodes say their network, and how many there are by the largest communicator."""
+    speaking = [one for one in judged if one.says_network]
+    seen = [communicator for one in judged for communicator in one.process.communicators.values()]
+    slurm = {one.value("name"): one.value("value") for one in job.saw("slurm")}
     # a rank that was started again on its node is one rank
-    ranks = len({(p.node or p.name, p.name if rank is None else rank) for p in speaking for rank in _ranks(p)})
-    nodes = len({p.node for p in speaking} - {None})
-    of_ranks = max([c.ranks for c in seen] or _numbers(slurm, "SLURM_NTASKS"), default=None)
-    sizes = [c.nodes for c in seen if c.nodes is not None]
+    places = ((one.process.node or one.process.name, one.process.name, rank) for one in speaking for rank in one.ranks)
+    ranks = len({(node, name if rank is None else rank) for node, name, rank in places})
+    nodes = len({one.process.node for one in speaking} - {None})
+    of_ranks = max([one.ranks for one in seen] or _numbers(slurm, "SLURM_NTASKS"), default=None)
+    sizes = [one.nodes for one in seen if one.nodes is not None]
     if max(sizes, default=1) == 1:
         # other ranks of the job may have come together elsewhere, or not at all
         sizes += _numbers(slurm, "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
     of_nodes = max(sizes, default=None)
-    return Told(
+    return Coverage(
         ranks=ranks,
         # more than the largest communicator has: then there is none of all ranks, or several runs
         of_ranks=None if of_ranks is not None and of_ranks < ranks else of_ranks,
@@ -125,94 +151,128 @@ def told(processes: Sequence[ProcessState], findings: Sequence[Judgement], job: 
     )
 
 
-def has_several_runs(processes: Sequence[ProcessState], same_file: Callable[[int, int], bool]) -> bool:
-    """Return whether a rank was started again on its node after what it was before had ended (a requeued job)."""
-    spans: dict[tuple[str | None, int | None], list[tuple[int, int]]] = {}
-    for process in processes:
-        times = [t for kinds in process.events.values() for s in kinds for t in (s.first, s.last)]
-        for rank in _ranks(process) if process.communicators and times else ():
-            spans.setdefault((process.node, rank), []).append((min(times), max(times)))
-    return any(
-        one[1] < other[0] and same_file(one[1], other[0])
-        for found in spans.values()
-        for one, other in pairwise(sorted(found))
-    )
-
-
 def _numbers(variables: Mapping[str, str], *names: str) -> list[int]:
     return [int(value) for name in names if (value := variables.get(name, "")).isdecimal() and len(value) < 8]
 
 
-def transport(processes: Sequence[ProcessState], job: ProcessState) -> Transport:
+def has_several_runs(judged: Sequence[JudgedProcess], same_file: Callable[[int, int], bool]) -> bool:
+    """Return whether a rank was started again on its node after what it was before had ended (a requeued job)."""
+    spans: dict[tuple[str | None, int | None], list[tuple[int, int]]] = {}
+    for one in judged:
+        times = [at for match in one.process.matches for at in (match.first_at, match.last_at)]
+        for rank in one.ranks if one.process.communicators and times else ():
+            spans.setdefault((one.process.node, rank), []).append((min(times), max(times)))
+    pairs = (pair for found in spans.values() for pair in pairwise(sorted(found)))
+    return any(one[1] < other[0] and same_file(one[1], other[0]) for one, other in pairs)
+
+
+def transport(processes: Sequence[ProcessLog], job: ProcessLog) -> Transport:
     """Return how the network was used, as far as all that tell agree."""
-    lists = [_INTERFACE.findall(s.value("interfaces")) for s in first_sightings(processes, "socket")]
+    lists = [_INTERFACE.findall(one.value("interfaces")) for one in first_matches(processes, "socket")]
     nics = _agreed_value(job, "nics", "count")
     pxn = _agreed_value(job, "pxn", "pxn")
     return Transport(
-        gdr=gdr(processes),
+        gdr=_gdr(processes),
         pxn=None if pxn is None else pxn != "0",
         protocol=_agreed_value(job, "protocol", "protocol"),
         nics=None if nics is None else int(nics),
         interfaces=tuple(dict.fromkeys(name for names in lists for name in names)),
-        bootstrap=tuple(dict.fromkeys(s.value("interface") for s in first_sightings(processes, "bootstrap"))),
+        bootstrap=tuple(dict.fromkeys(one.value("interface") for one in first_matches(processes, "bootstrap"))),
     )
 
 
-def _agreed_value(job: ProcessState, event: str, name: str) -> str | None:
-    values = {s.value(name) for s in job.saw(event)}
+def _agreed_value(job: ProcessLog, event: str, name: str) -> str | None:
+    values = {one.value(name) for one in job.saw(event)}
     return values.pop() if len(values) == 1 else None
 
 
-def environment(job: ProcessState) -> tuple[tuple[str, str], ...]:
-    """Return the variables that the log shows, by name; of several values the first, of a secret none."""
-    found: dict[str, str] = {}
-    for sighting in job.saw("environment", "oneccl-setting", "slurm", "slingshot"):
-        name = sighting.value("name")
-        found.setdefault(name, HIDDEN if is_secret_name(name) else redact(sighting.value("value")))
-    return tuple(sorted(found.items()))
-
-
-def gdr(processes: Sequence[ProcessState]) -> bool | None:
+def _gdr(processes: Sequence[ProcessLog]) -> bool | None:
     """Return whether the network channels use GPUDirect RDMA; what a device could do counts only without channels."""
-    channels = {bool(s.value("gdr")) for s in first_sightings(processes, "channel")}
-    devices = {s.value("gdr") == "Enabled" for s in first_sightings(processes, "gdr-device")}
+    channels = {bool(one.value("gdr")) for one in first_matches(processes, "channel")}
+    devices = {one.value("gdr") == "Enabled" for one in first_matches(processes, "gdr-device")}
     answers = channels or devices
     return answers.pop() if len(answers) == 1 else None
 
 
-def is_single_node(processes: Sequence[ProcessState]) -> bool:
+def environment(job: ProcessLog) -> dict[str, str]:
+    """Return the variables that the log shows, by name; of several values the first, of a secret none."""
+    found: dict[str, str] = {}
+    for match in job.saw("environment", "oneccl-setting", "slurm", "slingshot"):
+        name = match.value("name")
+        found.setdefault(name, HIDDEN if is_secret_name(name) else redact(match.value("value")))
+    return dict(sorted(found.items()))
+
+
+def is_single_node(processes: Sequence[ProcessLog]) -> bool:
     """Return whether the log proves that nothing crosses a network.
 
     `nNodes` gives it from 2.21 on; before, all ranks of each communicator must have been seen, on one host.
     """
-    seen = [c for p in processes for c in p.communicators.values()]
-    if not seen or any("channel" in p.events for p in processes) or not all(c.has_origin for c in seen):
+    seen = [one for process in processes for one in process.communicators.values()]
+    if not seen or any("channel" in process.events for process in processes) or not all(one.has_origin for one in seen):
         return False
-    if all(c.crosses is False for c in seen):
+    if all(one.crosses is False for one in seen):
         return True
-    if any(c.crosses for c in seen):
+    if any(one.crosses for one in seen):
         return False
     # Without commId those of one size cannot be distinguished: if all are complete, each rank is there as often.
     ranks_seen: dict[str | int, Counter[int]] = {}
     sizes: dict[str | int, int] = {}
-    for c in seen:
-        key = c.id or c.ranks
-        ranks_seen.setdefault(key, Counter())[c.rank] += 1
-        sizes[key] = c.ranks
+    for one in seen:
+        key = one.id or one.ranks
+        ranks_seen.setdefault(key, Counter())[one.rank] += 1
+        sizes[key] = one.ranks
     complete = all(len(ranks) == sizes[key] and len(set(ranks.values())) == 1 for key, ranks in ranks_seen.items())
-    hosts = {p.node for p in processes if p.communicators}
+    hosts = {process.node for process in processes if process.communicators}
     return len(hosts) == 1 and None not in hosts and complete
 
 
-def _ranks(process: ProcessState) -> list[int | None]:
-    """Ranks of the process in its largest communicator: its ranks of the job, as far as the log shows."""
-    seen = process.communicators.values()
-    largest = max((c.ranks for c in seen), default=0)
-    ranks = sorted({c.rank for c in seen if c.ranks == largest})
-    return [*ranks] or [None]
+def variables_that_differ(
+    values_by_process: Mapping[tuple[str, str], set[str]], processes: Iterable[ProcessLog]
+) -> tuple[DifferentValue, ...]:
+    """Return each value of the variables that have another value in other processes, the most common value first."""
+    names = {process.name: process for process in processes}
+    values: dict[str, list[str]] = {}
+    for name, value in values_by_process:
+        values.setdefault(name, []).append(value)
+    found = []
+    for name in sorted(values):
+        several = Counter(process for value in values[name] for process in values_by_process[name, value])
+        once = {value: {p for p in values_by_process[name, value] if several[p] == 1} for value in values[name]}
+        who = {value: of for value, of in once.items() if of}
+        if len(who) < 2 or is_secret_name(name):
+            continue
+        for value, of in sorted(who.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+            nodes = {node for process in of if (p := names.get(process)) and (node := p.node)}
+            found.append(DifferentValue(name, redact(value), len(of), _ranks_of(of, names), hostlist(nodes)))
+    return tuple(found[:_VALUES])
 
 
-def _agreed(one: Verdict, other: Verdict) -> Verdict:
-    if one is other or other is Verdict.NONE:
-        return one
-    return other if one is Verdict.NONE else Verdict.MIXED
+def _ranks_of(of: Iterable[str], names: Mapping[str, ProcessLog]) -> str:
+    """Return the ranks of processes: `0-3,8`; nothing where one of them does not say its own."""
+    ranks = set()
+    for process in of:
+        known = {one.rank for p in [names.get(process)] if p for one in p.communicators.values()}
+        task = process.removeprefix("task ")
+        known = known or ({int(task)} if task.isdecimal() else set())
+        if len(known) != 1:
+            return ""
+        ranks |= known
+    return rank_ranges(ranks)
+
+
+def stall_of(job: ProcessLog, ranks: Sequence[RankResult], seen: Coverage) -> Stall | None:
+    """Return which ranks a stall began with: those behind the others, or those that never said that they waited."""
+    begun = {int(one.value("rank")): int(one.value("enqueued")) for one in job.saw("work-begun")}
+    last = max(begun.values(), default=-1)
+    if behind := {rank for rank, number in begun.items() if 0 <= number < last}:
+        least = min(begun[rank] for rank in behind)
+        return Stall(rank_ranges(behind), f"had begun {least} collectives where others had begun {last}")
+    waited = {int(one.value("rank")) for one in job.saw("collective-waited")}
+    everyone = {rank.rank for rank in ranks if rank.rank is not None}
+    if seen.of_ranks and len(waited) <= seen.of_ranks:
+        everyone = set(range(seen.of_ranks))
+    missing = everyone - waited
+    if waited and missing and 2 * len(missing) <= len(everyone):
+        return Stall(rank_ranges(missing), "never reported that a collective timed out, as the others did")
+    return None

@@ -1,8 +1,9 @@
-"""The knowledge base (signatures.toml, deaths.toml), compiled: which message means which event, which is a trouble."""
+"""The knowledge base (signatures.toml, job_endings.toml), compiled: what messages mean, and which are troubles."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumiimg.core.findings import Remedy
 from lumiimg.core.toml import package_toml
-from lumiimg.joblog.prefixes import prefixes
+from lumiimg.joblog.lines import prefixes
 from lumiimg.joblog.report import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import datetime as dt
 
     from _typeshed import DataclassInstance
 
@@ -56,7 +57,7 @@ class Weight(StrEnum):
     """Repeats an error that is shown elsewhere; dropped where there is a root or a symptom."""
 
 
-class Ends(StrEnum):
+class ExitRole(StrEnum):
     """How a trouble ends the job."""
 
     NO = "no"
@@ -83,24 +84,24 @@ class Ends(StrEnum):
     """A process ended; the line does not say why."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePattern:
     """One kind of message."""
 
     id: str
+    """Stable name."""
     pattern: str
-    """Regular expression, compiled when it is first needed: a log needs few of them."""
+    """Regular expression (Python's) that the message matches; compiled when it is first needed: a log needs few."""
     hints: tuple[str, ...]
     """Literals of which one is in every match."""
     example: str
+    """A line that it matches, as it was printed."""
     within: str | None = None
     """Must be found in the message as well."""
     of_job: bool = False
     """What is seen holds for the whole job, whoever printed it: variables, versions."""
     after: str | None = None
     """What may stand before it in a line that no library signed; before a trouble, prefixes of programs as well."""
-    is_trouble: bool = False
-    """It is a signature, so any program may print it."""
 
     def match(self, message: Message) -> re.Match[str] | None:
         """Return where the message says it.
@@ -117,58 +118,57 @@ class MessagePattern:
         found = compiled(self.pattern).search(text, message.start)
         if found is None or (self.within is not None and compiled(self.within).search(text) is None):
             return None
-        if message.signed:
-            return found
-        return found if self._lead.fullmatch(text, message.start, found.start()) else None
+        return found if message.signed or self._lead.fullmatch(text, message.start, found.start()) else None
 
     @property
     def _lead(self) -> re.Pattern[str]:
-        if self.is_trouble:
-            return compiled(f"{prefixes().program.pattern}(?:{self.after or ''})")
         return prefixes().bare if self.after is None else compiled(self.after)
 
 
-_UNTOLD: dict[str, Any] = {"because": (), "versions": None, "given": (), "unless": (), "sure": True}
-_UNTOLD |= {"effect": Effect.NONE, "weight": Weight.ROOT, "ends": Ends.NO}
-"""What a signature has where its table does not say."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature(MessagePattern):
+    """A known trouble, which any program may print."""
 
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """A known trouble."""
-
-    id: str
-    """Stable name."""
     summary: str
     """What the line means; may hold `{name}` of the pattern's groups, as `because` and `remedy` may."""
-    because: tuple[str, ...]
+    because: tuple[str, ...] = ()
     """What leads to it, most likely first."""
     remedy: tuple[Remedy, ...]
     """What to do."""
     source: str
     """Where that is from."""
-    date: str
-    """Of the entry, ISO 8601."""
-    versions: str | None
+    date: dt.date
+    """Of the entry."""
+    versions: str | None = None
     """Of the library or plugin that prints it; null for all."""
-    effect: Effect
+    effect: Effect = Effect.NONE
     """What it does to the plugin of the process that prints it."""
-    weight: Weight
+    weight: Weight = Weight.ROOT
     """How it ranks among the causes of one job."""
-    ends: Ends
+    ends: ExitRole = ExitRole.NO
     """How it ends the job."""
-    given: tuple[str, ...]
+    given: tuple[str, ...] = ()
     """Events that the job must show as well."""
-    unless: tuple[str, ...]
+    unless: tuple[str, ...] = ()
     """Events that, in the same process, make it harmless or say it better."""
     order: int
     """Place in the knowledge base, which is in order of likelihood."""
-    sure: bool
+    sure: bool = True
     """Whether the line proves what its effect says."""
-    pattern: str
-    """Regular expression (Python's) that the message matches."""
-    example: str
-    """A line that it matches, as it was printed."""
+
+    @property
+    def is_grave(self) -> bool:
+        """Whether it says that a network, or the job, ended."""
+        return self.ends is not ExitRole.NO or self.effect is not Effect.NONE
+
+    @property
+    def likelihood(self) -> tuple[int, int]:
+        """What causes are sorted by, the most likely first."""
+        return list(Weight).index(self.weight), self.order
+
+    @property
+    def _lead(self) -> re.Pattern[str]:
+        return compiled(f"{prefixes().program.pattern}(?:{self.after or ''})")
 
 
 class Occasion(StrEnum):
@@ -231,8 +231,6 @@ class Vocabulary:
     entries: tuple[MessagePattern, ...]
     signatures: Mapping[str, Signature]
     """In order of likelihood."""
-    by_hint: tuple[tuple[str, tuple[MessagePattern, ...]], ...]
-    """Each hint, with the entries that it is one of."""
     foreign: re.Pattern[str]
     """Messages about other plugins (tuner, profiler), which fail in the same words."""
     networks: Mapping[str, str]
@@ -244,10 +242,12 @@ class Vocabulary:
     slingshot_device: re.Pattern[str]
     return_codes: Mapping[int, ReturnCode]
     """By value, negative."""
-    own_values: frozenset[str]
+    own_variables: frozenset[str]
     """Variables that each process is meant to have its own value of."""
     places: tuple[re.Pattern[str], ...]
     """What names the rank or the node that a death hit."""
+    aftermath: re.Pattern[str]
+    """Lines that may follow when a program has ended."""
 
     @property
     def known_signatures(self) -> tuple[Signature, ...]:
@@ -259,6 +259,15 @@ class Vocabulary:
         """By their numbers."""
         return tuple(self.return_codes.values())
 
+    @property
+    def hints(self) -> dict[str, tuple[MessagePattern, ...]]:
+        """Each hint, with the entries that it is one of."""
+        found: dict[str, list[MessagePattern]] = {}
+        for entry in self.entries:
+            for hint in entry.hints:
+                found.setdefault(hint, []).append(entry)
+        return {hint: tuple(found[hint]) for hint in sorted(found)}
+
     def family(self, network: str) -> str | None:
         """Return the family of a network as named in a log line, where more words may follow the name."""
         words = network.lower().split()
@@ -268,51 +277,49 @@ class Vocabulary:
 
 @cache
 def vocabulary() -> Vocabulary:
-    """Return the knowledge base; a mistake in it is a KeyError, TypeError or ValueError, found by its tests."""
-    data, deaths = package_toml(__package__, "signatures.toml"), package_toml(__package__, "deaths.toml")
-    data["signature"] += deaths["signature"]
-    for table in (*data["event"], *data["signature"]):
+    """Return the knowledge base; a mistake in it is an error, found by its tests."""
+    data, endings = package_toml(__package__, "signatures.toml"), package_toml(__package__, "job_endings.toml")
+    troubles: list[dict[str, Any]] = [*data["signature"], *endings["signature"]]
+    for order, table in enumerate(troubles):
+        table["order"] = order
+    for table in (*data["event"], *troubles):
         for key in table.keys() & {"pattern", "within", "after"}:
-            table[key] = _filled(table[key], deaths["fragments"] | data["fragments"])
-    entries = tuple(
-        _read(MessagePattern, table, is_trouble=kind == "signature")
-        for kind in ("event", "signature")
-        for table in data[kind]
-    )
-    hints = sorted({hint for entry in entries for hint in entry.hints})
-    by_hint = tuple((hint, tuple(e for e in entries if hint in e.hints)) for hint in hints)
+            table[key] = _filled(table[key], endings["fragments"] | data["fragments"])
+    signatures = tuple(_entry(Signature, table) for table in troubles)
     return Vocabulary(
-        entries=entries,
-        signatures={table["id"]: _signature(table, order) for order, table in enumerate(data["signature"])},
-        by_hint=by_hint,
+        entries=(*(_entry(MessagePattern, table) for table in data["event"]), *signatures),
+        signatures={one.id: one for one in signatures},
         foreign=re.compile("|".join(map(re.escape, data["foreign"]["plugins"]))),
         networks={name.lower(): family for family, names in data["networks"].items() for name in names},
         providers={name: Verdict(verdict) for name, verdict in data["providers"].items()},
-        advice=tuple(_advice(table) for table in data["advice"]),
+        advice=tuple(_entry(GeneralCause, table) for table in data["advice"]),
         slingshot_host=re.compile(data["slingshot"]["host"]),
         slingshot_device=re.compile(data["slingshot"]["device"]),
-        return_codes={table["value"]: _read(ReturnCode, table) for table in data["rc"]},
-        own_values=frozenset(data["variables"]["own"]),
-        places=tuple(map(re.compile, deaths["places"]["patterns"])),
+        return_codes={table["value"]: _entry(ReturnCode, table) for table in data["rc"]},
+        own_variables=frozenset(data["variables"]["own"]),
+        places=tuple(map(re.compile, endings["places"]["patterns"])),
+        aftermath=re.compile("|".join(table["pattern"] for table in endings["aftermath"])),
     )
 
 
-def _read(kind: type[_Entry], table: Mapping[str, Any], **own: object) -> _Entry:
-    """Return an entry of the knowledge base: what its table says of the fields, but for its `own` values."""
+_CONVERTED: dict[str, Callable[[Any], Any]] = {
+    "effect": Effect,
+    "weight": Weight,
+    "ends": ExitRole,
+    "when": Occasion,
+    "verdicts": lambda names: frozenset(map(Verdict, names)),
+    "remedy": lambda tables: tuple(Remedy(**table) for table in tables),
+}
+"""What is made of the values of some keys; arrays of the others are tuples."""
+
+
+def _entry(kind: type[_Entry], table: Mapping[str, Any]) -> _Entry:
+    """Return an entry of the knowledge base: what its table says of the fields."""
     said = {field.name: table[field.name] for field in fields(kind) if field.name in table}
-    if remedies := said.get("remedy"):
-        own["remedy"] = tuple(Remedy(**remedy) for remedy in remedies)
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in said.items()} | own)
-
-
-def _signature(table: dict[str, Any], order: int) -> Signature:
-    told = _UNTOLD | table
-    kinds = {"effect": Effect(told["effect"]), "weight": Weight(told["weight"]), "ends": Ends(told["ends"])}
-    return _read(Signature, told, date=str(told["date"]), order=order, **kinds)
-
-
-def _advice(table: Mapping[str, Any]) -> GeneralCause:
-    return _read(GeneralCause, table, verdicts=frozenset(map(Verdict, table["verdicts"])), when=Occasion(table["when"]))
+    for key, value in said.items():
+        convert = _CONVERTED.get(key, tuple if isinstance(value, list) else None)
+        said[key] = convert(value) if convert else value
+    return kind(**said)
 
 
 def _filled(pattern: str, fragments: Mapping[str, str]) -> str:

@@ -22,18 +22,17 @@ def write_over(text: str = "", *, stays: bool = False) -> None:
 class ReadProgress:
     """Shows how much of a log was read, from the third second on; nothing where there is no terminal, or `quiet`."""
 
-    def __init__(self, total_bytes: int | None, *, quiet: bool) -> None:
-        self._total = total_bytes
+    def __init__(self, *, quiet: bool) -> None:
         self._is_shown = not quiet and sys.stderr is not None and takes_codes(sys.stderr)
         self._next = time.monotonic() + _FIRST_S
         self._is_written = False
 
-    def __call__(self, read_bytes: int) -> None:
-        """Take how much was read so far."""
+    def __call__(self, read_bytes: int, total_bytes: int | None) -> None:
+        """Take how much was read so far, and of how much, where that is known."""
         if not self._is_shown or (now := time.monotonic()) < self._next:
             return
         self._next, self._is_written = now + _AGAIN_S, True
-        of = f" of {size(self._total)}, {min(100, 100 * read_bytes // self._total)} %" if self._total else ""
+        of = f" of {size(total_bytes)}, {min(100, 100 * read_bytes // total_bytes)} %" if total_bytes else ""
         write_over(f"read {size(read_bytes)}{of}")
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from lumiimg.catalog.layers import read_layer
 from lumiimg.cli.main import main
 from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError
 from lumiimg.fetch.logins import login_for
-from lumiimg.joblog import sources
+from lumiimg.joblog import files as sources
 from lumiimg.resolve.base_digest import stamp
 from lumiimg.resolve.lock import layer_digest
 from tests.shared.build_machine import stored

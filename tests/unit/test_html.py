@@ -19,7 +19,7 @@ from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Answer, Code, Finding, Level, Remedy, Severity
-from lumiimg.joblog.reader import read_lines
+from lumiimg.joblog import read_lines
 from lumiimg.report.junit import junit_text
 from lumiimg.report.markup import shown
 from lumiimg.report.page import to_page

@@ -17,7 +17,7 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Severity
-from lumiimg.joblog import sources
+from lumiimg.joblog import files as sources
 from lumiimg.report.document import Document, Item, Section
 from lumiimg.report.junit import junit_text
 from lumiimg.report.read_progress import ReadProgress
@@ -76,7 +76,7 @@ def test_nodes_that_differ_are_named_folded_with_their_cause(tmp_path: Path, cap
         ("socket", 1, "nid005003", "plugin-absent"),
         ("ofi-cxi", 7, "nid[005000-005002,005004-005007]", None),
     ]
-    assert data["told"] == {"ranks": 64, "of_ranks": 64, "nodes": 8, "of_nodes": 8}
+    assert data["coverage"] == {"ranks": 64, "of_ranks": 64, "nodes": 8, "of_nodes": 8}
     assert "nid[005000-005002,005004-005007]" in page
 
 
@@ -84,7 +84,7 @@ def test_a_log_that_few_ranks_wrote_says_so(tmp_path: Path, capsys: Capture) -> 
     few = b"".join(line for line in b"".join(job_log(64, 0)).splitlines(keepends=True) if line.startswith(b"0: "))
     code, data, page = ask(tmp_path, capsys, few)
     assert (code, data["verdict"]) == (ExitCode.GOOD, "ofi-cxi")
-    assert data["told"] == {"ranks": 1, "of_ranks": 64, "nodes": 1, "of_nodes": 8}
+    assert data["coverage"] == {"ranks": 1, "of_ranks": 64, "nodes": 1, "of_nodes": 8}
     assert "reported their network: 1 of 64 ranks, 1 of 8 nodes" in page
     assert "(proved by the log of 1 of 64 ranks)" in unwrapped(page)
 
@@ -227,9 +227,9 @@ def test_how_far_a_long_log_was_read_is_shown_on_a_terminal_and_nowhere_else(mon
         clock = iter(range(100))
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-        seen = ReadProgress(total, quiet=quiet)
+        seen = ReadProgress(quiet=quiet)
         for part in range(1, 6):
-            seen(part * 200_000_000)
+            seen(part * 200_000_000, total)
         seen.close()
         return stream.getvalue()
 

@@ -44,9 +44,9 @@ from lumiimg.cluster.nodes.node import (
 from lumiimg.cluster.nodes.report import build_report, differences
 from lumiimg.core.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
+from lumiimg.core.text import hostlist
 from lumiimg.engine.engine import find_engine
 from lumiimg.fabric.path import FabricPath
-from lumiimg.joblog.node_names import folded
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
 from tests.shared.node_answers import CONTEXT, FABRIC, FILES, OTHER_CXI, RUN, WELL, answer, summed
@@ -526,7 +526,7 @@ def test_names_of_nodes_are_cut_at_the_width_and_whole_where_all_is_asked_for(
     report = summed(tmp_path, [*every_other, "nid000402", *names(501, 800)[::2]])
     show(nodes_document(report))
     shown = capsys.readouterr().out
-    assert folded(every_other) in shown, "whole: names are never cut"
+    assert hostlist(every_other) in shown, "whole: names are never cut"
     assert max(len(line) for line in shown.splitlines() if "nid[" not in line) <= 60
 
 

@@ -32,7 +32,7 @@ FLOORS: list[set[str]] = [
     {"report"},
     {"cli"},
 ]
-FACES = {"elf": (), "gpu": (), "image": ("sif", "squashfs.format", "compare", "oci.layers", "oci.tar")}
+FACES = {"elf": (), "gpu": (), "image": ("sif", "squashfs.format", "compare", "oci.layers", "oci.tar"), "joblog": ()}
 """Rooms of which others know nothing but the names in `__all__` of `__init__.py`, and these modules as a whole."""
 
 
@@ -151,7 +151,7 @@ READ_DIRECTLY = {
     "cluster/trial/folder.py:alone": "a lock, of which nothing is read",
     "engine/namespaces": "devices and tables of the kernel, and /etc/subuid",
     "image/sif.py:write_sif": "the image that it has just written",
-    "joblog/sources.py:blocks": "a pipe that the user named, as a log",
+    "joblog/files.py:_opened": "a pipe that the user named, as a log",
     "resolve/source_archive.py:read_texts": "an answer of a server",
 }
 """Who opens files by other means than lumiimg/core/files.py, which takes nothing but regular files, and why."""

@@ -42,7 +42,7 @@ from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference, ImageDiff
-from lumiimg.joblog.reader import read_lines
+from lumiimg.joblog import read_lines
 from lumiimg.report.json_output import KINDS, strict_json, write_json
 from lumiimg.report.schema import _object, _Shared, schema_of
 from lumiimg.resolve.context import PlanContext

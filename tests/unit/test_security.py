@@ -33,7 +33,7 @@ from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors, general_index, refuse_password
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.byte_source import ByteSource
-from lumiimg.joblog import sources as log_sources
+from lumiimg.joblog import files as log_sources
 from lumiimg.joblog.lines import EVIDENCE_LIMIT, evidence_text, excerpt
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer

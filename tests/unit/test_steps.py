@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.steps import fabric_steps
-from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.fabric.job_path import job_path, nodes_of_path
 from lumiimg.fabric.path import FabricPath, Part, Side, Step, path_sentence
 from lumiimg.host.origins import origins
 from lumiimg.image import open_image
-from lumiimg.joblog.job_files import read_logs
-from lumiimg.joblog.report import FAST, LogReport, Verdict
-from lumiimg.joblog.sources import log_files
+from lumiimg.joblog import FAST, LogReport, Verdict, read_log
 from tests.shared import fabric_builder
 from tests.shared.pages import FABRIC, KNOWN, PROBED
 
@@ -32,7 +29,7 @@ def step(steps: tuple[Step, ...], part: Part) -> Step:
 
 
 def log_report(log: Path) -> LogReport:
-    return read_logs(log_files([str(log)]), lambda _: None).report()
+    return read_log([str(log)], warn=lambda _: None)
 
 
 # -- of an image --
@@ -114,11 +111,11 @@ def test_the_path_of_a_log_says_what_its_verdict_says(log: Path) -> None:
     report = log_report(log)
     found, nodes = states(job_path(report)), nodes_of_path(report)
     verdict = nodes.verdict if nodes else report.verdict
-    if report.answer is ExitCode.GOOD:
+    if report.severity is Severity.OK:
         assert Severity.PROBLEM not in found.values()
-    if report.answer is ExitCode.NO:
+    if report.severity is Severity.PROBLEM:
         assert Severity.PROBLEM in found.values() or nodes or verdict is Verdict.MIXED
-    if report.answer is ExitCode.UNDECIDED:
+    if report.severity is Severity.UNKNOWN:
         assert Severity.PROBLEM not in found.values() or verdict is Verdict.OFI_OTHER
     if found[Part.NIC] is Severity.OK:  # only traffic proves it
         assert verdict in FAST | {Verdict.IB}

@@ -53,7 +53,7 @@ from lumiimg.engine.process import Completed
 from lumiimg.fabric.path import FabricPath
 from lumiimg.host.scan import scan_host
 from lumiimg.image import FolderTree, RootFileSystem
-from lumiimg.joblog.report import Confidence, Measurement, Verdict
+from lumiimg.joblog import Confidence, Measurement, Verdict
 from lumiimg.report.json_output import json_text
 from lumiimg.resolve.lock_file import LockedBase, LockFile
 from lumiimg.resolve.request import LockedRequest

@@ -24,8 +24,7 @@ from lumiimg.engine.engine import Engine, exec_words
 from lumiimg.engine.failures import not_started
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.fabric.names import part_of
-from lumiimg.joblog.lines import probe_event
-from lumiimg.joblog.reader import read_lines
+from lumiimg.joblog import probe_event, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from lumiimg.check.registry import FindingDetails
     from lumiimg.fabric.path import Part
     from lumiimg.image import Image
-    from lumiimg.joblog.report import Cause, LogReport
+    from lumiimg.joblog import Cause, LogReport
 
 PROGRAMS = ("handshake", "rcclprobe")
 ALL_REDUCE, GPU_PROBE = "allreduce", "gpuprobe"

@@ -14,7 +14,7 @@ from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ProbeRun, expla
 from lumiimg.check.registry import Findings
 from lumiimg.core.findings import Code, Level, Severity
 from lumiimg.fabric.path import Part
-from lumiimg.joblog.vocabulary import vocabulary
+from lumiimg.joblog import vocabulary
 
 DONE = "done, and a simulation (a stand-in for HIP) beside it: findings called `simulated`"
 _NETWORK = re.compile(r"Using network (\S.*)")

@@ -10,7 +10,7 @@ from lumiimg.core.text import count, size
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site, SiteBandwidth
-    from lumiimg.joblog.report import LogReport, Measurement
+    from lumiimg.joblog import LogReport, Measurement
 
 _SAME_TEST = {"lumiimg-allreduce": "all_reduce_perf", "lumiimg-torch-allreduce": "all_reduce_perf"}
 """What the project brings for images that have no rccl-tests, by the test whose bandwidth it measures."""
@@ -33,7 +33,7 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
                 reason="benchmark",
                 where=f"{measured.file}:{measured.wrong_line}",
             )
-        nodes = measured.nodes or report.told.of_nodes
+        nodes = measured.nodes or report.coverage.of_nodes
         reference = reference_of(measured, nodes, site)
         if reference is None or measured.best_gb_s is None:
             why = _not_compared(measured, nodes, site)

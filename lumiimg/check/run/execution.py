@@ -35,14 +35,11 @@ from lumiimg.check.run.collective import (
     missing_here,
     prepare,
 )
-from lumiimg.core.errors import ExitCode, MissingHereError
+from lumiimg.core.errors import MissingHereError
 from lumiimg.core.findings import Code, Level, Severity
 from lumiimg.core.text import count
 from lumiimg.engine.process import Completed, run
-from lumiimg.joblog.job_files import read_logs
-from lumiimg.joblog.report import FAST, Cause, LogReport, Verdict
-from lumiimg.joblog.sources import log_files
-from lumiimg.joblog.vocabulary import Effect, vocabulary
+from lumiimg.joblog import FAST, Cause, Effect, LogReport, Verdict, read_log, vocabulary
 from lumiimg.resolve.stack import stack_of
 
 if TYPE_CHECKING:
@@ -150,7 +147,7 @@ def count_gpus(container: Container, rccl: str) -> int:
 
 def judge(logs: Path, ended: Completed, collective: Collective, site: Site | None) -> RunResult:
     """Return what a collective came to, from the folder with the logs of all nodes and how its launcher ended."""
-    report = read_logs(log_files([str(logs)]), lambda _: None).report()
+    report = read_log([str(logs)], warn=lambda _: None)
     # rccl-tests have printed their name only since 2025
     measured = tuple(replace(m, test=m.test or "all_reduce_perf") for m in report.measurements)
     report = replace(report, measurements=measured)
@@ -241,10 +238,10 @@ class _Run:
             return
         elif verdict in FAST and (missing := self._missing()):
             what = f"{network} was selected; it is not proved that it carried all traffic: {missing}"
-        elif verdict in FAST and report.answer is ExitCode.GOOD:
+        elif verdict in FAST and report.severity is Severity.OK:
             found.add(Code.RUN_NETWORK, Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
             return
-        elif report.answer is ExitCode.UNDECIDED:
+        elif report.severity is Severity.UNKNOWN:
             what = f"the log does not prove which network carried the traffic ({verdict.value})"
             details = explained(self.causes, evidence=proof)
         elif is_one and any(cause.id in _NO_VNI for cause in self.causes):
@@ -260,7 +257,7 @@ class _Run:
 
     def _missing(self) -> str | None:
         """Return what a collective over several nodes lacks for a proof; None where it lacks nothing."""
-        ranks, logged = self.collective.ranks, self.report.told.ranks
+        ranks, logged = self.collective.ranks, self.report.coverage.ranks
         if not self.ended.ok:
             return "it did not finish"
         if logged < ranks:

@@ -11,7 +11,7 @@ from lumiimg.check.pipeline import check_image
 from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.core.text import count
 from lumiimg.host.container_view import told_to_engine
-from lumiimg.joblog.report import FAST, Confidence, LogReport, Verdict
+from lumiimg.joblog import FAST, Confidence, LogReport, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ def compare(report: LogReport, image: Path, environment: Mapping[str, str], snap
     Variables that the log shows and that change what RCCL opens are those of the job, not of this shell. Raises
     BadInputError for what is not an image.
     """
-    of_job = {name: value for name, value in report.environment if name in _PASSED_ON}
+    of_job = {name: value for name, value in report.environment.items() if name in _PASSED_ON}
     with open_for_check(image, {**environment, **told_to_engine(of_job)}, snapshot) as context:
         checked = check_image(context, Level.STATIC)
     obstacles = [f for f in checked.findings if f.severity is Severity.PROBLEM]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.run.bandwidth import bandwidth_findings
 from lumiimg.core.errors import ExitCode
-from lumiimg.core.findings import Finding, Severity
-from lumiimg.joblog.headline import headline
+from lumiimg.core.findings import NO_ADVICE, Advice, Finding, Severity
+from lumiimg.joblog import LogReport, headline
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.run.job_log import ImageOfJob
-    from lumiimg.joblog.report import LogReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +29,47 @@ class LogAnswer:
     """Whose bandwidth is drawn beside what was measured."""
 
     @property
-    def exit_code(self) -> ExitCode:
-        """A slow or wrong benchmark is a no, whichever network carried it."""
+    def severity(self) -> Severity:
+        """A slow or wrong benchmark is a problem, whichever network carried it."""
         is_bad = any(finding.severity is Severity.PROBLEM for finding in self.findings)
-        return ExitCode.NO if is_bad else self.report.answer
+        return Severity.PROBLEM if is_bad else self.report.severity
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the process says to its caller."""
+        return {Severity.OK: ExitCode.GOOD, Severity.PROBLEM: ExitCode.NO}.get(self.severity, ExitCode.UNDECIDED)
 
     @property
     def answer(self) -> Literal["good", "no", "undecided"]:
         """As the exit code: `good` 0, `no` 1, `undecided` 3."""
-        return "good" if self.exit_code is ExitCode.GOOD else "no" if self.exit_code is ExitCode.NO else "undecided"
+        return "good" if self.severity is Severity.OK else "no" if self.severity is Severity.PROBLEM else "undecided"
 
     @property
     def sentence(self) -> str:
         """The answer for a person: the headline, and what was measured where that alone makes it a no."""
         bad = next((finding for finding in self.findings if finding.severity is Severity.PROBLEM), None)
-        measured = f"; {bad.summary}" if bad is not None and self.report.answer is not ExitCode.NO else ""
+        measured = f"; {bad.summary}" if bad is not None and self.report.severity is not Severity.PROBLEM else ""
         return f"{headline(self.report)}{measured}"
 
+    @property
+    def advice(self) -> Advice:
+        """Why, and the first command that needs nothing which this case does not have."""
+        report = self.report
+        if not report.causes or report.severity is Severity.OK:
+            return NO_ADVICE
+        cause = report.causes[0]
+        is_end = report.ended is not None and cause.id == report.ended.id and cause.because
+        why = cause.because[0] if is_end else cause.summary
+        steps = (remedy.concluded({}) for remedy in cause.remedy)
+        return next((Advice(why, step.command, step.reason) for step in steps if step.command), Advice(why))
 
-def answer_of_log(report: LogReport, site: Site | None = None, image: ImageOfJob | None = None) -> LogAnswer:
-    """Return the answer; without a site, benchmarks are compared with nothing."""
+
+def answer_of_log(
+    report: LogReport, site: Site | None = None, image: ImageOfJob | None = None, names: Mapping[str, str] | None = None
+) -> LogAnswer:
+    """Return the answer; `names` of this case are put into commands. Without a site nothing is held to benchmarks."""
+    causes = tuple(
+        replace(cause, remedy=tuple(step.concluded(names or {}) for step in cause.remedy)) for cause in report.causes
+    )
+    report = replace(report, causes=causes)
     return LogAnswer(report, bandwidth_findings(report, site), image, site)

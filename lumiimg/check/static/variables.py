@@ -12,7 +12,7 @@ from lumiimg.fabric.names import HOST_LIB_DIR, LAYER_PLUGINS
 from lumiimg.fabric.process import allows_cxi
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
 from lumiimg.gpu import OVERRIDE, XNACK
-from lumiimg.joblog.vocabulary import vocabulary
+from lumiimg.joblog import vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -34,8 +34,7 @@ from lumiimg.cluster.nodes.slurm import is_job_number, own_command, run_job, run
 from lumiimg.core.decode import DecodeError, decode_json
 from lumiimg.core.errors import BadInputError, MissingHereError, UndecidedError, one_line
 from lumiimg.core.files import read_beginning
-from lumiimg.core.text import count
-from lumiimg.joblog.node_names import folded
+from lumiimg.core.text import count, hostlist
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -203,7 +202,7 @@ def shared_gpus(groups: Sequence[FingerprintGroup]) -> int:
         why = next((group.no_gpu for group in groups if group.no_gpu), None)
         raise MissingHereError(why or "HIP finds no GPU in the container", hint=_ASK)
     if len(nodes_by_gpus) != 1:
-        counts = (f"{gpus} on {folded(sorted(nodes))}" for gpus, nodes in sorted(nodes_by_gpus.items()))
+        counts = (f"{gpus} on {hostlist(sorted(nodes))}" for gpus, nodes in sorted(nodes_by_gpus.items()))
         raise MissingHereError(f"the nodes have different numbers of GPUs: {', '.join(counts)}", hint=_ASK)
     return next(iter(nodes_by_gpus))
 
@@ -212,7 +211,7 @@ def without_nic(groups: Sequence[FingerprintGroup]) -> str | None:
     """Return why a collective over these nodes proves nothing of the image; None where each has a NIC to use."""
     of_groups = (g.nodes for g in groups if all(nic.link_is_up is False for nic in g.fingerprint.nics))
     nodes = sorted(node for nodes in of_groups for node in nodes)
-    return f"no Slingshot NIC whose link is up on {folded(nodes)}" if nodes else None
+    return f"no Slingshot NIC whose link is up on {hostlist(nodes)}" if nodes else None
 
 
 # -- how long nodes are waited for --

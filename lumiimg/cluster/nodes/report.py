@@ -9,9 +9,8 @@ from lumiimg.check.answer import advice_from_findings, levels_taken
 from lumiimg.check.pipeline import NO_RCCL, NOT_ASKED, CheckResult, conclude
 from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes  # noqa: TC001 - as above
 from lumiimg.core.findings import Advice, Answer, Finding, Level
-from lumiimg.core.text import count
+from lumiimg.core.text import count, hostlist
 from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - as above
-from lumiimg.joblog.node_names import folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -150,7 +149,7 @@ def _advice(
             return of_group if answer is not Answer.UNDECIDED or of_group.why else Advice(missing)
         bad = [*worst.nodes]
         why = f"on {count(len(bad), 'node')}: {of_group.why or worst.sentence}"
-    names = folded(bad)
+    names = hostlist(bad)
     fine = len(names) < _LONG_NAMES and any(group.answer is Answer.NO_OBSTACLE for group in groups)
     return Advice(why, f"#SBATCH --exclude={names}", "in the job script") if fine else Advice(why)
 

@@ -14,7 +14,7 @@ from lumiimg.cluster.trial.model import Claim, Reads
 from lumiimg.core.findings import Answer, Code, Severity
 from lumiimg.core.text import count
 from lumiimg.gpu import GpuCodeError, GpuFit, node_gpu
-from lumiimg.joblog.report import Verdict
+from lumiimg.joblog import Verdict
 from lumiimg.resolve.job_variables import same_in_all_ranks
 
 if TYPE_CHECKING:

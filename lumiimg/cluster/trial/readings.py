@@ -12,7 +12,7 @@ from lumiimg.cluster.trial.gpu_targets import GpuFacts, gpu_targets
 from lumiimg.cluster.trial.model import LEFT, NOT_YET, Claim, Ending, Measured, Reads, StepResult, TrialPlan
 from lumiimg.core.findings import Answer, Code, Family, Severity
 from lumiimg.core.text import count
-from lumiimg.joblog.report import FAST, TRANSPORTS, Confidence
+from lumiimg.joblog import FAST, TRANSPORTS, Confidence
 
 if TYPE_CHECKING:
     from lumiimg.check.run.collective import CollectiveOutcome

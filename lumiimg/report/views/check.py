@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.core.findings import Answer, Severity
-from lumiimg.core.text import count
+from lumiimg.core.text import count, hostlist
 from lumiimg.gpu import GpuFit
-from lumiimg.joblog.node_names import folded
 from lumiimg.report.document import Document, Item, Row, Section, Shown, Table
 from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_steps
 
@@ -85,7 +84,7 @@ def _document(report: CheckResult, site: Site | None, first: str, sections: tupl
 
 def names_of(nodes: Sequence[str]) -> str:
     """Return how many nodes there are, and their names as Slurm folds them."""
-    return f"{count(len(nodes), 'node')} {folded(nodes)}"
+    return f"{count(len(nodes), 'node')} {hostlist(nodes)}"
 
 
 def _group(report: NodesReport, group: NodeGroup) -> Item:
@@ -99,13 +98,13 @@ def _group(report: NodesReport, group: NodeGroup) -> Item:
             *([group.path.line] if group is report.groups[0] and group.path.rccl else []),
             *([slowest] if slowest else []),
         ),
-        case=f"network on {folded(group.nodes)}",
+        case=f"network on {hostlist(group.nodes)}",
     )
 
 
 def _on(nodes: Sequence[str], sentence: str) -> tuple[str, str, tuple[str, ...]]:
     """Return what is said of nodes, as text, tag and names of an item: names below it where they are long."""
-    names = folded(nodes)
+    names = hostlist(nodes)
     if len(names) > _LONG_NAMES:
         return f"{count(len(nodes), 'node')}: {sentence}", "", (names,)
     return f"{names_of(nodes)}: {sentence}", "", ()
@@ -118,7 +117,7 @@ def _silent(report: NodesReport) -> Iterator[Item]:
             Severity.UNKNOWN,
             *_on(silent.nodes, silent.why),
             evidence=report.output if number == len(report.silent) else (),
-            case=f"network on {folded(silent.nodes)}",
+            case=f"network on {hostlist(silent.nodes)}",
         )
 
 
@@ -128,7 +127,7 @@ def _findings(report: NodesReport) -> Iterator[Section]:
     for group in report.groups:
         fresh = [finding for finding in group.findings if (finding.id, finding.summary) not in shown]
         shown |= {(finding.id, finding.summary) for finding in fresh}
-        of = f" on {folded(group.nodes)}"
+        of = f" on {hostlist(group.nodes)}"
         title = FOUND if len(report.groups) == 1 else f"{FOUND} on {names_of(group.nodes)}"
         items = finding_items(fresh, of, is_green=group.answer is Answer.NO_OBSTACLE)
         yield Section(title, items, is_headed=len(report.groups) > 1)

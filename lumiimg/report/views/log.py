@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Severity
 from lumiimg.core.text import count
 from lumiimg.fabric.job_path import job_path, nodes_of_path
-from lumiimg.joblog.headline import different_line, headline, network, part_of, ranks_word, runs_line
-from lumiimg.joblog.report import FAST, answer_of
+from lumiimg.joblog import FAST, headline, network_line, runs_line
 from lumiimg.report.document import (
     Document,
     Item,
@@ -20,7 +18,6 @@ from lumiimg.report.document import (
     Section,
     Shown,
     Table,
-    severity_of,
 )
 from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_steps
 
@@ -30,8 +27,7 @@ if TYPE_CHECKING:
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.run.log_answer import LogAnswer
     from lumiimg.core.findings import Finding
-    from lumiimg.joblog.report import LogReport, VerdictGroup
-    from lumiimg.joblog.vocabulary import Vocabulary
+    from lumiimg.joblog import LogReport, VerdictGroup, Vocabulary
 
 _CAUSES = 3
 """That a terminal shows without --verbose."""
@@ -41,15 +37,15 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
     """Return what the log `names` says of its job."""
     report, measured = answer.report, answer.findings
     ended = () if report.ended is None else (_network(report),)
-    differing = tuple(map(different_line, report.differing))
-    variables = tuple(f"{name}={value}" for name, value in report.environment)
+    differing = tuple(one.sentence for one in report.variables_that_differ)
+    variables = tuple(f"{name}={value}" for name, value in report.environment.items())
     proof = Lines(tuple(map(str, report.proof)), few=1 if ended else 3, is_evidence=True)
     return Document(
         command="log",
         subject=", ".join(names),
-        severity=severity_of(answer.exit_code),
+        severity=answer.severity,
         sentence=answer.sentence,
-        advice=report.advice,
+        advice=answer.advice,
         summary=tuple(_summary(report)),
         sections=(
             Section("The network", ended),
@@ -58,11 +54,10 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("The nodes", _nodes(report)),
             Section("Variables that differ between ranks", (Lines(differing),), is_headed=True),
             Section("Measured", _measured(measured)),
-            bandwidth_section(report.measurements, answer.site, report.told.of_nodes),
+            bandwidth_section(report.measurements, answer.site, report.coverage.of_nodes),
             Section("The image of the job", _image(answer.image)),
             Section(PATH, (path_steps(job_path(report), _of_nodes(report)),), Shown.PAGE),
             Section("How far each rank came", (Lines(tuple(one.sentence for one in report.progress)),), Shown.VERBOSE),
-            Section("How ranks were connected", (_channels(report),), Shown.VERBOSE),
             Section("Communicators", (_communicators(report),), Shown.VERBOSE),
             Section("Variables in the log", (Lines(variables),), Shown.VERBOSE),
         ),
@@ -73,7 +68,7 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
 def _summary(report: LogReport) -> Iterator[str]:
     """Yield what the answer is about, what was used, and how, in a few lines."""
     if report.stall and not headline(report).startswith("stalled: "):
-        yield f"the stall began with {ranks_word(report.stall.ranks)}, which {report.stall.reason}"
+        yield f"the stall began with {report.stall.who}, which {report.stall.reason}"
     if report.runs_before:
         yield runs_line(report)
     if report.excerpt:
@@ -106,8 +101,8 @@ def signatures_document(known: Vocabulary) -> Document:
 
 
 def _network(report: LogReport) -> Item:
-    answer = replace(report, ended=None).answer
-    return Item(severity_of(answer), f"network: {network(report)}", case="network of the job")
+    severity = replace(report, ended=None).severity
+    return Item(severity, f"network: {network_line(report)}", case="network of the job")
 
 
 def _causes(report: LogReport) -> Iterator[Item]:
@@ -115,8 +110,8 @@ def _causes(report: LogReport) -> Iterator[Item]:
     # on one node a plugin that is not there is no reason to worry
     few = report.single_node or report.ended is not None
     shown = (2 if report.ended else 1) if few else _CAUSES
-    is_good = report.answer is ExitCode.GOOD
-    severity = Severity.INFO if is_good else severity_of(report.answer)
+    is_good = report.severity is Severity.OK
+    severity = Severity.INFO if is_good else report.severity
     for number, cause in enumerate(report.causes):
         is_note = is_good or (report.ended is not None and number > 0)
         yield Item(
@@ -132,22 +127,19 @@ def _causes(report: LogReport) -> Iterator[Item]:
 
 
 def _nodes(report: LogReport) -> Iterator[Paragraph | Item]:
-    seen = report.told
-    is_part = seen.ranks < (seen.of_ranks or 0) or seen.nodes < (seen.of_nodes or 0)
+    seen = report.coverage
     if seen.ranks or seen.of_ranks:
-        parts = [part_of(seen.ranks, seen.of_ranks, "rank")]
-        parts += [part_of(seen.nodes, seen.of_nodes, "node")] if seen.nodes else []  # else no line names a host
-        yield Paragraph(f"reported their network: {', '.join(parts)}", quiet=not is_part)
+        yield Paragraph(f"reported their network: {seen.sentence}", quiet=not seen.is_part)
     for group in report.nodes:
-        yield _group(report, group, verbose=len(report.nodes) < 2 and not is_part)
+        yield _group(report, group, verbose=len(report.nodes) < 2 and not seen.is_part)
 
 
 def _group(report: LogReport, group: VerdictGroup, *, verbose: bool) -> Item:
-    answer = ExitCode.GOOD if report.nothing_crossed else answer_of(group.verdict, group.provider, group.confidence)
+    severity = Severity.OK if report.nothing_crossed else group.severity
     words = ", ".join(part for part in (group.verdict.value, group.network, group.provider, group.cause) if part)
-    likely = ", likely" if group.verdict in FAST and answer is not ExitCode.GOOD else ""
+    likely = ", likely" if group.verdict in FAST and severity is not Severity.OK else ""
     return Item(
-        severity_of(answer),
+        severity,
         f"{count(len(group.nodes), 'node')}: {words}{likely}",
         names=(group.names,),
         case=f"network of {group.names}",
@@ -169,11 +161,6 @@ def _image(image: ImageOfJob | None) -> Iterator[Paragraph | Item]:
 def _of_nodes(report: LogReport) -> str:
     group = nodes_of_path(report)
     return f"{count(len(group.nodes), 'node')} {group.names}" if group else ""
-
-
-def _channels(report: LogReport) -> Table:
-    rows = (Row((one.way, str(one.ranks))) for one in report.channels)
-    return Table(("way", "ranks"), tuple(rows), "Rings, trees and channels by their kind")
 
 
 def _communicators(report: LogReport) -> Table:

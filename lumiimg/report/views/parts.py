@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.fabric.path import Step
-    from lumiimg.joblog.report import Measurement
+    from lumiimg.joblog import Measurement
 
 PATH = "The path to the fast network"
 _ALWAYS = frozenset({Family.IMAGE, Family.GPU})

@@ -13,6 +13,7 @@ from lumiimg.check.static.process import StaticResult
 from lumiimg.cluster.nodes import slurm
 from lumiimg.cluster.nodes.slurm import seconds
 from lumiimg.core.errors import BadInputError, MissingHereError, UndecidedError
+from lumiimg.core.text import hostlist
 from lumiimg.engine import engine, failures
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath
@@ -20,13 +21,12 @@ from lumiimg.fetch import mirrors
 from lumiimg.fetch.mirrors import Mirrors, general_index
 from lumiimg.host import import_calls
 from lumiimg.host.job_process import JobProcess
+from lumiimg.joblog import LogReader
 from lumiimg.joblog.bandwidth import BandwidthReader
+from lumiimg.joblog.files import blocks, refuse_binary
 from lumiimg.joblog.flight import parsed, progress, stalled
 from lumiimg.joblog.follow import Tail
 from lumiimg.joblog.lines import messages, probe_event
-from lumiimg.joblog.node_names import folded
-from lumiimg.joblog.reader import LogReader
-from lumiimg.joblog.sources import blocks, refuse_binary
 from lumiimg.report.json_output import json_text
 from lumiimg.report.text import show
 from lumiimg.report.views.log import log_document
@@ -45,13 +45,15 @@ _ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
     "joblog.bandwidth.BandwidthReader",
     "joblog.lines.messages",
     "joblog.lines.probe_event",
-    "joblog.records.unpacked",
-    "joblog.prefilter.Prefilter",
+    "joblog.lines.without_records",
+    "joblog.gate.Gate",
     "joblog.vocabulary.vocabulary",
-    "joblog.verdict",
+    "joblog.network",
     "joblog.causes",
+    "joblog.death",
+    "joblog.runs",
     "joblog.summary",
-    "joblog.job",
+    "joblog.state",
     refuses=(),
     rounds=10,
 )
@@ -74,7 +76,7 @@ def _log(data: bytes) -> str:
     return printed(show, log_document(["log"], answer), verbose=True)
 
 
-@target("log-file", "joblog.sources.blocks", "joblog.sources.refuse_binary", "joblog.follow.Tail", form="bytes")
+@target("log-file", "joblog.files.blocks", "joblog.files.refuse_binary", "joblog.follow.Tail", form="bytes")
 def _source(data: bytes) -> None:
     path = str(written(data, "job.out"))
     for _ in Tail(path).read():
@@ -134,7 +136,7 @@ def _probe(data: bytes) -> None:
     "engine.failures.explain",
     "engine.failures.telling_line",
     "fetch.mirrors.general_index",
-    "joblog.node_names.folded",
+    "core.text.hostlist",
     "cluster.nodes.slurm.seconds",
     "resolve.uv.first_paragraph",
     "resolve.uv.requirers_in",
@@ -145,7 +147,7 @@ def _probe(data: bytes) -> None:
 def _programs(data: bytes) -> str:
     """What an engine, Slurm, pip and uv print: a version, a failure, a help, names of nodes, a time, who requires what."""
     text = text_of(data)
-    folded(text.split())
+    hostlist(text.split())
     seconds(text)
     failures.explain(text)
     failures.telling_line(text)

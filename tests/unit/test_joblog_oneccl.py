@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lumiimg.core.errors import ExitCode
+from lumiimg.core.findings import Severity
+from lumiimg.joblog import Confidence, LogReader, Verdict, read_lines
 from lumiimg.joblog.lines import messages
-from lumiimg.joblog.reader import LogReader, read_lines
-from lumiimg.joblog.report import Confidence, Verdict
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "nccl"
 CXI = (FIXTURES / "oneccl-2021.15.2-cxi.log").read_text().splitlines()
@@ -22,7 +21,7 @@ def without(*dropped: str) -> list[str]:
 
 def test_slingshot_is_proved_by_the_lines_that_prove_it() -> None:
     report = read_lines("job.out", CXI)
-    assert (report.verdict, report.confidence, report.answer) == (Verdict.OFI_CXI, Confidence.PROVED, ExitCode.GOOD)
+    assert (report.verdict, report.confidence, report.severity) == (Verdict.OFI_CXI, Confidence.PROVED, Severity.OK)
     shown = "\n".join(evidence.text for evidence in report.proof)
     assert "provider: cxi" in shown
     assert "cnt 24 ], local [ idx 0, cnt 12 ]" in shown
@@ -38,7 +37,7 @@ def test_without_those_lines_in_their_order_of_one_process_it_is_not_proved() ->
     for lines in (without(VERSION), without(FAR), without(OPENED), [near, *without(FAR), FAR], nobodys):
         report = read_lines("job.out", lines)
         assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.LIKELY), lines
-        assert report.answer is ExitCode.UNDECIDED, lines
+        assert report.severity is Severity.UNKNOWN, lines
     reader = LogReader()
     reader.feed("a.out", "\n".join(without(VERSION)).encode() + b"\n")
     reader.feed("b.out", VERSION.encode() + b"\n")
@@ -60,7 +59,7 @@ def test_what_stays_on_the_node_and_the_mpi_of_another_program_are_no_second_net
         assert (report.verdict, report.confidence, report.provider) == (Verdict.OFI_CXI, Confidence.PROVED, "cxi")
     assert read_lines("job.out", ["[0] MPI startup(): libfabric provider: cxi"]).verdict is Verdict.NONE
     line = "2025:11:26-12:43:47:(40166) |CCL_WARN| value of CCL_ATL_TRANSPORT changed to be ofi (default:mpi)"
-    assert ("CCL_ATL_TRANSPORT", "ofi") in read_lines("job.out", [line]).environment
+    assert read_lines("job.out", [line]).environment["CCL_ATL_TRANSPORT"] == "ofi"
 
 
 SPLIT = [

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lumiimg.joblog import job, prefilter
-from lumiimg.joblog.events import COMMUNICATOR_LIMIT, VALUE_LIMIT
-from lumiimg.joblog.reader import LogReader, read_lines
+from lumiimg.joblog import LogReader, gate, read_lines, state
+from lumiimg.joblog.state import COMMUNICATOR_LIMIT, VALUE_LIMIT
 from tests.shared.programs import examples
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"
@@ -44,14 +43,14 @@ def test_memory_is_bounded_for_one_process() -> None:
 
 @pytest.mark.threat
 def test_shapes_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefilter, "_SHAPES_KEPT", 3)
+    monkeypatch.setattr(gate, "_MOST_KEPT", 3)
     lines = [f"n1:1:1 [0] NCCL INFO {'z' * n} Using network Socket" for n in range(50)]
     assert len(read_lines("j", [*lines, *("q" * n for n in range(50))]).ranks) == 1
 
 
 @pytest.mark.threat
 def test_processes_beyond_the_bound_are_read_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "PROCESS_LIMIT", 3)
+    monkeypatch.setattr(state, "PROCESS_LIMIT", 3)
     lines = [f"n{n}:{n}:1 [0] NCCL INFO Using network Socket" for n in range(10)]
     assert len(read_lines("j", lines).ranks) == 4
     # those that were known before stay themselves

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lumiimg.joblog.reader import LogReader, read_lines
+from lumiimg.joblog import LogReader, read_lines
 from tests.shared.nccl_wordings import FAMILIES, outcomes, written
 from tests.shared.programs import examples
 
 if TYPE_CHECKING:
-    from lumiimg.joblog.report import LogReport
+    from lumiimg.joblog import LogReport
 
 LOGS = [(version, kind) for version, family in FAMILIES.items() for kind in outcomes(family)]
 TAGS = {
@@ -82,5 +82,5 @@ def test_how_the_output_was_caught_does_not_change_the_answer(
     tagged = [[TAGS[tag].format(rank=rank, line=line) for line in own] for rank, own in enumerate(ranks)]
     files = kept(tagged, keeping, random.Random(seed))  # noqa: S311  (an order that can be repeated)
     report = read_files(files)
-    assert (report.verdict, report.confidence, report.answer) == (plain.verdict, plain.confidence, plain.answer)
+    assert (report.verdict, report.confidence, report.severity) == (plain.verdict, plain.confidence, plain.severity)
     assert [cause.id for cause in report.causes] == [cause.id for cause in plain.causes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lumiimg.joblog.reader import read_lines
+from lumiimg.joblog import read_lines
 from tests.shared.nccl_wordings import FAMILIES, outcomes, written
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from itertools import product
 
-from lumiimg.core.errors import ExitCode
-from lumiimg.joblog.headline import headline
-from lumiimg.joblog.reader import LogReader, read_lines
-from lumiimg.joblog.report import Confidence, LogReport, Verdict
+from lumiimg.check.run.log_answer import LogAnswer
+from lumiimg.core.findings import Severity
+from lumiimg.joblog import Confidence, LogReader, LogReport, Verdict, headline, read_lines
 from tests.shared.job_deaths import DATA, DEATHS, EXITED, FRAMES, NETWORKS, died, job
 from tests.shared.programs import sampled
 
@@ -51,7 +50,7 @@ def test_a_death_is_named_first_and_the_network_second() -> None:
         assert report.ended is not None, (name, network)
         first = "nodes-on-tcp" if (DEATHS[name].id, network) == ("time-limit", "tcp") else DEATHS[name].id
         assert (report.ended.id, report.causes[0].id) == (DEATHS[name].id, first), (name, network)
-        assert (report.verdict, report.answer) == (VERDICTS[network], ExitCode.NO), (name, network)
+        assert (report.verdict, report.severity) == (VERDICTS[network], Severity.PROBLEM), (name, network)
         assert report.causes[0].remedy, (name, network)
     causes = [cause.id for cause in read([*job("cxi", 0, 3), *died("time limit", 3, cascade=False)]).causes]
     assert causes == ["time-limit"], "which is no cancelling"
@@ -99,7 +98,7 @@ def test_an_error_that_the_program_outlived_is_not_what_ended_it() -> None:
     for number, ending in ((300, "gpu-out-of-memory"), (3000, "step-ended")):
         assert ended_by([*job("cxi", 0, 3), *caught, *steps(number), *exited()]) == ending
     report = read([*job("cxi", 0, 3), *raised("port"), *steps(300)])
-    assert (report.ended, report.answer) == (None, ExitCode.GOOD), "it changes no answer"
+    assert (report.ended, report.severity) == (None, Severity.OK), "it changes no answer"
     assert "port-taken" in [cause.id for cause in report.causes]
     assert read([*job("cxi", 0, 3), *raised("quota"), *[""] * 20_000]).ended is None
     # a process that speaks of its network later
@@ -114,12 +113,12 @@ def test_an_error_near_the_end_of_a_log_ends_nothing_and_leaves_no_green_answer(
     for after, name in product(LINES["after_an_error"], ["HIP memory", "quota", "module", "no GPUs", "NaN"]):
         caught = raised(name)
         report = read([*job("cxi", 0, 3), *caught, after])
-        assert (report.ended, report.end_unclear, report.answer) == (None, True, ExitCode.UNDECIDED), (after, name)
+        assert (report.ended, report.end_unclear, report.severity) == (None, True, Severity.UNKNOWN), (after, name)
         assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.PROVED), (after, name)
         assert [cause.id for cause in report.causes[:2]] == ["end-unclear", DEATHS[name].id], (after, name)
         for more in (["5: step 14"] * 100, job("cxi", 5)):
             report = read([*job("cxi", 0, 3), *caught, after, *more])
-            assert (report.ended, report.end_unclear, report.answer) == (None, False, ExitCode.GOOD), (after, name)
+            assert (report.ended, report.end_unclear, report.severity) == (None, False, Severity.OK), (after, name)
             assert DEATHS[name].id in [cause.id for cause in report.causes], (after, name)
 
 
@@ -131,15 +130,15 @@ def test_with_a_traceback_near_its_end_no_log_is_green() -> None:
         lines = [f"{tag}{line}" for line in (*FRAMES, "    f(x)", error)]
         for end in (lines, [*lines, ""], [*lines, *lines], [*lines, "done"]):
             report = read([*job("cxi", 0, 3), *end])
-            assert (report.ended, report.end_unclear, report.answer) == (None, True, ExitCode.UNDECIDED), (tag, error)
-        assert read_apart(out=job("cxi", 0, 3), err=lines).answer is ExitCode.UNDECIDED, (tag, error)
-        assert read([*job("cxi", 0, 3), *lines, *steps(120)]).answer is ExitCode.GOOD, (tag, error)
+            assert (report.ended, report.end_unclear, report.severity) == (None, True, Severity.UNKNOWN), (tag, error)
+        assert read_apart(out=job("cxi", 0, 3), err=lines).severity is Severity.UNKNOWN, (tag, error)
+        assert read([*job("cxi", 0, 3), *lines, *steps(120)]).severity is Severity.OK, (tag, error)
     # of a job on one node it says nothing of other nodes
     own = "nid005101:103:1 [0] NCCL INFO"
     lines = [f"{own} comm 0xa rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0", f"{own} Using network Socket"]
-    assert read(lines).answer is ExitCode.GOOD
+    assert read(lines).severity is Severity.OK
     report = read([*lines, *FRAMES, "KeyError: 'x'"])
-    assert (report.answer, report.causes[0].id) == (ExitCode.UNDECIDED, "end-unclear")
+    assert (report.severity, report.causes[0].id) == (Severity.UNKNOWN, "end-unclear")
     assert "other nodes" not in headline(report)
 
 
@@ -152,7 +151,7 @@ def test_what_a_program_only_warns_of_or_ignores_ended_nothing() -> None:
         ignored = "Exception ignored in: <function Pool.__del__ at 0x7f00>"
         for lines in ([ignored, *FRAMES, "    f(x)", error], [ignored, error]):
             report = read([*job("cxi", 0, 3), *lines])
-            assert (report.ended, report.answer) == (None, ExitCode.GOOD), error
+            assert (report.ended, report.severity) == (None, Severity.OK), error
 
 
 def test_an_error_is_the_end_where_only_what_follows_on_an_end_comes_after_it() -> None:
@@ -202,7 +201,7 @@ def test_a_death_that_is_quoted_ends_nothing() -> None:
         quoted = [mark + line.removeprefix("3: ") for line in died(name, 3, cascade=False)]
         quiet = [f"step {number}" for number in range(len(quoted) + 2)]
         report = read([*job("cxi", 0, 3), *quoted, *quiet])
-        assert (report.ended, report.answer) == (None, ExitCode.GOOD), (name, mark)
+        assert (report.ended, report.severity) == (None, Severity.OK), (name, mark)
         assert read([*quoted, *quiet]).ended is None, (name, mark)
 
 
@@ -221,7 +220,7 @@ def test_of_sacct_the_rows_count_that_are_of_the_job_as_it_ended() -> None:
             table = [row.format(job=job, state=of, code="0:0" if of == "COMPLETED" else "1:0") for job, of in rows]
             number = [f"SLURM_JOB_ID={own}"] if own else []
             report = read_apart(out=[*number, *job("cxi", 0, 3)], states=table)
-            assert report.answer is (ExitCode.NO if report.ended else ExitCode.GOOD)
+            assert report.severity is (Severity.PROBLEM if report.ended else Severity.OK)
             return report.ended.id if report.ended else None
 
         good, bad = ("4242", "COMPLETED"), ("4242", state)
@@ -242,10 +241,10 @@ def test_a_launchers_word_that_a_process_failed_is_never_overlooked() -> None:
         report = read([*before, line])
         assert report.ended is not None, line
         assert report.ended.id == ("worker-killed" if line == "Killed" else "step-ended"), line
-        assert report.answer is ExitCode.NO, line
+        assert report.severity is Severity.PROBLEM, line
         assert ended_by([*before, *raised("quota"), line]) == "quota-exceeded", line
         for quoted in (f"The log says: {line}", f"# {line}", f"AssertionError: {line}"):
-            assert read([*before, quoted]).answer is ExitCode.GOOD, line
+            assert read([*before, quoted]).severity is Severity.OK, line
 
 
 def test_a_command_names_the_job_where_the_log_says_its_number() -> None:
@@ -294,7 +293,7 @@ def test_a_job_is_cancelled_only_where_no_process_had_died_before() -> None:
         start = job(network, 0, 3, 9)
         report = read([*start, *death.split("\n"), *between, word])
         ended = report.ended.id if report.ended else ""
-        assert (ended, report.answer) == (end, ExitCode.NO), (death, cleared, word)
+        assert (ended, report.severity) == (end, Severity.PROBLEM), (death, cleared, word)
         assert "cancelled" not in [cause.id for cause in report.causes], (death, cleared, word)
         # the same words, and only then the death that they led to
         after = [] if death.startswith("3: Tr") or "Segm" in death else death.split("\n")
@@ -315,7 +314,7 @@ def test_a_bus_error_behind_the_end_of_a_step_is_no_cause_of_it() -> None:
             assert [cause.id for cause in report.causes if cause.id == end] == [], (death, cleared)
             out_of_memory = "slurmstepd: error: Detected 1 oom_kill event in StepId=4242.0."
             assert ended_by([*start, cleared, death, out_of_memory]) == "out-of-memory", "Slurm says it last"
-        assert read_apart(out=[cleared], err=[death]).answer is ExitCode.NO
+        assert read_apart(out=[cleared], err=[death]).severity is Severity.PROBLEM
 
 
 def test_of_a_job_out_of_time_the_nodes_that_were_on_tcp_are_named_first() -> None:
@@ -333,7 +332,7 @@ def test_of_a_job_out_of_time_the_nodes_that_were_on_tcp_are_named_first() -> No
             assert report.ended is not None
             assert (report.ended.id, report.causes[0].id) == ("time-limit", first), lines
             assert named in report.causes[0].summary, lines
-            assert named in (report.advice.why or ""), lines
+            assert named in (LogAnswer(report).advice.why or ""), lines
             assert "time-limit" in [cause.id for cause in report.causes], lines
     own = "nid005101:103:1 [0] NCCL INFO"
     alone = [f"{own} comm 0xa rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0", f"{own} Using network Socket"]

@@ -8,13 +8,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lumiimg.core.errors import ExitCode
-from lumiimg.joblog.headline import headline
-from lumiimg.joblog.reader import LogReader, read_lines
-from lumiimg.joblog.report import LogReport, Verdict
+from lumiimg.core.findings import Severity
+from lumiimg.joblog import LogReader, LogReport, Verdict, headline, read_lines
 
 EXCERPTS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/nccl-excerpts.toml").read_text())
 LOGS: list[dict[str, Any]] = EXCERPTS["log"]
+ANSWERS = {Severity.OK: "good", Severity.PROBLEM: "no", Severity.UNKNOWN: "undecided"}
 GOOD: list[str] = LOGS[0]["text"].splitlines()
 CXI = ["NET/OFI Selected Provider is cxi", "Using network AWS Libfabric"]
 CHANNEL = "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/AWS Libfabric/0/GDRDMA"
@@ -44,20 +43,20 @@ def read_files(*files: tuple[str, list[str]]) -> LogReport:
     return reader.report()
 
 
-def answer(report: LogReport) -> tuple[str, str, ExitCode]:
-    return report.verdict.value, report.confidence.value, report.answer
+def answer(report: LogReport) -> tuple[str, str, Severity]:
+    return report.verdict.value, report.confidence.value, report.severity
 
 
 def found(report: LogReport, log: dict[str, Any]) -> dict[str, object]:
     """Return what is read of what a row of the table names."""
-    proof, told = [line.text for line in report.proof], log.get("told", {})
+    proof, told = [line.text for line in report.proof], log.get("coverage", {})
     first = report.causes[0] if report.causes else None
     words = " ".join((first.summary, *first.because, *first.remedy)) if first else ""
     ranks = {rank.process: rank for rank in report.ranks}
     return {
         "verdict": report.verdict.value,
         "confidence": report.confidence.value,
-        "answer": report.answer.name.lower(),
+        "answer": ANSWERS[report.severity],
         "causes": [cause.id for cause in report.causes],
         "first": first.id if first else "",
         "tells": [word for word in log.get("tells", ()) if word in words],
@@ -66,7 +65,7 @@ def found(report: LogReport, log: dict[str, Any]) -> dict[str, object]:
         "ended": report.ended.id if report.ended else "",
         "runs_before": [[run.verdict.value, run.ended.id if run.ended else ""] for run in report.runs_before],
         "first_line": report.first_line,
-        "told": {name: getattr(report.told, name) for name in told},
+        "coverage": {name: getattr(report.coverage, name) for name in told},
         "networks": {node: group.network for group in report.nodes for node in group.nodes},
         "provider": report.provider or "",
         "gdr": report.transport.gdr,
@@ -90,7 +89,7 @@ def test_two_nodes_that_differ_come_to_one_verdict_in_either_order() -> None:
     for one, other, *expected in EXCERPTS["two_nodes"]:
         for first, second in ((one, other), (other, one)):
             report = read(*says("n1", *ranks[first]), *says("n2", *ranks[second]))
-            assert [report.verdict, report.confidence, report.answer.name.lower()] == expected, (one, other)
+            assert [report.verdict, report.confidence, ANSWERS[report.severity]] == expected, (one, other)
             told = [line.text for line in report.proof]
             if report.verdict is Verdict.MIXED:  # a line of each side
                 assert any(text.startswith("n1:") for text in told), (one, other)
@@ -105,7 +104,7 @@ def test_an_error_in_another_file_leaves_the_answer_open_in_either_order() -> No
         files = [("out", out), ("err", [f"{rank}: {error}" for rank in ranks])]
         for order in (files, files[::-1]):
             report = read_files(*order)
-            assert answer(report) == ("ofi-cxi", "likely", ExitCode.UNDECIDED), ranks
+            assert answer(report) == ("ofi-cxi", "likely", Severity.UNKNOWN), ranks
             assert "cxi-device" in {cause.id for cause in report.causes}, ranks
 
 
@@ -163,14 +162,14 @@ def test_a_rank_that_is_started_again_is_counted_once() -> None:
             )
         ]
         report = read(*runs)
-        assert (report.told.ranks, report.told.of_ranks) == told, (second, told)
+        assert (report.coverage.ranks, report.coverage.of_ranks) == told, (second, told)
 
 
 def test_what_nodes_did_that_only_slurm_names_is_not_known() -> None:
-    for nodes, code in [(1, ExitCode.GOOD), (2, ExitCode.UNDECIDED)]:
+    for nodes, code in [(1, Severity.OK), (2, Severity.UNKNOWN)]:
         report = read(f"SLURM_NNODES={nodes}", *says("n1", "Using network Socket", comm("0xa", 0, 8, 1)))
-        assert (report.single_node, report.answer, report.told.of_nodes) == (True, code, nodes), (nodes, code)
-        assert ("does not show" in headline(report)) is (code is ExitCode.UNDECIDED), (nodes, code)
+        assert (report.single_node, report.severity, report.coverage.of_nodes) == (True, code, nodes), (nodes, code)
+        assert ("does not show" in headline(report)) is (code is Severity.UNKNOWN), (nodes, code)
 
 
 def test_what_holds_for_the_whole_job_is_read_whoever_prints_it() -> None:
@@ -187,11 +186,11 @@ def test_what_holds_for_the_whole_job_is_read_whoever_prints_it() -> None:
 
 def test_logs_of_containers_as_json_are_read_without_their_escapes() -> None:
     records = [json.dumps({"log": f"{line}\n", "stream": "stderr"}).replace(">", "\\u003e") for line in GOOD]
-    assert answer(read(*records)) == ("ofi-cxi", "proved", ExitCode.GOOD)
+    assert answer(read(*records)) == ("ofi-cxi", "proved", Severity.OK)
     journal = [json.dumps({"MESSAGE": list(line.encode()), "_PID": "7"}) for line in GOOD]
-    assert answer(read(*journal)) == ("ofi-cxi", "proved", ExitCode.GOOD)
+    assert answer(read(*journal)) == ("ofi-cxi", "proved", Severity.OK)
     hostile = ["[" * 100_000, '{"log": [1', '{"log": 3, "stream": 1}', '{"MESSAGE": [300], "_PID": 1}', "{" * 100_000]
-    assert answer(read(*hostile)) == ("none", "unknown", ExitCode.UNDECIDED)
+    assert answer(read(*hostile)) == ("none", "unknown", Severity.UNKNOWN)
 
 
 def test_of_many_channels_the_last_one_counts_as_if_each_were_read() -> None:
@@ -211,7 +210,7 @@ def test_what_ras_diagnostics_and_gin_say_is_a_cause_and_takes_no_network_back()
         assert (beside.verdict, beside.confidence) == (alone.verdict, alone.confidence), name
         ended = beside.ended.id if beside.ended else None
         is_dead = name == "ras-process-dead"
-        assert (ended, beside.answer) == ((name, ExitCode.NO) if is_dead else (None, alone.answer)), name
+        assert (ended, beside.severity) == ((name, Severity.PROBLEM) if is_dead else (None, alone.severity)), name
         assert name in [cause.id for cause in beside.causes], name
         for mark in ("The log says: ", "    ", "# ", "AssertionError: expected ", '+ grep "'):
             quoted = read(*job, mark + line.strip())
@@ -260,13 +259,13 @@ def test_a_call_that_failed_leaves_no_green_answer_unless_the_process_went_on() 
         for call in FAILED_CALLS:
             lines = says("n1", "NCCL WARN Duplicate GPU detected", call)
             report = after(*lines)
-            assert (report.answer, report.causes[0].id) == (ExitCode.UNDECIDED, "call-not-ended"), (name, call)
+            assert (report.severity, report.causes[0].id) == (Severity.UNKNOWN, "call-not-ended"), (name, call)
             assert report.causes[0].evidence[0].text.endswith(call), (name, call)
-            assert after(*lines, *["step 1"] * 200).answer is ExitCode.UNDECIDED, (name, call)
-            assert after(*lines, *job).answer is ExitCode.GOOD, "it was connected afterwards"
+            assert after(*lines, *["step 1"] * 200).severity is Severity.UNKNOWN, (name, call)
+            assert after(*lines, *job).severity is Severity.OK, "it was connected afterwards"
         for call in HARMLESS:
-            assert after(*says("n1", call)).answer is ExitCode.GOOD, (name, call)
-        assert after("The log says: init.cc:1582 -> 5").answer is ExitCode.GOOD, "of somebody else"
+            assert after(*says("n1", call)).severity is Severity.OK, (name, call)
+        assert after("The log says: init.cc:1582 -> 5").severity is Severity.OK, "of somebody else"
 
 
 def test_a_communicator_that_was_never_completed_leaves_no_green_answer_once_the_job_has_ended() -> None:
@@ -274,25 +273,25 @@ def test_a_communicator_that_was_never_completed_leaves_no_green_answer_once_the
     for name, job in GOOD_JOBS.items():
         start, complete, second = (begun(*of) for of in (("0xa", "START"), ("0xa", "COMPLETE"), ("0xc", "START")))
         for lines, answered in (
-            ([*start, *job], ExitCode.GOOD),  # it may go on
-            ([*start, *job, ended], ExitCode.UNDECIDED),
-            ([*start, *job, *complete, ended], ExitCode.GOOD),
-            ([*start, *job, *complete, *second], ExitCode.UNDECIDED),
-            ([*start, *job, *complete, *second, *begun("0xc", "COMPLETE")], ExitCode.GOOD),
-            ([*start, *job, *complete, *start], ExitCode.UNDECIDED),  # at the same address
-            ([*start, *job, *complete, *split("0xd", "START")], ExitCode.UNDECIDED),
-            ([*start, *job, *complete, *split("0xd", "START"), *split("0xd", "COMPLETE")], ExitCode.GOOD),
+            ([*start, *job], Severity.OK),  # it may go on
+            ([*start, *job, ended], Severity.UNKNOWN),
+            ([*start, *job, *complete, ended], Severity.OK),
+            ([*start, *job, *complete, *second], Severity.UNKNOWN),
+            ([*start, *job, *complete, *second, *begun("0xc", "COMPLETE")], Severity.OK),
+            ([*start, *job, *complete, *start], Severity.UNKNOWN),  # at the same address
+            ([*start, *job, *complete, *split("0xd", "START")], Severity.UNKNOWN),
+            ([*start, *job, *complete, *split("0xd", "START"), *split("0xd", "COMPLETE")], Severity.OK),
         ):
             report = read(*lines)
-            assert report.answer is answered, (name, lines)
+            assert report.severity is answered, (name, lines)
             first = report.causes[0].id if report.causes else ""
-            assert (first == "call-not-ended") is (answered is ExitCode.UNDECIDED), (name, lines)
+            assert (first == "call-not-ended") is (answered is Severity.UNKNOWN), (name, lines)
 
 
 CHOSEN = {
-    "Socket": (ExitCode.NO, ExitCode.NO),
-    "IB": (ExitCode.UNDECIDED, ExitCode.GOOD),
-    "AWS Libfabric": (ExitCode.UNDECIDED, ExitCode.UNDECIDED),
+    "Socket": (Severity.PROBLEM, Severity.PROBLEM),
+    "IB": (Severity.UNKNOWN, Severity.OK),
+    "AWS Libfabric": (Severity.UNKNOWN, Severity.UNKNOWN),
 }
 """Networks, and the answers without and with a line of traffic; that of libfabric lacks its provider."""
 
@@ -305,4 +304,4 @@ def test_a_network_that_was_only_chosen_is_not_said_to_be_used() -> None:
             said = headline(report)
             assert ("chosen" in said and "no line shows traffic" in said) is not bool(traffic), said
             assert ("went over" in said or "was used" in said) is bool(traffic), said
-            assert report.answer is expected, said
+            assert report.severity is expected, said

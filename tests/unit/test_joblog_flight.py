@@ -14,9 +14,10 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.core.errors import BadInputError, ExitCode
+from lumiimg.core.findings import Severity
+from lumiimg.joblog import LogReader
 from lumiimg.joblog.flight import FlightDump, parsed, stalled
 from lumiimg.joblog.pickled import unpickled
-from lumiimg.joblog.reader import LogReader
 from tests.shared.job_deaths import job
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/flight"
@@ -109,16 +110,16 @@ def test_beside_the_log_of_a_fast_network_dumps_leave_a_green_answer_only_where_
     ended = [_dump(rank, "nccl:all_reduce", done=1, members=ranks) for rank in (0, 1, 2)]
     waiting = [_dump(rank, "nccl:all_reduce", done=0, members=ranks) for rank in (0, 1, 2)]
     for dumps, answer, cause in (
-        (ended, ExitCode.GOOD, None),
-        (waiting, ExitCode.UNDECIDED, "collective-not-ended"),
-        ([*waiting[:2], _dump(2, done=0, members=ranks)], ExitCode.UNDECIDED, "rank-behind"),
+        (ended, Severity.OK, None),
+        (waiting, Severity.UNKNOWN, "collective-not-ended"),
+        ([*waiting[:2], _dump(2, done=0, members=ranks)], Severity.UNKNOWN, "rank-behind"),
     ):
         reader = LogReader()
         reader.feed("job.out", lines.encode())
         for dump in dumps:
             reader.take_dump(dump)
         report = reader.report()
-        assert (report.verdict, report.answer) == ("ofi-cxi", answer)
+        assert (report.verdict, report.severity) == ("ofi-cxi", answer)
         assert (report.causes[0].id if report.causes else None) == cause
 
 

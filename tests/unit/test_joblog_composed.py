@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from lumiimg.core.errors import ExitCode
-from lumiimg.joblog.reader import read_lines
+from lumiimg.core.findings import Severity
+from lumiimg.joblog import read_lines
 from tests.shared.composed_jobs import LAUNCHERS, QUOTED, QUOTES, ComposedJob, recipes
 from tests.shared.job_deaths import DEATHS
 from tests.shared.nccl_wordings import FAMILIES, OUTCOMES, outcomes, written
@@ -42,7 +42,7 @@ def _fault(job: ComposedJob, seed: int) -> str:
             return f"{name}: ended by {report.ended}, not {job.death}"
     if job.death and not plain.ranks:
         return ""  # no line of it is of a network: then what is pasted may be all that there is of one
-    if (quoting.verdict, quoting.confidence, quoting.answer) != (plain.verdict, plain.confidence, plain.answer):
+    if (quoting.verdict, quoting.confidence, quoting.severity) != (plain.verdict, plain.confidence, plain.severity):
         return (
             f"{name}: {quoting.verdict}, {quoting.confidence} with quotes, {plain.verdict}, {plain.confidence} without"
         )
@@ -57,13 +57,13 @@ def test_what_a_run_proved_is_no_answer_about_one_that_began_after_it(version: s
     lines = written(FAMILIES[version], outcomes(FAMILIES[version])["cxi"])
     first = [LAUNCHERS[launcher](8 if ":4243:" in line else 0, line) for line in lines]
     again = [line.replace(":424", ":524") for line in first]
-    assert read_lines("job.out", first).answer is ExitCode.GOOD
+    assert read_lines("job.out", first).severity is Severity.OK
     assert any(":524" in line for line in again)
     for begun in (again[: cut + 1] for cut in range(len(again)) if ":524" in again[cut]):
         alone, both = read_lines("job.out", begun), read_lines("job.out", [*first, "step 1", *begun])
-        assert (both.verdict, both.confidence, both.answer) == (alone.verdict, alone.confidence, alone.answer), begun[
-            -1
-        ]
+        assert (both.verdict, both.confidence, both.severity) == (alone.verdict, alone.confidence, alone.severity), (
+            begun[-1]
+        )
         assert len(both.runs_before) == 1
 
 
@@ -98,4 +98,4 @@ def test_a_job_that_only_quotes_is_never_proved() -> None:
         lines = [quote.format(line=f"nid009999:7:7 [0] NCCL INFO {said}", message=said) for said in QUOTED[kind]]
         report = read_lines("job.out", ["step 1", *lines, "step 2"])
         assert report.confidence != "proved" or report.verdict.startswith("plugin-"), (kind, quote)
-        assert report.answer.name != "GOOD", (kind, quote)
+        assert report.severity.name != "GOOD", (kind, quote)

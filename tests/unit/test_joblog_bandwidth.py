@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.joblog.bandwidth import TABLE_LIMIT, BandwidthReader
-from lumiimg.joblog.prefilter import TABLE_HEADERS
+from lumiimg.joblog.lines import TABLE_WORDS
 from tests.shared.programs import examples
 
 if TYPE_CHECKING:
-    from lumiimg.joblog.report import Measurement
+    from lumiimg.joblog import Measurement
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "bandwidth"
 LOGS = sorted(FIXTURES.glob("*.out"))
@@ -75,7 +75,7 @@ def test_every_layout_is_read() -> None:
             table.program, table.test, table.ranks, table.nodes, table.best_gb_s, table.best_size,
             table.average_gb_s, table.wrong,
         ) == BEST[log.name], log  # fmt: skip
-        assert any(header in lines[table.line] for header in TABLE_HEADERS), log
+        assert any(header in lines[table.line] for header in TABLE_WORDS), log
         assert (table.wrong_line is None) == (not table.wrong), log
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from lumiimg.joblog.reader import read_lines
-from lumiimg.joblog.report import LogReport, Verdict
+from lumiimg.joblog import LogReport, Verdict, read_lines
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SHARED = Path(__file__).parents[2].parent / "shared"

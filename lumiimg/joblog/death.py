@@ -1,0 +1,257 @@
+"""What ended the job: the first death that stands by itself, not what follows when a rank has died.
+
+Lines of one file are in the order of time, but for Slurm's report that the kernel killed for want of memory: it comes
+when the step ends, behind what other ranks printed of it. So what may follow from another rank's death comes second,
+whenever it was printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumiimg.joblog.causes import Trouble
+from lumiimg.joblog.lines import end_of, plain, prefixes
+from lumiimg.joblog.report import Death
+from lumiimg.joblog.vocabulary import Effect, ExitRole, Signature, vocabulary
+
+if TYPE_CHECKING:
+    from lumiimg.joblog.state import JobLog, Match, ProcessLog
+
+_NEAR_LINES, _OF_EACH = 1000, 100
+"""Lines between an error and the end of a process that followed from it: of all processes, and more of its own."""
+_LAST_WORDS = 100
+"""Lines that a program may print of its own when it ends with an error."""
+_FRAMES = 40
+"""Lines of an exception that Python ignores."""
+_ALIVE = ("network", "channel", "local-channel", "connected", "provider")
+"""What a process prints that lives."""
+_OF_NETWORK = frozenset({Effect.ENDPOINT_ERROR, Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
+_STANDS_ALONE = frozenset({ExitRole.CAUSE, ExitRole.CRASH, ExitRole.RAISED, ExitRole.OUTSIDE, ExitRole.CANCELLED})
+_MAY_FOLLOW = frozenset({ExitRole.WAITED, ExitRole.FOLLOWS, ExitRole.OTHER, ExitRole.EXIT, ExitRole.CLEARED})
+_OF_ERROR = frozenset({ExitRole.RAISED, ExitRole.OTHER})
+_OF_EXIT = frozenset({ExitRole.EXIT, ExitRole.FOLLOWS, ExitRole.CLEARED})
+_OF_DEATH = frozenset({ExitRole.CAUSE, ExitRole.CRASH, ExitRole.EXIT})
+_OF_CLEARING = frozenset({ExitRole.CANCELLED, ExitRole.CLEARED})
+_INDENTED = (" ", "\t")
+"""A launcher's prefix may have taken a space."""
+
+
+class End(NamedTuple):
+    """What is known of how the job ended."""
+
+    death: Death | None
+    """What ended it; None where no line says so, or where it was the network."""
+    unclear: bool = False
+    """An error stands so near the end of the log that it may have ended the job."""
+    signature: str | None = None
+    """Id of the death, or of that error, where one is known."""
+    clean_up: frozenset[str] = frozenset()
+    """Ids of what looks like a death, and only follows on one."""
+    calls: tuple[Match, ...] = ()
+    """Calls of the library that failed or did not end, where nothing shows that the job went on."""
+
+
+class _Candidate(NamedTuple):
+    """A line that may have ended the job."""
+
+    process: ProcessLog
+    signature: Signature
+    match: Match
+
+    @property
+    def ends(self) -> ExitRole:
+        return self.signature.ends
+
+    @property
+    def at(self) -> int:
+        return self.match.first_at
+
+    @property
+    def places(self) -> tuple[int, int]:
+        return self.match.first_at, self.match.last_at
+
+
+def death_of(troubled: Sequence[tuple[ProcessLog, Sequence[Trouble]]], log: JobLog) -> End:
+    """Return how the job ended, as far as the lines of its processes with their troubles say."""
+    lines = _LastLines(troubled, log)
+    clean_up = frozenset(one.signature.id for one in lines.clean_up)
+    first = lines.first(_STANDS_ALONE, _OF_NETWORK) or lines.first(_MAY_FOLLOW, frozenset({Effect.RUN_ERROR}))
+    if first is None:
+        return lines.unclear()
+    signature = first.signature
+    if signature.effect is not Effect.NONE:
+        return End(None, clean_up=clean_up)
+    named = [_whom(one) for one in (first, *(one for one in lines.candidates if one.signature is signature))]
+    rank, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
+    summary = Trouble(signature, first.match).summary
+    return End(Death(signature.id, summary, rank, node), signature=signature.id, clean_up=clean_up - {signature.id})
+
+
+def of_another_job(match: Match, log: JobLog) -> bool:
+    """Whether it is sacct's row of a job that the log is not of, or of one that was queued again and completed."""
+    number = match.value("job") or match.value("job_in_column")
+    if not number:
+        return False
+    completed = (one.last_at for one in log.job.saw("completed") if one.value("job") == number)
+    later = any(at > match.last_at and log.same_file(at, match.last_at) for at in completed)
+    return later or number not in (job_numbers(log) or {number})
+
+
+def job_numbers(log: JobLog) -> set[str]:
+    """Return the numbers under which Slurm ran what the log is of, as its variables say."""
+    names = {"SLURM_JOB_ID", "SLURM_JOBID"}
+    values = (one.value("value") for one in log.job.saw("slurm") if one.value("name") in names)
+    return {value for value in values if value.isascii() and value.isdecimal()}
+
+
+class _LastLines:
+    """The lines of a job that may have ended it, and what stands around them."""
+
+    def __init__(self, troubled: Sequence[tuple[ProcessLog, Sequence[Trouble]]], log: JobLog) -> None:
+        self.log, self.processes = log, [process for process, _ in troubled]
+        processes = self.processes
+        self.near = _NEAR_LINES + _OF_EACH * len(processes)
+        self.ignored = [one.last_at for process in processes for one in process.saw("exception-ignored")]
+        starts = list(_starts(processes))
+        every = [_Candidate(process, *trouble) for process, of in troubled for trouble in of]
+        seen = [
+            one
+            for one in sorted(every, key=lambda one: one.at)
+            if one.signature.is_grave
+            and not self._is_ignored(one.match.last_at)
+            # of the run before
+            and not any(start > one.match.last_at and log.same_file(start, one.at) for start in starts)
+        ]
+        self.clearing = [one.at for one in seen if one.ends in _OF_CLEARING]
+        deaths = [at for one in seen for at in self._deaths(one)]
+        self.clean_up = [one for one in seen if self._is_clean_up(one, deaths)]
+        completed = log.job.saw("completed") or any("init-complete" in process.events for process in processes)
+        self.are_completed = bool(completed)
+        self.exits = [at for one in seen if one.ends in _OF_EXIT or one in self.clean_up for at in one.places]
+        self.candidates = [one for one in seen if one not in self.clean_up]
+        self.outside = [one.at for one in self.candidates if one.ends is ExitRole.OUTSIDE]
+        self.outside += [self._cleared(one.at) for one in self.candidates if one.ends is ExitRole.CANCELLED]
+
+    def first(self, ends: frozenset[ExitRole], effects: frozenset[Effect]) -> _Candidate | None:
+        """Return the first line of these kinds that ended a process."""
+        of_kind = (one for one in self.candidates if one.ends in ends or one.signature.effect in effects)
+        return next((one for one in of_kind if one.ends not in _OF_ERROR or self._ended_its_process(one)), None)
+
+    def unclear(self) -> End:
+        """Return whether an error, or a traceback, has so little behind it that it may have been the end."""
+        last = [(one.match.last_at, one) for one in self.candidates if one.ends in _OF_ERROR]
+        errors = [one for at, one in last if one.ends is ExitRole.RAISED and self._is_near_the_end(at)]
+        tracebacks = [one.last_at for process in self.processes for one in process.saw("traceback")]
+        near = [at for at in tracebacks if not self._is_ignored(at) and self._is_near_the_end(at)]
+        errors += [one for at, one in last if near and at > min(near)]
+        calls = tuple(call for process in self.processes for call in self._open_calls(process))
+        return End(None, bool(errors or near), errors[0].signature.id if errors else None, calls=calls)
+
+    def _open_calls(self, process: ProcessLog) -> Iterator[Match]:
+        """Yield the calls of a process that failed and were its last, and communicators that it began and never had.
+
+        These count where the job has ended, or other lines show that completed ones are in the log.
+        """
+        alive = max((one.last_at for one in process.saw(*_ALIVE, "init-complete")), default=-1)
+        yield from (call for call in process.saw("call-failed") if call.last_at > alive)
+        if self.are_completed and len(begun := process.saw("init-begun")) < process.limit:
+            ends = {(one.value("comm"), one.last_at) for one in process.saw("init-complete")}
+            yield from (one for one in begun if not any(c == one.value("comm") and at > one.last_at for c, at in ends))
+
+    def _is_near_the_end(self, at: int) -> bool:
+        alive = (one.last_at for process in self.processes for one in process.saw(*_ALIVE))
+        if any(sign > at and self.log.same_file(sign, at) for sign in alive):
+            return False
+        after = self.log.lines_after(at)
+        return after is not None and len(after) < _LAST_WORDS
+
+    def _is_ignored(self, at: int) -> bool:
+        """Whether Python printed the error and went on with its own end, as of a destructor."""
+        near = (mark for mark in self.ignored if mark < at and self.log.same_file(mark, at))
+        return any(self._distance(mark, at) <= _FRAMES for mark in near)
+
+    def _distance(self, at: int, later: int) -> int:
+        """Return the lines between two places of a file."""
+        return self.log.place(later)[1] - self.log.place(at)[1]
+
+    def _cleared(self, at: int) -> int:
+        """Return where Slurm began to clear the step away, in the file of a position; the position where it did not."""
+        return min([at, *(began for began in self.clearing if self.log.same_file(began, at))])
+
+    def _deaths(self, one: _Candidate) -> tuple[int, ...]:
+        """Return where a line says that a process died, or where a program stopped at an error."""
+        if one.ends in _OF_DEATH:
+            return one.places
+        return one.places[1:] if one.ends in _OF_ERROR and self._is_last(one.match.last_at) else ()
+
+    def _is_clean_up(self, one: _Candidate, deaths: Sequence[int]) -> bool:
+        """Whether a line is only of a step that is cleared away: srun ends it when a process of it has died."""
+        began = self._cleared(one.at)
+        if one.ends is ExitRole.CRASH:  # shared memory goes away first
+            return began < one.at
+        return one.ends is ExitRole.CANCELLED and any(
+            self.log.same_file(began, at) and self._may_follow(began, at) for at in deaths
+        )
+
+    def _ended_its_process(self, one: _Candidate) -> bool:
+        """Whether a program that printed an error did not go on: programs catch errors, and print them all the same."""
+        last, same_file = one.match.last_at, self.log.same_file
+        alive = [sign.last_at for sign in one.process.saw(*_ALIVE)] if not one.process.shared else []
+        if any(at > last and same_file(at, last) for at in alive):
+            return False
+        cut_short = [at for at in self.outside if at > last or not same_file(at, last)]
+        exits = [at for at in self.exits if self._may_follow(at, last)]
+        if cut_short and not any(at < min(cut_short) for at in exits):
+            return False
+        return bool(exits) or (one.ends is not ExitRole.OTHER and self._is_last(last))
+
+    def _may_follow(self, at: int, error: int) -> bool:
+        """Whether a process that ended may have ended of an error: soon after it, or in another file."""
+        return not self.log.same_file(at, error) or (at > error and self._distance(error, at) <= self.near)
+
+    def _is_last(self, at: int) -> bool:
+        """Whether all lines behind a place may follow when a program has ended."""
+        after = self.log.lines_after(at)
+        return after is not None and is_aftermath(after)
+
+
+def _starts(processes: Sequence[ProcessLog]) -> Iterator[int]:
+    """Yield where processes that were connected printed first: behind a death, they are of the next run of the job."""
+    for process in processes:
+        if not process.shared and any(one.has_origin for one in process.saw("connected", "channel")):
+            yield min(one.first_at for one in process.matches)
+
+
+def _whom(one: _Candidate) -> tuple[str | None, str | None]:
+    """Return the rank and the node that a death hit, as far as its line or its process says."""
+    said = dict(one.match.values)
+    if one.ends in {ExitRole.OUTSIDE, ExitRole.CANCELLED}:  # Slurm says on which node it runs the job's script
+        return None, said.get("node")
+    for pattern in vocabulary().places:
+        found = pattern.search(one.match.text)
+        for name, value in found.groupdict(default="").items() if found else ():
+            said[name] = said.get(name) or value
+    if not one.match.has_origin:  # it may be of any program
+        return said.get("rank"), said.get("node")
+    ranks = {communicator.rank for communicator in one.process.communicators.values()}
+    rank = said.get("rank") or (f"{ranks.pop()}" if len(ranks) == 1 else None)
+    return rank, said.get("node") or one.process.node
+
+
+def is_aftermath(lines: Iterable[bytes]) -> bool:
+    """Whether all these lines may follow when a program has ended with an error: tracebacks, the launcher's words.
+
+    Any other line says that something went on: programs catch errors, and print them all the same.
+    """
+    inside = False
+    for line in lines:
+        text = plain(line.rpartition(b"\r")[2])
+        text = text[end_of(prefixes().launcher, text) :].rstrip()
+        if inside and text.startswith(_INDENTED):
+            continue  # a frame of a traceback, and its line of source
+        inside = text.startswith(("Traceback (most recent call last)", "Thread 0x", "Current thread 0x"))
+        known = (vocabulary().aftermath.match(text, at) for at in (0, end_of(prefixes().program, text)))
+        if text and not inside and not any(known):
+            return False
+    return True

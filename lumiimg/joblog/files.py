@@ -1,0 +1,327 @@
+"""Where a log comes from: files, folders, compressed files, standard input; always as blocks of whole lines."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.files import open_regular, read_beginning
+from lumiimg.joblog.flight import is_dump, is_json_dump, is_recorded, read_dump
+from lumiimg.joblog.reader import LogReader
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from lumiimg.joblog.flight import FlightDump
+    from lumiimg.joblog.report import LogReport
+
+STDIN = "-"
+BLOCK_BYTES = 256 * 1024
+LINE_LIMIT_BYTES = 1024 * 1024
+"""A longer line is none that NCCL printed: what is beyond is passed over, so that memory stays constant."""
+ENDLESS_BYTES = 1 << 30
+"""So much without the end of a line: none comes any more, as of /dev/zero."""
+REPEATED_BYTES = 256 << 20
+"""So much of one line over and over, of a stream: the rest is the same, as of yes(1)."""
+STREAM_BYTES = 64 << 30
+"""So much is read of a stream; no log of a job that is piped in is larger."""
+FILE_LIMIT = 65_536
+DEPTH_LIMIT = 8
+HEAD_BYTES = 64
+XZ_MEMORY_BYTES = 128 << 20
+"""`xz -9` asks for 65 MiB; zstd's own limit is the same."""
+_ANSWER = b'{\n  "schema": '
+"""The beginning of an answer in JSON about a log: it may quote lines of one, and is none."""
+_DIGITS = re.compile(r"(\d+)")
+_PACKERS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "lzma", b"BZh": "bz2"}
+"""Modules that unpack a file, by how it starts."""
+
+Warn = Callable[[str], None]
+
+
+def read_log(
+    names: Sequence[str], warn: Warn, progress: Callable[[int, int | None], None] = lambda _, __: None
+) -> LogReport:
+    """Return the answer about the log of a job: files, folders with files, `-` for standard input.
+
+    `warn` gets what could not be read to its end, `progress` how many bytes were read so far, and of how many; None
+    where that is not known. Raises BadInputError if one cannot be read, or is not a log.
+    """
+    files = log_files(names)
+    are_files = all(file != STDIN and Path(file).is_file() for file in files)
+    total = sum(Path(file).stat().st_size for file in files) if are_files else None
+    reader, done = LogReader(), 0
+    with _uncollected():
+        for file in files:
+            reader.begin(file)
+            for block in blocks(file, warn, reader.take_dump):
+                reader.feed(file, block)
+                progress(done := done + len(block), total)
+    return reader.report()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Look for no garbage meanwhile: all that is kept of 24,000 files is in use, and looking through it takes 3 s."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+# -- which files
+
+
+def log_files(names: Sequence[str]) -> list[str]:
+    """Return the files to read, folders replaced by the text files in them, in natural order of their names.
+
+    One that is named twice, or through a folder too, is there once. Raises BadInputError for a name that is not there,
+    a folder without a log, or a file that is not text.
+    """
+    once: dict[object, str] = {}
+    for name in names:
+        is_folder = name != STDIN and Path(name).is_dir()
+        for file in _in_folder(name) if is_folder else [name]:
+            if file != STDIN and not is_folder:
+                refuse_binary(file)
+            status = None if file == STDIN else Path(file).stat()
+            once.setdefault((status.st_dev, status.st_ino) if status else STDIN, file)
+    return list(once.values())
+
+
+def _in_folder(folder: str) -> list[str]:
+    def refuse(error: OSError) -> None:
+        what = f"cannot be read: {error.strerror or error}"
+        raise BadInputError(what, where=str(error.filename), hint="name the files that can be read") from error
+
+    files: list[str] = []
+    for parent, folders, names in os.walk(folder, onerror=refuse):
+        depth = len(Path(parent).relative_to(folder).parts)
+        folders[:] = sorted(folders, key=_natural) if depth < DEPTH_LIMIT else []
+        for name in sorted(names, key=_natural):
+            path = Path(parent, name)
+            # a pickle only where it begins as a flight recorder's does
+            if path.is_file() and ((_is_readable(head := read_beginning(path, HEAD_BYTES))) or is_recorded(head)):
+                files.append(str(path))
+        if len(files) > FILE_LIMIT:
+            raise BadInputError(f"more than {FILE_LIMIT} files", where=folder, hint="name the files of one job")
+    if not files:
+        raise BadInputError("no log in this folder", where=folder)
+    return files
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key: rank2 before rank10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name[:255])]
+
+
+def refuse_binary(name: str) -> None:
+    """Raise BadInputError for a file that cannot be a log, or cannot be read."""
+    try:
+        # what a pipe holds can be read once
+        head = b"" if Path(name).is_fifo() else read_beginning(name, HEAD_BYTES)
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=name) from error
+    if not is_dump(head):
+        refuse_no_log(name, head)
+
+
+def refuse_no_log(name: str, head: bytes) -> None:
+    """Raise BadInputError for a file that starts as no log does, packed or not."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise BadInputError("is text in UTF-16", where=name, hint=f"iconv -f UTF-16 -t UTF-8 {shlex.quote(name)}")
+    if not _is_readable(head):
+        what = "is not text" if _is_binary(head) else "is an answer of lumiimg (--json)"
+        raise BadInputError(what, where=name, hint="lumiimg log reads what a job printed")
+
+
+def packer_of(head: bytes) -> str | None:
+    """Return the module that unpacks a file that starts so; None where it is not compressed."""
+    return next((module for magic, module in _PACKERS.items() if head.startswith(magic)), None)
+
+
+def _is_readable(head: bytes) -> bool:
+    return packer_of(head) is not None or not (_is_binary(head) or head.startswith(_ANSWER))
+
+
+def _is_binary(head: bytes) -> bool:
+    """Whether a file that starts so is not a log; a log whose start was cut off while it grew begins with zeros."""
+    return b"\0" in head.lstrip(b"\0")
+
+
+# -- their lines
+
+
+def blocks(name: str, warn: Warn, take_dump: Callable[[FlightDump], None] | None = None) -> Iterator[bytes]:
+    """Yield the file, unpacked, as blocks of whole lines; memory does not grow with it.
+
+    `take_dump` gets a dump of PyTorch's flight recorder, which has no lines.
+
+    Raises BadInputError if it cannot be read or unpacked, and for a pickle of anything else. A compressed file whose
+    end is missing (it is still written) is read up to there, and `warn` is called.
+    """
+    module = None
+    try:
+        with _opened(name) as stream:
+            head = stream.peek(HEAD_BYTES) if hasattr(stream, "peek") else b""
+            if take_dump is not None and is_dump(head) and (dump := _dump(name, head, warn)) is not None:
+                take_dump(dump)
+                return
+            module = packer_of(head)
+            lines = whole_lines(_unpacked(stream, module) if module else _read(stream), name, warn)
+            is_of_known_size = name != STDIN and Path(name).is_file() and not module
+            yield from lines if is_of_known_size else _bounded(lines, name, warn)
+    except EOFError:
+        warn(f"{name}: the compressed file ends too early; read up to there")
+    except OSError as error:
+        what = "unpacked" if module else "read"
+        raise BadInputError(f"cannot be {what}: {error.strerror or error}", where=name) from error
+    except _unpacking_errors(module) as error:
+        raise BadInputError(f"cannot be unpacked: {error}", where=name) from error
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    if name == STDIN:
+        if sys.stdin is None:
+            raise BadInputError("there is no standard input to read")
+        yield sys.stdin.buffer
+    elif Path(name).is_fifo():
+        with Path(name).open("rb") as stream:
+            yield stream
+    else:
+        with open_regular(name) as stream:
+            yield stream
+
+
+def _dump(name: str, head: bytes, warn: Warn) -> FlightDump | None:
+    """Return a dump; None for other JSON, which may be lines of a log: that is a warning.
+
+    Raises BadInputError for a pickle of anything else.
+    """
+    try:
+        return read_dump(name)
+    except BadInputError as error:
+        if not is_json_dump(head):
+            raise
+        warn(f"{error}; read as text")
+        return None
+
+
+def _read(stream: BinaryIO) -> Iterator[bytes]:
+    read = getattr(stream, "read1", stream.read)
+    while block := read(BLOCK_BYTES):
+        yield block
+
+
+def _unpacked(stream: BinaryIO, module: str) -> Iterator[bytes]:
+    """Yield what a module of Python unpacks of a stream. Raises EOFError where its end is missing."""
+    if module == "gzip":
+        yield from _read(import_module(module).GzipFile(fileobj=stream))
+    elif module == "lzma":  # LZMAFile has no bound on the memory that a file may ask for: up to 4 GiB
+        yield from _from_xz(stream)
+    elif module == "bz2":
+        yield from _read(import_module(module).BZ2File(stream))
+    else:
+        yield from _read(_zstd().ZstdFile(stream))
+
+
+def _from_xz(stream: BinaryIO) -> Iterator[bytes]:
+    import lzma
+
+    packed = b""
+    while packed := packed.lstrip(b"\0") or stream.read(BLOCK_BYTES):  # several parts, with padding between
+        inner = lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES)
+        while not inner.eof:
+            if inner.needs_input and not (packed := packed or stream.read(BLOCK_BYTES)):
+                raise EOFError
+            yield inner.decompress(packed, max_length=BLOCK_BYTES)
+            packed = b""
+        packed = inner.unused_data
+
+
+def _zstd() -> ModuleType:
+    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+
+
+def _unpacking_errors(module: str | None) -> tuple[type[Exception], ...]:
+    """Return what the module raises beside OSError."""
+    match module:
+        case "gzip":
+            return (import_module("zlib").error,)
+        case "lzma":
+            return (import_module("lzma").LZMAError,)
+        case "zstd":
+            return (_zstd().ZstdError,)
+    return ()
+
+
+class LineSplitter:
+    """Makes whole lines of blocks; of a line that is longer than any that NCCL prints, the end is left out."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+        """Of a line whose end has not come yet."""
+        self._skipping = False
+
+    def push(self, block: bytes) -> bytes:
+        """Take in the next block and return the lines that are whole now."""
+        if self._skipping:
+            at = block.find(b"\n")
+            if at < 0:
+                return b""
+            block, self._skipping = block[at + 1 :], False
+        held = self.rest + block
+        end = held.rfind(b"\n") + 1
+        if not end and len(held) >= LINE_LIMIT_BYTES:
+            self._skipping, held, end = True, held + b"\n", len(held) + 1
+        self.rest = held[end:]
+        return held[:end]
+
+
+def whole_lines(data: Iterable[bytes], name: str, warn: Warn) -> Iterator[bytes]:
+    """Yield blocks as others that end with a line, then a last line without an end, for which `warn` is called.
+
+    It may be cut off, as jobs write in blocks: `nRanks 1` of 16, or a provider `c`, would be taken for the whole.
+
+    Raises BadInputError for what goes on without the end of a line.
+    """
+    splitter = LineSplitter()
+    since = 0
+    for block in data:
+        since = 0 if b"\n" in block else since + len(block)
+        if since > ENDLESS_BYTES:
+            raise BadInputError(f"has no line end in {ENDLESS_BYTES >> 20} MiB, so it is not a log", where=name)
+        if lines := splitter.push(block):
+            yield lines
+    if splitter.rest.strip():
+        yield splitter.rest
+        warn(f"{name}: its last line has no end and may be cut off, so it counts only if it says that something failed")
+
+
+def _bounded(blocks_of_lines: Iterable[bytes], name: str, warn: Warn) -> Iterator[bytes]:
+    """Yield the lines of what has no known size: no more than 64 GiB, and of one line over and over 256 MiB."""
+    total = repeated = 0
+    line = b""
+    for lines in blocks_of_lines:
+        yield lines
+        total += len(lines)
+        before, line = line, lines[: lines.find(b"\n") + 1]
+        is_repeated = line == before and lines.count(line) * len(line) == len(lines)
+        repeated = repeated + len(lines) if is_repeated else 0
+        if total > STREAM_BYTES or repeated > REPEATED_BYTES:
+            what = "goes on without an end" if total > STREAM_BYTES else "repeats one line without an end"
+            warn(f"{name}: {what}; the first {total >> 20} MiB of it were read")
+            return

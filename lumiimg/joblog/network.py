@@ -1,0 +1,369 @@
+"""From what was seen to be printed to the network that was used: by each process, and by the job.
+
+Order of proof (strongest first): channel lines, `Using network`/`Assigned NET plugin`, the transport's own start or the
+provider line, plugin initialising. The provider line, not the network's name, distinguishes cxi from tcp. A domain or
+endpoint that cannot be opened overrides any of them on libfabric: the provider is selected before it is opened.
+
+Of the job, rules are asked in order; the first that has an answer gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lumiimg.joblog.report import FAST, TRANSPORTS, Confidence, Verdict, weakest
+from lumiimg.joblog.state import JobLog, Match, ProcessLog, first_matches
+from lumiimg.joblog.vocabulary import Effect, vocabulary
+
+if TYPE_CHECKING:
+    from lumiimg.joblog.causes import Trouble
+
+FAILURES = {
+    Effect.INIT_ERROR: Verdict.PLUGIN_INIT_ERROR,
+    Effect.LOAD_ERROR: Verdict.PLUGIN_LOAD_ERROR,
+    Effect.MISSING: Verdict.PLUGIN_MISSING,
+    Effect.NETWORK_ABSENT: Verdict.PLUGIN_MISSING,
+    Effect.NO_NETWORK: Verdict.PLUGIN_INIT_ERROR,
+}
+"""What a process without a transport failed of; the effect nearest to success names it."""
+_FATAL = frozenset({Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
+_OFI = FAST | {Verdict.OFI_OTHER}
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkVerdict:
+    """What one process, or the job, came to."""
+
+    verdict: Verdict = Verdict.NONE
+    confidence: Confidence = Confidence.UNKNOWN
+    proof: tuple[Match, ...] = ()
+    network: str | None = None
+    provider: str | None = None
+    only_loaded: bool = False
+    """Only the plugin's presence was seen, so another process may say better what is used."""
+    order_unknown: bool = False
+    """It had an error that ends its network, and whether that came before the lines that show it is not known."""
+    ended: bool = False
+    """It could not go on with another network: its own did not open, or was asked for by name and is not there."""
+    unrecovered: bool = False
+    """It could not open the endpoint that it had selected."""
+
+    @property
+    def is_transport(self) -> bool:
+        """Whether it names a network that was seen in use."""
+        return self.verdict in TRANSPORTS and not self.only_loaded
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """What one process is judged by beside its own lines."""
+
+    provider: Match | None
+    """The provider line, where all provider lines of the job name the same one."""
+    over_mpi: bool
+    """Whether oneCCL leaves the network to MPI, so that MPI's provider is that of the traffic."""
+    cxi_hint: Match | None
+    """What speaks for Slingshot where no provider is named."""
+    nodes: int
+    """Hosts that the log shows."""
+    connected: tuple[int, ...]
+    """Positions at which processes were last seen to be connected."""
+    same_file: Callable[[int, int], bool]
+    """Whether two positions are in one file: only there it is known which line came first."""
+
+    @classmethod
+    def of(cls, processes: Sequence[ProcessLog], log: JobLog) -> JobContext:
+        """Return what the processes of a job show of each other."""
+        over_mpi = bool(log.job.saw("oneccl-over-mpi"))
+        providers = first_matches(processes, "provider")
+        if over_mpi and not providers:
+            providers = first_matches(processes, "mpi-provider")
+        hints = (hint for process in processes if (hint := _cxi_hint(process)) is not None)
+        return cls(
+            provider=providers[0] if len({one.value("provider") for one in providers}) == 1 else None,
+            over_mpi=over_mpi,
+            cxi_hint=next(hints, None),
+            nodes=len({process.node for process in processes} - {None}),
+            connected=tuple(one.last_at for process in processes for one in process.saw("connected")),
+            same_file=log.same_file,
+        )
+
+
+# -- of a process
+
+
+def judge_process(process: ProcessLog, troubles: Sequence[Trouble], job: JobContext) -> NetworkVerdict:
+    """Return what the process used."""
+    dead = _unrecovered_endpoint_errors(process, troubles, job)
+    return replace(_judged(process, troubles, dead, job), unrecovered=bool(dead))
+
+
+def _judged(
+    process: ProcessLog, troubles: Sequence[Trouble], dead: Sequence[Trouble], job: JobContext
+) -> NetworkVerdict:
+    chosen = [*process.saw("channel"), *process.saw("network")]
+    matches = chosen or _started(process) or _of_mpi(process, job)
+    families = {_family(match) for match in matches} - {None}
+    if matches and not families and (chosen or not dead):
+        return NetworkVerdict(proof=tuple(matches[:1]), network=matches[0].value("network"))
+    fatal = [t for t in troubles if t.signature.effect in _FATAL]
+    # a transport that only started, in a process that may not use it (NCCL_NET), carried nothing
+    if families - {"ofi"} and (chosen or not fatal):
+        return _built_in(process, matches, families, final=any(match.has_origin for match in chosen))
+    if dead:
+        return replace(_failure(Verdict.PLUGIN_INIT_ERROR, dead), ended=True)
+    if chosen or (families and not any(t.signature.effect in FAILURES for t in troubles)):
+        return _libfabric(process, matches, troubles, job)
+    if not fatal and (local := _intra_node(process, job)):
+        return local
+    for effect, verdict in FAILURES.items():
+        if found := _with_effect(troubles, effect):
+            return replace(_failure(verdict, found), ended=bool(fatal) or verdict is Verdict.PLUGIN_INIT_ERROR)
+    # a plugin that began to start, and no more; one that was only loaded is worth nothing
+    starting = tuple(process.saw("plugin"))[:1]
+    begun = NetworkVerdict(Verdict.OFI_OTHER, Confidence.LIKELY, starting, only_loaded=True)
+    return begun if starting else NetworkVerdict()
+
+
+def _with_effect(troubles: Sequence[Trouble], effect: Effect) -> list[Trouble]:
+    return [t for t in troubles if t.signature.effect is effect]
+
+
+def _unrecovered_endpoint_errors(process: ProcessLog, troubles: Sequence[Trouble], job: JobContext) -> list[Trouble]:
+    """Return the errors of the domain or endpoint after which nothing was connected.
+
+    In a file of its own, where order is not known, any connection counts. `Connected` does not say of which
+    communicator: with several, one of them may still lack its endpoint, and only a channel over the network settles it.
+    """
+    event = "channel" if len(process.communicators) > 1 else "connected"
+    signs = job.connected if process.shared else tuple(one.last_at for one in process.saw(event))
+    errors = _with_effect(troubles, Effect.ENDPOINT_ERROR)
+    return [
+        t for t in errors if not any(sign > (at := t.match.last_at) or not job.same_file(sign, at) for sign in signs)
+    ]
+
+
+def _started(process: ProcessLog) -> list[Match]:
+    """Return the transport that started last, for want of a line that names the chosen one.
+
+    IB and Socket start after the plugin has failed. The other order is not one process but several whose lines carry
+    no prefix: then all are returned.
+    """
+    started = sorted(process.saw("socket", "ib", "initialized", "provider"), key=lambda one: one.last_at)
+    return started if started and _family(started[-1]) == "ofi" else started[-1:]
+
+
+def _of_mpi(process: ProcessLog, job: JobContext) -> list[Match]:
+    """Return the provider that MPI names, where oneCCL goes by MPI: another MPI of the job script says nothing."""
+    return process.saw("mpi-provider") if job.over_mpi else []
+
+
+def _family(match: Match) -> str | None:
+    if match.event in {"socket", "ib"}:
+        return match.event
+    return "ofi" if match.event in {"provider", "mpi-provider"} else vocabulary().family(match.value("network"))
+
+
+def _built_in(process: ProcessLog, matches: list[Match], families: set[str | None], *, final: bool) -> NetworkVerdict:
+    network = matches[0].value("network") or None
+    proof = tuple(matches[:2])
+    if len(families) > 1:
+        return NetworkVerdict(Verdict.MIXED, Confidence.LIKELY, proof, network)
+    verdict = Verdict.SOCKET if "socket" in families else Verdict.IB
+    # of a slow network the choice is enough, of a fast one it proves nothing
+    carried = any(one.has_origin for one in process.saw("channel", "connected"))
+    certain = final and (verdict is Verdict.SOCKET or carried)
+    return NetworkVerdict(verdict, Confidence.PROVED if certain else Confidence.LIKELY, proof, network)
+
+
+def _libfabric(
+    process: ProcessLog, matches: list[Match], troubles: Sequence[Trouble], job: JobContext
+) -> NetworkVerdict:
+    own = process.saw("provider") or _of_mpi(process, job)
+    named_itself = (bool(own) and all(one.has_origin for one in own)) or bool(_of_mpi(process, job))
+    if len({_of_provider(one) for one in own}) > 1:
+        return NetworkVerdict(Verdict.MIXED, Confidence.LIKELY, tuple(own[:2]))
+    named = own[-1] if own else job.provider
+    network = next((one.value("network") for one in matches if one.value("network")), None)
+    lines = matches[:2]
+    if named is None:
+        verdict = Verdict.OFI_CXI if job.cxi_hint else Verdict.OFI_OTHER
+        return NetworkVerdict(verdict, Confidence.LIKELY, (*lines, *([job.cxi_hint] if job.cxi_hint else [])), network)
+    if named not in lines:
+        lines.append(named)
+    exchanged = _exchanged_data(process, job)
+    order_unknown = _has_error_of_unknown_order(process, troubles, job)
+    certain = named_itself and (exchanged or _used_network(process)) and not order_unknown
+    confidence = Confidence.PROVED if certain else Confidence.LIKELY
+    provider, proof = named.value("provider"), (*lines, *exchanged)
+    return NetworkVerdict(_of_provider(named), confidence, proof, network, provider, order_unknown=order_unknown)
+
+
+def _has_error_of_unknown_order(process: ProcessLog, troubles: Sequence[Trouble], job: JobContext) -> bool:
+    errors = _with_effect(troubles, Effect.ENDPOINT_ERROR)
+    signs = [one.last_at for one in process.saw("channel", "connected")]
+    return any(not job.same_file(sign, error.match.last_at) for error in errors for sign in signs)
+
+
+def _of_provider(match: Match) -> Verdict:
+    return vocabulary().providers.get(match.value("provider"), Verdict.OFI_OTHER)
+
+
+def _used_network(process: ProcessLog) -> bool:
+    """Whether the process had connections over the network that it chose."""
+    if any(one.has_origin for one in process.saw("channel")):
+        return True
+    # `Connected` does not say of which communicator
+    crosses = [one.crosses and one.has_origin for one in process.communicators.values()]
+    shown = {one.event for one in process.saw("connected", "network") if one.has_origin}
+    return bool(crosses) and all(crosses) and len(shown) == 2
+
+
+def _exchanged_data(process: ProcessLog, job: JobContext) -> tuple[Match, ...]:
+    """Return the lines which show that ranks of several nodes exchanged data over the endpoints that oneCCL opened.
+
+    Rank 0 prints the library's version when its first communicator is made, for which all ranks have gone through an
+    allgather of their own transport (2021.6 on: atl_base_comm.cpp create_comm_id, comm.cpp allocate_resources).
+    """
+    apart = [one for one in process.saw("coordinates") if int(one.value("here")) < int(one.value("ranks"))]
+    for version in () if process.shared else process.saw("oneccl-library"):
+        at = version.first_at
+        before = [
+            [one for one in seen if one.first_at < at and job.same_file(one.first_at, at)]
+            for seen in (apart, process.saw("endpoints"))
+        ]
+        if all(before):
+            return before[0][-1], version
+    return ()
+
+
+def _cxi_hint(process: ProcessLog) -> Match | None:
+    """Return what speaks for Slingshot where no provider is named: a cxi device, or RDMA on a Slingshot host."""
+    for match in process.saw("gdr-device"):
+        if vocabulary().slingshot_device.match(match.value("device")):
+            return match
+    if vocabulary().slingshot_host.match(process.name):
+        return next((one for one in process.saw("channel") if one.value("gdr")), None)
+    return None
+
+
+def _intra_node(process: ProcessLog, job: JobContext) -> NetworkVerdict | None:
+    crosses = [one.crosses for one in process.communicators.values()]
+    if any(crosses) or (None in crosses and job.nodes > 1):
+        return None
+    if local := process.saw("local-channel"):
+        return NetworkVerdict(Verdict.INTRA_NODE_ONLY, Confidence.LIKELY, (local[0],))
+    if crosses and all(crossing is False for crossing in crosses):
+        proof = tuple(process.saw("communicator", "coordinates"))[:1]
+        sure = all(one.has_origin for one in proof)
+        return NetworkVerdict(Verdict.INTRA_NODE_ONLY, Confidence.PROVED if sure else Confidence.LIKELY, proof)
+    return None
+
+
+def _failure(verdict: Verdict, troubles: Sequence[Trouble]) -> NetworkVerdict:
+    sure = any(t.signature.sure for t in troubles)
+    proof = tuple(t.match for t in troubles[:3])
+    return NetworkVerdict(verdict, Confidence.PROVED if sure else Confidence.LIKELY, proof)
+
+
+# -- of the job
+
+
+def judge_job(pairs: Sequence[tuple[ProcessLog, NetworkVerdict]]) -> NetworkVerdict:
+    """Return the verdict of the job.
+
+    A line without a prefix may be of any program of the job script. Where processes themselves said what they use, it
+    counts only if it says that this died.
+    """
+    own = any(one.is_transport and not process.shared for process, one in pairs)
+    counted = [one for process, one in pairs if one.unrecovered or not (own and process.shared)]
+    crossing = any(one.crosses for process, _ in pairs for one in process.communicators.values())
+    ranks = _Ranks(counted, crossing=crossing)
+    return next((verdict for rule in _JOB_RULES if (verdict := rule(ranks)) is not None), NetworkVerdict())
+
+
+class _Ranks:
+    """What the processes of a job came to, as the rules of the job look at it."""
+
+    def __init__(self, verdicts: list[NetworkVerdict], *, crossing: bool) -> None:
+        self.verdicts = verdicts
+        self.transports = [one for one in verdicts if one.is_transport]
+        self.failed = [one for one in verdicts if one.verdict in FAILURES.values()]
+        self.kinds = {one.verdict for one in self.transports}
+        """The networks that were seen in use."""
+        self.crossing = crossing
+        """A communicator has ranks on several nodes."""
+
+    def of(self, verdict: Verdict) -> list[NetworkVerdict]:
+        return [one for one in self.verdicts if one.verdict is verdict]
+
+
+def _one_is_mixed(ranks: _Ranks) -> NetworkVerdict | None:
+    return _mixed(mixed) if (mixed := ranks.of(Verdict.MIXED)) else None
+
+
+def _endpoint_not_opened(ranks: _Ranks) -> NetworkVerdict | None:
+    not_opened = ranks.of(Verdict.PLUGIN_INIT_ERROR)
+    one_died = any(one.unrecovered for one in ranks.verdicts)
+    return _strongest(not_opened) if one_died and ranks.kinds <= _OFI and not_opened else None
+
+
+def _ranks_differ(ranks: _Ranks) -> NetworkVerdict | None:
+    unknown = [one for one in ranks.of(Verdict.NONE) if one.network]
+    # a rank whose plugin is missing goes on with verbs
+    ended_on_verbs = Verdict.IB in ranks.kinds and any(one.ended for one in ranks.failed)
+    failed_on_libfabric = ranks.failed and ranks.kinds & _OFI
+    if len(ranks.kinds) > 1 or (ranks.kinds and unknown) or ended_on_verbs or failed_on_libfabric:
+        return _mixed([*ranks.transports, *ranks.failed, *unknown])
+    return None
+
+
+def _one_network(ranks: _Ranks) -> NetworkVerdict | None:
+    if not ranks.transports:
+        return None
+    best = _strongest(ranks.transports)
+    # what one rank proves does not settle another's error
+    doubts = [Confidence.LIKELY for one in ranks.transports if one.order_unknown]
+    return replace(best, confidence=weakest((best.confidence, *doubts)))
+
+
+def _failure_nearest_to_success(ranks: _Ranks) -> NetworkVerdict | None:
+    return next((_strongest(found) for verdict in FAILURES.values() if (found := ranks.of(verdict))), None)
+
+
+def _plugin_began(ranks: _Ranks) -> NetworkVerdict | None:
+    begun = [one for one in ranks.verdicts if one.only_loaded]
+    return _strongest(begun) if begun else None
+
+
+def _stayed_on_the_node(ranks: _Ranks) -> NetworkVerdict | None:
+    local = ranks.of(Verdict.INTRA_NODE_ONLY)
+    return _strongest(local) if local and not ranks.crossing else None
+
+
+_JOB_RULES = (
+    _one_is_mixed,
+    _endpoint_not_opened,
+    _ranks_differ,
+    _one_network,
+    _failure_nearest_to_success,
+    _plugin_began,
+    _stayed_on_the_node,
+)
+
+
+def _strongest(verdicts: Sequence[NetworkVerdict]) -> NetworkVerdict:
+    """Return the one that is best proved, a channel's line before others, the first of equals."""
+    order = list(Confidence)
+    return min(
+        verdicts, key=lambda one: (order.index(one.confidence), all(match.event != "channel" for match in one.proof))
+    )
+
+
+def _mixed(verdicts: Sequence[NetworkVerdict]) -> NetworkVerdict:
+    """One line of proof for each verdict, those that are not the fast network first; as sure as the least sure."""
+    kinds = sorted(dict.fromkeys(one.verdict for one in verdicts), key=FAST.__contains__)
+    best = [_strongest([one for one in verdicts if one.verdict is kind]) for kind in kinds]
+    return NetworkVerdict(Verdict.MIXED, weakest(one.confidence for one in best), tuple(one.proof[0] for one in best))

@@ -1,0 +1,342 @@
+"""What a log was seen to say of a job: a bounded table for each of its processes, match by match.
+
+A position is one number for a message of the job: piece of the log, line in the piece, message in the line. Positions
+are in the order in which the log was written as far as that is known: that of its files, and of the lines in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lumiimg.joblog.lines import evidence_text
+from lumiimg.joblog.report import Evidence, spans_nodes
+
+if TYPE_CHECKING:
+    from lumiimg.joblog.bandwidth import BandwidthReader
+    from lumiimg.joblog.flight import FlightDump
+
+VALUE_LIMIT = 16
+"""Different values of one event and process that are kept (network names, missing libraries)."""
+JOB_VALUE_LIMIT = 512
+"""The same for what is kept of the whole job (variables)."""
+COMMUNICATOR_LIMIT = 64
+"""Communicators kept of one process."""
+HOLDERS = 4096
+"""Processes kept of which it is known that they have a value of a variable."""
+PROCESS_LIMIT = 65_536
+"""Processes that are distinguished; the lines of any more are read as if they were of one."""
+STATED = frozenset(
+    {"network", "channel", "local-channel", "provider", "initialized", "socket", "ib", "gdr-device", "connected"}
+    | {"communicator", "coordinates", "oneccl-library", "endpoints"}
+)
+"""What a library prints with its origin. Where it does, the same without one is quoted."""
+_BEYOND = "processes beyond the limit"
+_PIECE_SHIFT, _LINE_SHIFT = 48, 8
+
+Values = tuple[tuple[str, str], ...]
+"""The named groups of a match."""
+
+
+def position(piece: int, line: int, message: int) -> int:
+    """Return the position of a message; lines count from 0."""
+    return piece << _PIECE_SHIFT | line << _LINE_SHIFT | min(message, 255)
+
+
+def piece_and_line(at: int) -> tuple[int, int]:
+    """Return the piece, and the line in it from 0 on."""
+    return at >> _PIECE_SHIFT, at >> _LINE_SHIFT & (1 << _PIECE_SHIFT - _LINE_SHIFT) - 1
+
+
+@dataclass(slots=True, eq=False)
+class Match:
+    """An event with the same values, seen once or more."""
+
+    event: str
+    values: Values
+    excerpt: str
+    """Of the first message that showed it, as it stood there."""
+    first_at: int
+    """Position of that message."""
+    last_at: int
+    """Position of the latest."""
+    has_origin: bool = True
+    """A line with `host:pid:tid` showed it."""
+
+    def value(self, name: str) -> str:
+        return dict(self.values).get(name, "")
+
+    @property
+    def text(self) -> str:
+        """Of the first message that showed it, as it may stand in a report."""
+        return evidence_text(self.excerpt)
+
+
+@dataclass(slots=True)
+class CommunicatorSeen:
+    """What a process said about one of its communicators."""
+
+    rank: int
+    ranks: int
+    nodes: int | None = None
+    id: str | None = None
+    has_origin: bool = True
+    """As of a Match."""
+    here: int | None = None
+    """Ranks of it on this process's node, where that is known and the number of nodes is not."""
+
+    @property
+    def crosses(self) -> bool | None:
+        """Whether it spans nodes; None where the log does not say."""
+        return spans_nodes(self.ranks, self.nodes) if self.here is None else self.here < self.ranks
+
+
+@dataclass(slots=True, eq=False)
+class ProcessLog:
+    """What one process printed; lines without a prefix have one of their own until it is known whose they are."""
+
+    name: str
+    shared: bool = False
+    """Lines without prefix or task: they may be of any process of the job."""
+    limit: int = VALUE_LIMIT
+    task: str | None = None
+    """The number that the launcher put before its lines."""
+    events: dict[str, list[Match]] = field(default_factory=dict)
+    communicators: dict[str, CommunicatorSeen] = field(default_factory=dict)
+
+    @property
+    def node(self) -> str | None:
+        """The host's name; None where the lines carry none."""
+        host, colon, pid = self.name.rpartition(":")
+        return host if colon and pid.isdecimal() and host and not self.shared else None
+
+    @property
+    def matches(self) -> Iterator[Match]:
+        """All of its matches."""
+        return (match for matches in self.events.values() for match in matches)
+
+    def known(self, event: str, values: Values) -> Match | None:
+        """Return the match of the event with these values."""
+        return next((match for match in self.events.get(event, ()) if match.values == values), None)
+
+    def add(self, match: Match) -> None:
+        """Take a match that is not known yet, if there is room."""
+        matches = self.events.setdefault(match.event, [])
+        if len(matches) < self.limit:
+            matches.append(match)
+
+    def add_communicator(self, key: str, seen: CommunicatorSeen) -> None:
+        """Take what one line says of a communicator; of many the first are kept."""
+        known = self.communicators.get(key)
+        if known is not None:
+            known.nodes, known.id = seen.nodes or known.nodes, seen.id or known.id
+            known.has_origin &= seen.has_origin
+        elif len(self.communicators) < COMMUNICATOR_LIMIT:
+            self.communicators[key] = seen
+
+    def saw(self, *events: str) -> list[Match]:
+        """Return all matches of these events, in the order in which they were first seen."""
+        return sorted((match for event in events for match in self.events.get(event, ())), key=_first_at)
+
+    def without(self, events: Collection[str]) -> ProcessLog:
+        """Return the same but for some events."""
+        left = {event: matches for event, matches in self.events.items() if event not in events}
+        communicators = {} if "communicator" in events else self.communicators
+        return replace(self, events=left, communicators=communicators)
+
+
+def joined(parts: Sequence[ProcessLog]) -> ProcessLog:
+    """Return what several logs of one process show together; it changes none of them."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = replace(parts[0], events={}, communicators={}, task=next((one.task for one in parts if one.task), None))
+    for event in dict.fromkeys(event for part in parts for event in part.events):
+        found: dict[Values, Match] = {}
+        for match in sorted((match for part in parts for match in part.events.get(event, ())), key=_first_at):
+            known = found.get(match.values)
+            if known is None:
+                found[match.values] = replace(match)
+            else:
+                known.last_at = max(known.last_at, match.last_at)
+                known.has_origin |= match.has_origin
+        # as if all had been seen in order: the first are kept, whoever saw them
+        whole.events[event] = [*found.values()][: whole.limit]
+    for part in parts:
+        for key, seen in part.communicators.items():
+            whole.add_communicator(key, replace(seen))
+    return whole
+
+
+def as_excerpt(process: ProcessLog) -> ProcessLog:
+    """Return what a process printed as what a copy of it shows."""
+    return replace(
+        process,
+        events={name: [replace(one, has_origin=False) for one in found] for name, found in process.events.items()},
+        communicators={key: replace(one, has_origin=False) for key, one in process.communicators.items()},
+    )
+
+
+def _first_at(match: Match) -> int:
+    return match.first_at
+
+
+def first_matches(processes: Iterable[ProcessLog], event: str) -> list[Match]:
+    """Return one match for each different value of the event in the job, in order."""
+    found: dict[Values, Match] = {}
+    for match in sorted((match for process in processes for match in process.events.get(event, ())), key=_first_at):
+        found.setdefault(match.values, match)
+    return list(found.values())
+
+
+@dataclass(slots=True)
+class LogSegment:
+    """A file, or what was read of it before another one."""
+
+    file: str
+    lines: int = 0
+    unrecorded: int = 0
+    """Lines that no collector of a container's log wrote (records.py)."""
+    quoted: int = 0
+    """Lines that begin with `>`."""
+    tail: bytes | None = None
+    """The end of it, where an error was seen in it."""
+
+
+@dataclass(slots=True)
+class JobLog:
+    """All that is kept of a log; memory grows with the processes, not with the lines."""
+
+    processes: dict[str, ProcessLog] = field(default_factory=dict)
+    bare: dict[tuple[str, str | None], ProcessLog] = field(default_factory=dict)
+    """Lines without `host:pid`, by file and task."""
+    owners: dict[tuple[str, str | None], set[str]] = field(default_factory=dict)
+    """Processes seen beside them; two are enough to know that the owner is unknown."""
+    job: ProcessLog = field(default_factory=lambda: ProcessLog("job", limit=JOB_VALUE_LIMIT))
+    """What is true of the whole job, whoever printed it: variables, versions."""
+    segments: dict[int, LogSegment] = field(default_factory=dict)
+    values_by_process: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """Processes that printed a value of a variable; of very many the first."""
+    bandwidth: BandwidthReader | None = None
+    """Tables of benchmarks, where there are any."""
+    dumps: list[FlightDump] = field(default_factory=list)
+    """Of PyTorch's flight recorder, those that were handed in beside the log."""
+    copies: JobLog | None = None
+    """What stands behind marks that people put before lines which they copy."""
+
+    def note_value(self, name: str, value: str, process: str) -> None:
+        """Note that a process has a value of a variable."""
+        of = self.values_by_process
+        if len(of) < JOB_VALUE_LIMIT and len(known := of.setdefault((name, value), set())) < HOLDERS:
+            known.add(process)
+
+    def note_owner(self, process: str, task: str | None, file: str) -> None:
+        """Note that a process wrote to a file, and for which task."""
+        for key in ((file, task), (file, None)):
+            owners = self.owners.get(key)
+            if owners is not None and len(owners) < 2:
+                owners.add(process)
+            elif owners is None and len(self.owners) < PROCESS_LIMIT:
+                self.owners[key] = {process}
+
+    def process(self, name: str | None, task: str | None, file: str) -> ProcessLog:
+        """Return the process that a message belongs to."""
+        if name is not None and (known := self.processes.get(name)) is not None:
+            return known
+        if name is not None and len(self.processes) < PROCESS_LIMIT:
+            return self.processes.setdefault(name, ProcessLog(name, task=task))
+        if name is not None:
+            # All beyond the limit are one, under the name of the first: a host's name is a hint of its network.
+            return self.bare.setdefault((file, _BEYOND), ProcessLog(name, shared=True))
+        key = (file, task)
+        if task is None or (key not in self.bare and len(self.bare) >= PROCESS_LIMIT):
+            return self.bare.setdefault((file, None), ProcessLog(file, shared=True))
+        return self.bare.setdefault(key, ProcessLog(f"task {task}"))
+
+    def of_copies(self) -> JobLog:
+        """Return what stands behind marks."""
+        self.copies = self.copies or JobLog()
+        return self.copies
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the log as a whole was copied, as into a mail: most of its lines begin with the mark."""
+        segments = self.segments.values()
+        return 2 * sum(one.quoted for one in segments) > sum(one.lines for one in segments)
+
+    def effective(self) -> JobLog:
+        """Return what counts: copied lines only where no other names a process.
+
+        They prove nothing, unless the log as a whole was copied so.
+        """
+        copies = self.copies
+        if self.processes or copies is None:
+            return self
+        found = copies.processes
+        values = copies.values_by_process
+        return replace(
+            self,
+            copies=None,
+            processes=found if self.is_copy else {name: as_excerpt(one) for name, one in found.items()},
+            bare={
+                key: joined([log.bare[key] for log in (self, copies) if key in log.bare])
+                for key in self.bare | copies.bare
+            },
+            owners={
+                key: self.owners.get(key, set()) | copies.owners.get(key, set()) for key in self.owners | copies.owners
+            },
+            job=joined([self.job, copies.job]),
+            values_by_process={
+                key: self.values_by_process.get(key, set()) | values.get(key, set())
+                for key in self.values_by_process | values
+            },
+        )
+
+    def attributed(self) -> list[ProcessLog]:
+        """Return the processes in the order of their first lines, lines without prefix given to whose they must be.
+
+        They are those of the one process that wrote to the same file for the same task; where no process did (libfabric
+        warns on stderr, in a file of its own), those of the one that wrote for that task anywhere.
+        """
+        stated = STATED.intersection(event for process in self.processes.values() for event in process.events)
+        anywhere: dict[str | None, set[str]] = {}
+        for (_, task), names in self.owners.items():
+            anywhere.setdefault(task, set()).update(names)
+        parts = {(name, ""): [process] for name, process in self.processes.items()}
+        for (file, task), bare in self.bare.items():
+            owners = self.owners.get((file, task)) or anywhere.get(task, set())
+            if task == _BEYOND:
+                parts.setdefault(("", _BEYOND), []).append(bare)
+            elif len(owners) == 1:
+                (name,) = owners
+                parts.setdefault((name, ""), []).append(replace(bare.without(stated), name=name, shared=False))
+            else:
+                # lines of any process stay lines of any process, in however many files they stand
+                parts.setdefault(("", "" if bare.shared else f"{task}"), []).append(bare.without(stated))
+        return sorted(map(joined, parts.values()), key=lambda one: min(map(_first_at, one.matches), default=0))
+
+    def same_file(self, one: int, other: int) -> bool:
+        """Whether two positions are in one file, so that the smaller one was written first."""
+        return self.segments[piece_and_line(one)[0]].file == self.segments[piece_and_line(other)[0]].file
+
+    def lines_after(self, at: int) -> list[bytes] | None:
+        """Return the lines of its file that follow a position; None where they are more than are kept."""
+        number, line = piece_and_line(at)
+        here = self.segments[number]
+        later = any(one.lines and one.file == here.file for n, one in self.segments.items() if n > number)
+        count = here.lines - line - 1
+        kept = (here.tail or b"").removesuffix(b"\n").split(b"\n")
+        if later or (count >= len(kept) > 0 and count):
+            return None
+        return kept[len(kept) - count :]
+
+    def place(self, at: int) -> tuple[str, int]:
+        """Return the file and the line, from 1 on, of a position."""
+        number, line = piece_and_line(at)
+        file = self.segments[number].file
+        before = sum(one.lines for n, one in self.segments.items() if n < number and one.file == file)
+        return file, before + line + 1
+
+    def evidence(self, match: Match) -> Evidence:
+        """Return the line that showed a match first."""
+        return Evidence(*self.place(match.first_at), match.text)
