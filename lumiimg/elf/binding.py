@@ -5,7 +5,7 @@ private to a build, under one version name in all of them (GLIBC_PRIVATE): that 
 libc.so.6, and ld.so from 2.33 on, say of which build they are; of the others it shows where they lie, in the number
 that their files' names had up to 2.33, and in what they define. Tried with the libraries of glibc 2.31, 2.36, 2.41 and
 2.43, one of another release at a time: with another ld.so or libc.so.6 each process ended; with another libm.so.6,
-libdl.so.2 or librt.so.1 some did, and some did not.
+libdl.so.2 or librt.so.1 some did, and some did not. Of two builds of one version (2.36-9+deb12u7 and u14) none ended.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class GlibcMismatch:
     evidence: tuple[str, ...]
     """Of both, what shows it."""
     is_fatal: bool
-    """Whether it is ld.so: the process ends at its start."""
+    """Whether it is an ld.so of another version: the process ends at its start."""
 
 
 def glibc_mismatch(process: Process) -> GlibcMismatch | None:
@@ -191,7 +191,7 @@ def glibc_mismatch(process: Process) -> GlibcMismatch | None:
     own = banner_at(process.files.fs, process.config.absolute(libc.path))
     said = f"{libc.path}: {own or 'a file of the host'}"
     if own is not None and of_loader is not None and of_loader != own:
-        return GlibcMismatch(loader, (f"{loader}: {of_loader}", said), is_fatal=True)
+        return GlibcMismatch(loader, (f"{loader}: {of_loader}", said), is_fatal=own.minor != of_loader.minor)
     minor = own.minor if own else None
     for part in process.objects:
         if (

@@ -56,7 +56,7 @@ class Libraries:
     files: dict[str, LoadResult]
     """What `ld.so FILE` loads, by the path in the image as it was named, or was found by `--all`."""
     by_kernel: dict[str, LoadResult]
-    """What a program loads that is started by its name, where that is something else; absent otherwise."""
+    """What happens to a program that is started by its name, where that is something else; absent otherwise."""
     undecided: str
     """Why the question stays open; absent where it does not."""
     notes: tuple[str, ...]
@@ -195,8 +195,8 @@ class _Listing:
         if parts not in self._mixed:
             self._mixed[parts] = glibc_mismatch(process)
         mixed, is_program = self._mixed[parts], outcome.root.facts.interpreter is not None
-        crashes = is_program and mixed is not None and mixed.is_fatal
-        if mixed is not None and not crashes:
+        ends = is_program and mixed is not None and mixed.is_fatal
+        if mixed is not None and not ends:
             self.doubts.append(f"parts of the C library are of two builds: {', '.join(mixed.evidence)}")
         if not is_program:
             return
@@ -204,12 +204,12 @@ class _Listing:
             self.doubts.append(
                 f"{path} is {word}: where that counts, the loader ignores LD_LIBRARY_PATH, which is followed here"
             )
-        if crashes or process.may_differ_by_exec(path):
+        if ends or process.may_differ_by_exec(path):
             started = Process(root, settings, cache=self._cache).start(path, exec_start=True)
-            if mixed is not None and crashes:
+            if mixed is not None and ends:
                 builds = ", ".join(mixed.evidence)
                 started.errors.append(
-                    f"{path}: would crash at its start: ld.so and libc.so.6 are of two builds: {builds}"
+                    f"{path}: would end at its start: ld.so and libc.so.6 are of two versions: {builds}"
                 )
             if (started.closure, started.errors) != (outcome.closure, outcome.errors):
                 self._by_kernel[path] = started

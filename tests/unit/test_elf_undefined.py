@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from lumiimg.elf import Process, undefined_in
+from lumiimg.elf import Process, interposed, undefined_in
 from lumiimg.image import open_image
 from tests.shared.elf_builder import exe, new_runpath, settings_here, so
 
@@ -87,6 +88,31 @@ def test_a_need_that_nothing_defines_ends_what_the_loader_says_it_ends(kind: str
     said = it.really(program)
     assert it.modelled(program) == said
     assert said[-1] is (kind.startswith("weak") or kind == "nothing" or (kind == "call" and how in {"start", "lazily"}))
+
+
+def test_a_library_that_is_preloaded_serves_a_function_before_one_that_is_needed(tmp_path: Path) -> None:
+    """The order of LD_DEBUG=bindings: the program, what is preloaded, what they need."""
+    provider, preloaded = (
+        so(tmp_path / name, source="int shared_function(void) { return 1; }") for name in ("libown.so", "libpre.so")
+    )
+    user = so(tmp_path / "libuser.so", provider, *new_runpath(tmp_path), source=USES["call"].format("shared_function"))
+    program = exe(tmp_path / "prog", _OPENER, user, "-lc", *new_runpath(tmp_path), source="")
+    environment = {"LD_PRELOAD": str(preloaded)}
+    told = {"LD_DEBUG": "bindings", "LD_BIND_NOW": "1"} | environment
+    lines = subprocess.run([program], env=told, capture_output=True, text=True, check=False).stderr.splitlines()
+    bound = [line for line in lines if "symbol `shared_function'" in line]
+    assert [re.sub(r".*binding file (\S+) \[0\] to (\S+) .*", r"\1 \2", line) for line in bound] == [
+        f"{user} {preloaded}"
+    ]
+    with open_image(Path("/")) as image:
+        process = Process(image.root, settings_here(environment))
+        process.start(str(program), exec_start=True)
+        asking, own = process.find("libuser.so"), process.find("libown.so")
+        assert asking is not None
+        assert own is not None
+        found = interposed(process, asking, own, "shared_")
+        assert found is not None
+        assert (found[0].path, found[1]) == (str(preloaded), "shared_function")
 
 
 @pytest.mark.parametrize("seed", range(24))

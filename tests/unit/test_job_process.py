@@ -150,7 +150,7 @@ def test_a_python_or_a_program_of_which_no_libraries_show_is_said_and_not_guesse
 def test_another_part_of_the_c_library_than_its_build_s_leaves_the_answer_open(
     path: str, defines: tuple[str, ...], shows: str | None, root: Path
 ) -> None:
-    """With real ones of four releases, one at a time: some processes end, and some do not (elf/c_library.py)."""
+    """With real ones of four releases, one at a time: some processes end, and some do not (elf/binding.py)."""
     made = versioned(root / path, soname="libm.so.6", defines=defines)
     if not path.endswith("libm.so.6"):
         (root / "lib64/libm.so.6").symlink_to(f"/{path}")

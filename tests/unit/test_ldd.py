@@ -204,6 +204,27 @@ def test_where_a_start_by_name_loads_others_than_ld_so_both_are_said(tmp_path: P
         assert ("/link, started by its name, which loads others" in capsys.readouterr().out) is bool(code)
 
 
+def test_a_program_with_a_loader_of_another_version_than_its_c_library_would_end_at_its_start(
+    root: Path, capsys: Capture
+) -> None:
+    """With those of 2.36-9+deb12u14, 2.36-9+deb12u7 and 2.43-7: `ld.so --list` says nothing, and 2.36 with 2.43 ends."""
+    own = root / "lib64/libc.so.6"
+    program(root / "app/sums", own, *runpath("$ORIGIN"))
+    for minor, build, code in ((36, "stand-in", 0), (36, "other one", 0), (35, "stand-in", 1)):
+        library = fabric_builder.c_library(root.parent / build / str(minor), minor)
+        (root / "app/libc.so.6").write_bytes(library.read_bytes().replace(b"(stand-in)", f"({build[:8]:8})".encode()))
+        assert main(["ldd", str(root), "/app/sums", "--json"]) == code, (minor, build)
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["files"]["/app/sums"]["errors"] == []
+        started = answer.get("by_kernel", {}).get("/app/sums", {}).get("errors", [])
+        assert ["would end at its start: ld.so and libc.so.6 are of two versions" in error for error in started] == [
+            True
+        ] * code
+        assert any("two builds" in note for note in answer.get("notes", ())) is (build == "other one")
+    assert main(["ldd", str(root), "/app/sums"]) == 1
+    assert "/app/sums, started by its name\n" in capsys.readouterr().out
+
+
 def test_a_part_of_the_c_library_that_a_bind_brings_is_said_to_be_of_another_build(root: Path, capsys: Capture) -> None:
     program(root / "app/sums", library(root / "lib64/libm.so.6"), root / "lib64/libc.so.6")
     assert notes(capsys, root, "/app/sums") == []

@@ -40,7 +40,9 @@ def _trees(found: Libraries) -> Iterator[Section]:
     for path, outcome in found.files.items():
         if path in found.by_kernel:
             yield _tree(f"{path}, given to ld.so (`ld.so {path}`)", outcome)
-            yield _tree(f"{path}, started by its name, which loads others", found.by_kernel[path])
+            started = found.by_kernel[path]
+            others = ", which loads others" if started.closure != outcome.closure else ""
+            yield _tree(f"{path}, started by its name{others}", started)
         else:
             yield _tree(path, outcome)
 
@@ -87,7 +89,7 @@ def _lists(found: Libraries) -> Iterator[Section]:
     for path, outcome in found.by_kernel.items():
         ends = "all is found" if outcome.ok else outcome.errors[0]
         severity = Severity.OK if outcome.ok else Severity.PROBLEM
-        items.append(Item(severity, f"{path}, started by its name, loads others: {ends}"))
+        items.append(Item(severity, f"{path}, started by its name: {ends}"))
     items += (Item(Severity.OK, path, verbose=True) for path, _ in good)
     yield Section("Files", items)
 
