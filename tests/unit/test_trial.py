@@ -28,7 +28,6 @@ from lumiimg.cluster.nodes.slurm import Allocation
 from lumiimg.cluster.trial import run
 from lumiimg.cluster.trial.claims import NODES, SLURM, of_site
 from lumiimg.cluster.trial.folder import TrialFolder, alone
-from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.model import (
     Claim,
     ClaimOutcome,
@@ -496,54 +495,65 @@ def test_a_folder_by_any_name_is_the_one_of_the_job(tmp_path: Path) -> None:
         assert [path.name for path in folder.jobs.iterdir()] == ["7.json"]
 
 
-def test_what_a_job_has_no_time_for_is_left_for_the_next_with_all_that_builds_on_it(
+GOOD, LEFT, FAILED = (Ending.DONE, ""), Ending.PENDING, Ending.FAILED
+REPORT, NO_REPORT = (json_text("check-nodes", one) for one in (ran(85.0), NO_GPU))
+RUNS, GPUS = (step("run"), step("socket", after="run")), (step("gpus", kind="gpus", nodes=1),)
+OF_ONE = (step("two"), step("one", nodes=1), step("later", after="two"))
+Job = tuple[int, float, str | None, dict[str, tuple[Ending, str]]]
+
+
+def a_job(prints: str | None, *, nodes: int = 2, left_s: float = 10_000, **endings: tuple[Ending, str]) -> Job:
+    """A job, what its commands print (None: nothing, until they are ended), and how the steps have ended after it."""
+    return nodes, left_s, prints, endings
+
+
+JOBS: list[tuple[tuple[TrialStep, ...], list[Job]]] = [
+    # what a job has no time for is left for the next, with all that builds on it
+    (RUNS, [a_job(REPORT, left_s=60), a_job(None, left_s=400, run=(LEFT, "the time of the job was up"))]),
+    # and so is what needs GPUs in a job without them
+    (RUNS, [a_job(NO_REPORT, run=(LEFT, NO_GPU.levels["run"])), a_job(REPORT, run=GOOD, socket=GOOD)]),
+    (GPUS, [a_job('{"no_gpu": true, "why": "x"}', gpus=(LEFT, "no GPU: x")), a_job('{"targets": ["x"]}', gpus=GOOD)]),
+    # one node instead of two costs only the steps that need two
+    (OF_ONE, [a_job(REPORT, nodes=1, one=GOOD, **dict.fromkeys(("two", "later"), (LEFT, "the job has 1 of 2 nodes")))]),
+    # what another job would not do better is not tried again
+    (RUNS[:1], [a_job(None, run=(FAILED, "ended at its limit, after 15 min"))]),
+    (
+        RUNS,
+        [a_job("x", run=(FAILED, "ended with 0, without a word"), socket=(FAILED, "left out: run had no collective"))],
+    ),
+]
+
+
+def test_a_job_does_what_it_can_and_leaves_the_rest_for_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = (step("run"), step("socket", after="run"), step("with", after="run"))
-    folder, made = trial(tmp_path, steps=steps, node_minutes=1000)
+    for number, (steps, jobs) in enumerate(JOBS):
+        folder, made = trial(tmp_path / f"{number}", steps=steps, node_minutes=1000)
+        for nodes, left_s, prints, endings in jobs:
 
-    def command(f: TrialFolder, one: TrialStep, _e: object, limit_s: float) -> Completed:
-        if limit_s >= 600:
-            f.output_file(one.name).write_text(json_text("check-nodes", ran(85.0)))
-        return ended(timed_out=limit_s < 600)
+            def command(f: TrialFolder, one: TrialStep, *_: object, prints: str | None = prints) -> Completed:
+                f.output_file(one.name).write_text(prints or "")
+                return ended(timed_out=prints is None)
 
-    monkeypatch.setattr(run, "_command", command)
-    for number, left_s in enumerate((60, 400, 10_000)):
-        job = Allocation(f"{number}", ("n1", "n2"), time.monotonic() + left_s)
-        run_in_job(folder, made, job, {}, lambda _: None)
-        assert bool([*folder.steps_left(made)]) == (left_s != 10_000)
-    assert {folder.result(one.name).ending for one in made.steps} == {Ending.DONE}  # type: ignore[union-attr]
+            monkeypatch.setattr(run, "_command", command)
+            job = Allocation(f"{number}", tuple(f"n{n}" for n in range(nodes)), time.monotonic() + left_s)
+            run_in_job(folder, made, job, {}, lambda _: None)
+            found = {one.name: result for one in steps if (result := folder.result(one.name))}
+            assert {name: (one.ending, "".join(one.said)) for name, one in found.items()} == endings, (steps, prints)
+            left = {one.name for one in steps if endings.get(one.name, (LEFT,))[0] is LEFT}
+            assert {one.name for one in folder.steps_left(made)} == left
 
 
-def test_a_job_without_gpus_leaves_what_needs_them_for_one_that_has_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asks = step("image-1.gpus", kind="gpus", nodes=1)
-    target = claim("target", "gfx90a", "image-1.gpus")
-    runs = (step("image-1.run"), step("image-1.socket", after="image-1.run"))
-    no_target, of_target = GpuFacts(why="HSA finds no GPU", no_gpu=True), GpuFacts(("gfx90a",))
-    of_runs = [json_text("check-nodes", each) for each in (NO_GPU, ran(85.0), ran(12.0, Verdict.SOCKET))]
-    for one, steps, outputs, why in (
-        (claim("network", "ofi-cxi"), runs, of_runs, "not taken: HIP finds no GPU in the container"),
-        (target, (asks,), [json.dumps(encode(each)) for each in (no_target, of_target)], "no GPU: HSA finds no GPU"),
-    ):
-        folder, made = trial(tmp_path / one.id, one, steps=steps)
-
-        def command(f: TrialFolder, now: TrialStep, *_: object, outputs: list[str] = outputs) -> Completed:
-            f.output_file(now.name).write_text(outputs.pop(0))
-            return ended()
-
-        monkeypatch.setattr(run, "_command", command)
-        in_job(folder, made, 7)
-        (row,) = report_of(folder, made, {}).rows
-        assert (row.outcome, row.why) == (ClaimOutcome.UNMEASURED, f"left for the next job: {why}")
-        assert [*folder.steps_left(made)]
-        in_job(folder, made, 8)
-        report = report_of(folder, made, {})
-        assert report.rows[0].outcome is ClaimOutcome.SAME
-        assert report.stand_in == "GPUs were used, and no node showed one of AMD's"
-        assert report.exit_code is ExitCode.GOOD
-        assert not [*folder.steps_left(made)]
+def test_a_report_says_what_is_left_and_that_a_stand_in_proves_nothing(tmp_path: Path) -> None:
+    folder, made = trial(tmp_path, claim("network", "ofi-cxi"))
+    folder.keep(StepResult(step="image-1.run", ending=LEFT, said=("no GPU",)))
+    (row,) = report_of(folder, made, {}).rows
+    assert (row.outcome, row.why) == (ClaimOutcome.UNMEASURED, "left for the next job: no GPU")
+    folder.output_file("image-1.run").write_text(REPORT)
+    folder.keep(StepResult(step="image-1.run", ending=Ending.DONE))
+    report = report_of(folder, made, {})
+    assert (report.rows[0].outcome, report.exit_code) == (ClaimOutcome.SAME, ExitCode.GOOD)
+    assert report.stand_in == "GPUs were used, and no node showed one of AMD's"
 
 
 def test_a_step_on_an_image_that_has_changed_since_its_claims_is_left_out(
@@ -586,25 +596,6 @@ def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stoppe
     in_job(folder, made)
     assert report_of(folder, made, {}).rows[0].why == "the job died in it, each time"
     assert not [*folder.steps_left(made)]
-
-
-def test_one_node_instead_of_two_costs_only_the_steps_that_need_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, made = trial(tmp_path, steps=(step("two"), step("one", nodes=1), step("later", after="two")))
-
-    def command(f: TrialFolder, one: TrialStep, *_: object) -> Completed:
-        f.output_file(one.name).write_text(json_text("check-nodes", ran(85.0)))
-        return ended()
-
-    monkeypatch.setattr(run, "_command", command)
-    in_job(folder, made, 7, nodes=1)
-    found = {one.name: result for one in made.steps if (result := folder.result(one.name))}
-    endings = {"two": Ending.PENDING, "one": Ending.DONE, "later": Ending.PENDING}
-    assert {name: result.ending for name, result in found.items()} == endings
-    assert found["two"].said == ("the job has 1 of 2 nodes",)
-    in_job(folder, made, 8)
-    assert folder.result("two").ending is Ending.DONE  # type: ignore[union-attr]
 
 
 def test_two_processes_do_not_do_the_same_trial(tmp_path: Path) -> None:
