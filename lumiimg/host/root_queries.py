@@ -87,7 +87,7 @@ def unreadable_files(root: RootFileSystem, paths: Iterable[str]) -> Iterator[tup
     """
     for path in paths:
         with contextlib.suppress(BadInputError):
-            closed = (here for here, found in root.way(path) if not _may_use(found))
+            closed = (here for here, found in root.lookup_steps(path) if not _may_use(found))
             if (here := next(closed, None)) is not None:
                 yield path, here
 

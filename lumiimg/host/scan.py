@@ -198,7 +198,7 @@ class Recorder:
         """
         at = path
         try:
-            at, way = self._root.resolve(path), self._root.way(path)
+            at, way = self._root.resolve(path), self._root.lookup_steps(path)
             if at in self._refused:
                 return False
             if at not in self.libraries:

@@ -82,25 +82,21 @@ class RootFileSystem:
 
     def exists(self, path: str) -> bool:
         """Tell whether a path leads to anything; False for whatever cannot be looked up."""
-        try:
-            self._lookup(path)
-        except (OSError, ImageError):
-            return False
-        return True
+        return self._kind(path) is not None
 
     def is_dir(self, path: str) -> bool:
         """Tell whether a path leads to a directory; False for whatever cannot be looked up."""
-        return self._is(path, FileKind.DIRECTORY)
+        return self._kind(path) is FileKind.DIRECTORY
 
     def is_file(self, path: str) -> bool:
         """Tell whether a path leads to a regular file; False for whatever cannot be looked up."""
-        return self._is(path, FileKind.FILE)
+        return self._kind(path) is FileKind.FILE
 
-    def _is(self, path: str, kind: FileKind) -> bool:
+    def _kind(self, path: str) -> FileKind | None:
         try:
-            return self._lookup(path).nodes[-1].kind is kind
+            return self._lookup(path).nodes[-1].kind
         except (OSError, ImageError):
-            return False
+            return None
 
     def resolve(self, path: str) -> str:
         """Return the path without symlinks and dots, as realpath(3) inside the image."""
@@ -201,7 +197,7 @@ class RootFileSystem:
             if kind is not FileKind.DIRECTORY and matches(found.rpartition("/")[2]):
                 yield found
 
-    def way(self, path: str) -> list[tuple[str, FileStat]]:
+    def lookup_steps(self, path: str) -> list[tuple[str, FileStat]]:
         """Return (path, inode) of each directory and link below the root that a lookup goes through, and what it finds.
 
         Where the lookup fails, there is what it came through. Raises ImageError for damaged attributes.

@@ -43,17 +43,6 @@ class _Name(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _FileLayout:
-    """Where the content of a regular file is."""
-
-    start: int
-    fragment: int
-    fragment_offset: int
-    sizes_at: tuple[int, int]
-    """Metadata position and offset of the list of block sizes."""
-
-
-@dataclass(slots=True, eq=False)
 class Inode:
     """One inode of any type."""
 
@@ -67,7 +56,10 @@ class Inode:
     size_bytes: int = 0
     listing: tuple[int, int] = (0, 0)
     """Of a directory: metadata position in the directory table, and offset."""
-    file: _FileLayout | None = None
+    file: Content | None = None
+    """Of a regular file, without the size words of its blocks."""
+    words_at: tuple[int, int] = (0, 0)
+    """Of a regular file: metadata position and offset of the size words."""
     target: str = ""
     device: Device | None = None
     xattrs: int = disk.NO_XATTRS
@@ -142,15 +134,14 @@ class SquashfsTree:
 
     def content(self, node: Inode) -> Content:
         """Return where the content of a regular file is; a tail in a fragment is not a block."""
-        layout = node.file
-        if layout is None:
+        if node.file is None:
             raise ImageError(f"a {node.kind} cannot be opened", where=self._source.name)
         count, rest = divmod(node.size_bytes, self.superblock.block_bytes)
-        count += bool(rest and layout.fragment == disk.NO_FRAGMENT)
+        count += bool(rest and node.file.fragment == disk.NO_FRAGMENT)
         if count > _MAX_BLOCKS:
             raise ImageError(f"a file of {node.size_bytes} bytes in the squashfs file system")
-        sizes = Cursor(self._blocks, *layout.sizes_at).read(4 * count)
-        return Content(layout.start, struct.unpack(f"<{count}I", sizes), layout.fragment, layout.fragment_offset)
+        words = Cursor(self._blocks, *node.words_at).read(4 * count)
+        return node.file._replace(words=struct.unpack(f"<{count}I", words))
 
     def fragment_place(self, index: int) -> tuple[int, int]:
         """Return where a block that holds the tails of several files is, and its size word."""
@@ -316,8 +307,8 @@ def _read_inode(cursor: Cursor, reference: int) -> Inode:
                 start, size, _, inode.links, fragment, offset, inode.xattrs = cursor.unpack(disk.LONG_FILE)
             else:
                 start, fragment, offset, size = cursor.unpack(disk.FILE)
-            inode.size_bytes = size
-            inode.file = _FileLayout(start, fragment, offset, cursor.place)
+            inode.size_bytes, inode.words_at = size, cursor.place
+            inode.file = Content(start, (), fragment, offset)
         case FileKind.SYMLINK:
             inode.links, size = cursor.unpack(disk.LINK)
             if size > _MAX_TARGET_BYTES:
