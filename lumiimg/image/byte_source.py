@@ -38,10 +38,14 @@ class ByteSource:
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`; fewer only at the end. Raises ImageError."""
+        size = max(0, min(size, self.size - offset))
         try:
-            return os.pread(self._descriptor, max(0, min(size, self.size - offset)), self._start + offset)
+            data = os.pread(self._descriptor, size, self._start + offset)
         except OSError as error:
             raise ImageError(f"cannot be read: {error.strerror}", where=self.name) from error
+        if len(data) != size:
+            raise ImageError("the file became shorter while it was read", where=self.name)
+        return data
 
     def read_exactly(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from `offset`. Raises ImageError where the file has fewer."""
