@@ -40,7 +40,7 @@ _ASSIGNS = re.compile(rf"({NAME.pattern})(\+?=|\[)")
 _PROGRAM = re.compile(r"[A-Za-z0-9_./:+@\[-]+")
 _COMPOUND = frozenset({"{", "(", "if", "while", "until", "for", "case"})
 _CLOSING = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})
-_NOT_READ = frozenset({"select", "time", "coproc", "function"})
+_NOT_READ = frozenset({"!", "select", "time", "coproc", "function"})
 _SPECIAL = frozenset({"export", "unset", ":", "break", "continue", "times"})
 """Commands before which assignments stay in some shells, and that no function hides in some."""
 _IN_FUNCTIONS = frozenset({"return", "shift"})

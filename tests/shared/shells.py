@@ -123,63 +123,108 @@ OPEN = (
 """What somebody sets by them is known only to a shell."""
 
 
-NAMES = ("NCCL_NET", "FI_PROVIDER", "LD_LIBRARY_PATH")
-"""Variables by which somebody goes."""
-CONDITIONS = (
-    "true",
-    "false",
-    "[ -d / ]",
-    "[ -d /nonexistent ]",
-    '[ -n "$NCCL_NET" ]',
-    '[ "$FI_PROVIDER" = tcp ]',
-    "! true",
-)
-SETTINGS = (
-    *("export {name}=a", "export {name}=b", "{name}=c", "unset {name}", "export {name}") * 5,
-    *("export {name}=${{{other}}}:d", "export {name}=${{{other}:-e}}", "export {name}=${{{other}:+g}}") * 5,
-    "export -n {name}",
-    "return",
-    "return 1",
-    "eval 'export {name}=f'",
-    "eval unset {name}",
-    "eval return",
-    "set -- a; shift",
-    "command unset {name}",
-    "use_it",
-)
-FRAMES = (
-    "{one}",
-    "{one}",
-    "{condition} && {one}",
-    "{condition} || {one}",
-    "{one} && {two}",
-    "{one} || {two}",
-    "if {condition}; then {one}; else {two}; fi",
-    "if {condition}; then\n {one}\n {two}\nfi",
-    "({one}; {two})",
-    "{{ {one}; {two}; }}",
-    "{one} | cat",
-    "({one}) &",
-    "for each in 1 2; do {one}; done",
-    "case $FI_PROVIDER in tcp) {one};; *) {two};; esac",
-    "use_it() {{ {one}; }}",
-    "! {one}",
-)
-"""How a statement may stand, so that it is run or not: only a shell knows of some."""
+GRAMMAR = {
+    "script": ("<commands>", "export NCCL_NET=first\nexport FI_PROVIDER=first LD_LIBRARY_PATH=first\n<commands>"),
+    "commands": ("<command>", "<command>\n<command>", "<command>\n<command>\n<command>", "<commands>\n<commands>"),
+    "command": (*["<simple>"] * 4, *["<compound>"] * 3),
+    "compound": (
+        "<test> && <command>",
+        "<test> || <command>",
+        "<command> && <command>",
+        "<command> || <command>",
+        "if <test>; then <command>; fi",
+        "if <test>\nthen\n<command>\n <command>\nelse <command>\nfi",
+        "if <test>; then <command>; elif <command>; then <command>; else <command>; fi",
+        "for <name> in a b; do <command>; done",
+        "while <test>; do <command>; break; done",
+        "case $FI_PROVIDER in tcp|<plain>) <command>;; *) <command>;; esac",
+        "{ <command>; <command>\n}",
+        "(<command>; <command>)",
+        "(<command>) &",
+        "! <command>",
+        "<command> | cat",
+        "<command> | <command>",
+        "<command> & wait",
+        "use_it() { <command>; }",
+    ),
+    "test": (
+        "true",
+        "false",
+        "! true",
+        "[ -d / ]",
+        "[ -d /nonexistent ]",
+        '[ <unary> "$<name>" ]',
+        '[ "$<name>" <equal> <plain> ]',
+        "[ <unary> <operand> ]",
+        "test <operand> <equal> <operand>",
+        "[[ <operand> <equal> <operand> ]]",
+        "<simple>",
+    ),
+    "unary": ("-n", "-z", "!", "! -z", ""),
+    "equal": ("=", "!="),
+    "operand": ('"$<name>"', "$<name>", '"${<name>:-}"', '"x$<name>"', "x", '""', '"${<name>+x}"', "<word>"),
+    "simple": (
+        *["export <name>=<plain>", "<name>=<plain>", "export <name>", "unset <name>"] * 4,
+        *["export <name>=<word>", "<name>=<word>", "export <name>=<word> <name>=<word>"] * 4,
+        ": ${<name>:=<word>}",
+        "echo ${<name>=<word>}",
+        "<test>",
+        "<program>",
+        "use_it",
+        "f() { export A=f; }",
+        "f ()\n{\n A=f\n}",
+        "f",
+        "<odd>",
+    ),
+    "program": (":", "echo hi", "/bin/true", "nonexistent x", "printf hi", "ulimit -c 0", "A=1 env"),
+    "odd": (
+        "return",
+        "return 1",
+        "export -n <name>",
+        "eval 'export <name>=f'",
+        "eval unset <name>",
+        "eval return",
+        "set -- a; shift",
+        "command unset <name>",
+        "unset -f f",
+        *OPEN,
+    ),
+    "word": ("<plain>", "<part>", "<part>", "<part><part>", "<part><part><part>"),
+    "part": (
+        "<plain>",
+        "$<name>",
+        "${<name>}",
+        "${<name><operator><word>}",
+        "${<name><operator>}",
+        "'<text>'",
+        '"<quoted>"',
+        '"<quoted><quoted>"',
+        '""',
+        *("<text>", "<literal>"),
+        *("${<name>%:}", "${<name>#/opt}", "${<name>%%*}", "${#<name>}", "${<name>:?x}"),
+        *("$(echo hi)", "`echo hi`", "$((1+1))", "$(echo $(echo ')'))", "$?", "$1", "$$"),
+    ),
+    "plain": ("x", "/opt/x", "y:z", "ofi", "first"),
+    "literal": (":", "=", "~", "*", "\\ ", "\\$", "\\\n", "{", "}", "!", "#", "$<name>\\\nA"),
+    "text": ("x", "a", "*", "{a,b}", "é", "a#b", "=", "!", "-n", "]", "a b"),
+    "quoted": ("<text>", "it's", "$<name>", "${<name><operator><inner>}", "\\\\", "$<name>\\\nA"),
+    "inner": ("x", "a b", '"q r"', "$<name>", '"it\'s"', "'s'", "", '"a}b"', "~", "\\}"),
+    "operator": (":-", "-", ":+", "+", ":=", "="),
+    "name": ("A", "B", "NCCL_NET", "FI_PROVIDER", "LD_LIBRARY_PATH", "HOME"),
+}
+"""How scripts are put together: of each kind what stands for it, the first where it would become too deep."""
+_DEEP = 9
 
 
-def doubtful(chance: random.Random) -> Iterator[str]:
-    """Yield scripts of a few statements of these kinds, without end."""
+def generated(chance: random.Random) -> Iterator[str]:
+    """Yield scripts without end."""
+
+    def written(kind: str, depth: int) -> str:
+        text = GRAMMAR[kind][0] if depth > _DEEP else chance.choice(GRAMMAR[kind])
+        return re.sub("<([a-z]+)>", lambda found: written(found[1], depth + 1), text)
+
     while True:
-        lines = []
-        for _ in range(chance.choice((2, 3, 4, 5))):
-            words = {key: _setting(chance) for key in ("one", "two")}
-            lines.append(chance.choice(FRAMES).format(condition=chance.choice(CONDITIONS), **words))
-        yield "\n".join((*(f"export {name}=first" for name in NAMES), *lines))
-
-
-def _setting(chance: random.Random) -> str:
-    return chance.choice(SETTINGS).format(name=chance.choice(NAMES), other=chance.choice(NAMES))
+        yield written("script", 0)
 
 
 def wrongly_sure(script: str, real: dict[str, str] | None, ignored: frozenset[str] = frozenset()) -> str | None:
@@ -234,111 +279,3 @@ def collected(scripts: Sequence[str], folder: Path) -> list[dict[str, str] | Non
         pairs = (item.partition("=") for item in items or () if item)
         found.append(None if items is None else {name: value for name, _, value in pairs})
     return found
-
-
-def generated(chance: random.Random) -> Iterator[str]:
-    """Yield scripts without end."""
-    writer = _Writer(chance)
-    while True:
-        yield "\n".join(writer.command(0) for _ in range(chance.choice((1, 2, 3, 4))))
-
-
-class _Writer:
-    def __init__(self, chance: random.Random) -> None:
-        self._pick = chance.choice
-        self._chance = chance.random
-
-    def name(self) -> str:
-        return self._pick(("A", "B", "C", "NCCL_NET", "LD_LIBRARY_PATH", "HOME"))
-
-    def word(self, depth: int = 0) -> str:
-        return "".join(self._part(depth) for _ in range(self._pick((1, 1, 1, 2, 3))))
-
-    def _part(self, depth: int) -> str:
-        literal = self._pick(
-            ("x", "/opt/x", "y:", "a b", "it's", "*", "~", "{a,b}", "é", "a#b", "\\", "=", "!", "-n", "]")
-        )
-        match self._pick("llllqqqddddvvveeeets"):
-            case "l":
-                return self._pick(("x", "/opt/x", "y:z", ":", "=", "~", "*", "\\ ", "\\$", "\\\n", "{", "}", "!", "#"))
-            case "q":
-                return "'" + literal.replace("'", "") + "'"
-            case "d":
-                return '"' + "".join(self._in_quotes(literal) for _ in range(self._pick((0, 1, 2)))) + '"'
-            case "e" if depth < 3:
-                operator = self._pick((":-", "-", ":+", "+", ":=", "="))
-                return f"${{{self.name()}{operator}{self._pick(('', self.word(depth + 1)))}}}"
-            case "t":
-                return self._pick(("${%s%%:}", "${%s#/opt}", "${%s%%%%*}", "${#%s}", "${%s:?x}")) % self.name()
-            case "s":
-                return self._pick(("$(echo hi)", "`echo hi`", "$((1+1))", "$(echo $(echo ')'))", "$?", "$1", "$$"))
-        return self._pick((f"${self.name()}", f"${{{self.name()}}}"))
-
-    def _in_quotes(self, literal: str) -> str:
-        word = self._pick(("x", "a b", '"q r"', "$A", '"it\'s"', "'s'", "", '"a}b"', "~", "\\}"))
-        return self._pick(
-            (
-                literal.replace("\\", "\\\\"),
-                f"${self.name()}",
-                f"${{{self.name()}{self._pick((':-', '-', ':+', '+', ':='))}{word}}}",
-            )
-        )
-
-    def test(self) -> str:
-        name = self.name()
-        words = (
-            f'"${name}"',
-            f"${name}",
-            f'"${{{name}:-}}"',
-            f'"x${name}"',
-            "x",
-            '""',
-            f'"${{{name}+x}}"',
-            self.word(),
-        )
-        if self._chance() < 0.6:
-            inner = f"{self._pick(('-z', '-n', '', '!', '! -z', '-d'))} {self._pick(words)}"
-        else:
-            inner = f"{self._pick(words)} {self._pick(('=', '!=', '='))} {self._pick(words)}"
-        return self._pick((f"[ {inner} ]", f"test {inner}", f"[ {inner} ]", f"[[ {inner} ]]"))
-
-    def command(self, depth: int) -> str:
-        if depth > 2 or self._chance() < 0.6:
-            return self._simple(depth)
-        one, two = self.command(depth + 1), self.command(depth + 1)
-        return self._pick(
-            (
-                f"if {self.test()}; then {one}; fi",
-                f"if {self.test()}\nthen\n{one}\nelse {two}\nfi",
-                f"if {self.test()}; then {one}; elif {two}; then {one}; else {two}; fi",
-                f"{one} {self._pick(('&&', '||'))} {two}",
-                f"{self.test()} {self._pick(('&&', '||'))} {one}",
-                f"for {self.name()} in a b; do {one}; done",
-                f"case $A in x|y) {one};; *) {two};; esac",
-                f"{{ {one}\n{two}\n}}",
-                f"({one})",
-                f"! {one}",
-                f"{one} | {two}",
-                f"{one} & wait",
-            )
-        )
-
-    def _simple(self, depth: int) -> str:
-        name = self.name()
-        odd = self._pick(OPEN) if depth == 0 else "return"
-        return self._pick(
-            (
-                *[f"export {name}={self.word()}"] * 6,
-                *[f"{name}={self.word()}"] * 3,
-                f"export {name}",
-                f"export {name}",
-                f"unset {name}",
-                f"export {name}={self.word()} {self.name()}={self.word()}",
-                f": ${{{name}:={self.word(1)}}}",
-                f"echo ${{{name}:={self.word(1)}}}",
-                self._pick((":", "true", "false", "echo hi", "/bin/true", "nonexistent x", "printf hi", "ulimit -c 0")),
-                self._pick(("f() { export A=f; }", "f ()\n{\n A=f\n}", "f")),
-                self.test(),
-                odd,
-            )
-        )
