@@ -33,6 +33,7 @@ VARIABLES = (
     "APPTAINER_DOCKER_PASSWORD",
 )
 QUERY = ("pass", "pwd", "pw", "code", "password", "token", "sig", "key", "apikey", "access_token", "X-Amz-Signature")
+IN_ONE_WORD = ("userPass", "dbPwd", "S3_KEY2TOKEN", "PMI_SHARED_SECRET")
 NAMED = ("db_pass", "token", "client-secret", "secretAccessKey", "AccountKey", "api-key", "jwt", "ssh.passphrase")
 
 SHAPES = (
@@ -73,18 +74,21 @@ def secrets() -> Iterator[str]:
         yield from (f"export {name}='{word} {word}'" for name in VARIABLES)
         yield from (repr(f"\"export {name}='{word} {word}'\"") for name in VARIABLES)
         yield from (f"a=1;{name}={word}" for name in VARIABLES)
+        yield from (f"{before}{name}{sign}{word}" for name in VARIABLES for before, sign in (("#", " = "), ("", ":=")))
         yield from (f"ENV {name} {word}" for name in VARIABLES)
         yield from (f"setenv {name} '{word} {word}'" for name in VARIABLES)
         yield from (f'setenv("{name}", "{word}")' for name in VARIABLES)
         yield f"next=https%3A%2F%2Fme%3A{quote(word, safe='')}%40host.test%2Fx"
         yield from (f"next=https%3A%2F%2Fhost.test%3Fv%3D6.2.4%26{name}%3D{quote(word, safe='')}" for name in QUERY)
         yield from (f'"{name}": "{word}"' for name in (*NAMED, "pass", "pwd"))
+        yield from (f'"{name}": "{word}"' for name in IN_ONE_WORD)
         yield from (f"{name} = {word}" for name in NAMED)
         yield from (f"run --{name} {word}" for name in (*NAMED, "pass"))
         yield from (f'["run", "--{name}", "{word}"]' for name in NAMED)
         yield from (f"{kind} {word}" for kind in ("Authorization:", "authorization: token", "Authorization: Bearer"))
         if not set(mark) & {"#"}:
             yield from (f"https://host.test/x?v=6.2.4&{name}={word}" for name in QUERY)
+            yield from (f"https://host.test/x?v=6.2.4&amp;{name}={word}" for name in QUERY)
     body = "\n".join(WORDS)
     yield f"-----BEGIN OPENSSH PRIVATE KEY-----\n{body}\n-----END OPENSSH PRIVATE KEY-----"
     for key in ("RSA PRIVATE KEY", "PGP PRIVATE KEY BLOCK"):
