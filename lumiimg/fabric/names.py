@@ -84,7 +84,7 @@ def newest_interface(file: str, versions: Iterable[str]) -> str | None:
     """Return the newest version of its own interface among those that a library defines: `FABRIC_1.7`."""
     prefix = _INTERFACES.get(part_of(file) or Part.NIC)
     own = [version for version in versions if prefix and version.startswith(prefix)]
-    return max(own, key=lambda version: numbers_of(version.rpartition("_")[2]), default=None)
+    return max(own, key=numbers_of, default=None)
 
 
 def names_by_variable(value: str, stems: tuple[str, ...], naming: PluginVariableRule) -> tuple[str, ...]:
