@@ -1,4 +1,4 @@
-"""What an image says of itself: architecture, labels, environment, the definition file that it was built from."""
+"""What an image says of itself: architecture, labels, environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.image.environment import source
 from lumiimg.image.shell import Shell
-from lumiimg.image.sif import DataObject, DataType, PartitionFormat, Sif
+from lumiimg.image.sif import DataType, PartitionFormat, Sif
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _ENVIRONMENT_FOLDER = "/.singularity.d/env"
 _RUNSCRIPT = "/.singularity.d/runscript"
 _ENTRYPOINT = re.compile(r"^OCI_ENTRYPOINT='(.*)'$", re.MULTILINE)
 _LABELS = "/.singularity.d/labels.json"
-_DEFINITION = "/.singularity.d/Singularity"
 _MAX_METADATA_BYTES = 16 << 20
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_SCRIPTS = 1000
@@ -65,12 +64,6 @@ class SingularityDescription:
         if not isinstance(labels, dict):
             labels = _json_object(self._text(_LABELS) or "{}")
         return {str(key): str(value) for key, value in labels.items()}
-
-    @cached_property
-    def definition(self) -> str | None:
-        item = self._sif.first(DataType.DEFINITION) if self._sif else None
-        text = self._object_text(item) if item else None
-        return text or self._text(_DEFINITION)
 
     @property
     def entrypoint(self) -> tuple[str, ...]:
@@ -132,22 +125,17 @@ class SingularityDescription:
             found.append(f"overlay partition {numbers} is not read: what it adds or changes is not seen")
         if self.lost:
             found.append(f"{self.lost}: what the script sets from here on is not known, nor what it did set")
-        _ = self.labels, self.definition  # what of them is too long is in `_unread` then
+        _ = self.labels  # if they are too long, that is in `_unread` then
         return (*found, *self._warnings, *(f"{path}: {reason}" for path, reason in self._unread.items()))
 
     def _read_metadata(self) -> dict[str, Any]:
         item = self._sif.first(DataType.JSON, _METADATA_NAME) if self._sif else None
-        if item is None:
+        if item is None or self._source is None or item.size_bytes > _MAX_METADATA_BYTES:
             return {}
-        data = _json_object(self._object_text(item)).get("data")
+        text = self._source.read_exactly(item.offset, item.size_bytes).rstrip(b"\0").decode("utf-8", "surrogateescape")
+        data = _json_object(text).get("data")
         attributes = data.get("attributes") if isinstance(data, dict) else None
         return attributes if isinstance(attributes, dict) else {}
-
-    def _object_text(self, item: DataObject) -> str:
-        if self._source is None or item.size_bytes > _MAX_METADATA_BYTES:
-            return ""
-        data = self._source.read_exactly(item.offset, item.size_bytes)
-        return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
 
     def _text(self, path: str) -> str | None:
         try:

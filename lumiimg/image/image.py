@@ -107,11 +107,6 @@ class Image:
         return self._description.labels
 
     @property
-    def definition(self) -> str | None:
-        """Return the definition file that the image was built from."""
-        return self._description.definition
-
-    @property
     def entrypoint(self) -> tuple[str, ...]:
         """Return what an engine starts by `run`, with its arguments; empty where the image names nothing."""
         return self._description.entrypoint

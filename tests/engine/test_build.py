@@ -93,8 +93,6 @@ def test_our_reader_and_the_engine_read_the_same_of_the_image(engine: Engine, aw
     with open_image(awkward) as image:
         assert image.warnings == ()
         assert image.labels == attributes["labels"]
-        assert image.definition is not None
-        assert image.definition.strip() == attributes["deffile"].strip()
         assert image.labels["lumiimg.layer.02"] == "awkward"
         spoken = inside(engine, awkward, "sh", "-c", 'printf %s "$SPOKEN"')
         assert image.environment["SPOKEN"] == spoken == 'it\'s [not] a "build argument" $HOME'

@@ -98,7 +98,6 @@ class _RootFs(Struct, frozen=True):
 class Config(Struct, frozen=True):
     """What an image says of itself, the parts that are about what is in it (OCI image-spec `config.md`)."""
 
-    definition: ClassVar[None] = None
     warnings: ClassVar[tuple[str, ...]] = ()
     doubts: ClassVar[dict[str, str]] = {}
     lost: ClassVar[str] = ""

@@ -62,7 +62,7 @@ def _visit(root: RootFileSystem) -> None:
 )
 def _image(data: bytes) -> None:
     with open_image(written(data, "image"), lambda: scratch() / "cache") as image:
-        _ = (image.labels, image.environment, image.definition, image.warnings, image.architecture)
+        _ = (image.labels, image.environment, image.warnings, image.architecture)
         _visit(image.root)
 
 
@@ -182,16 +182,12 @@ def _python(data: bytes) -> None:
 
 @target("image-description", "image.description.SingularityDescription", refuses=(ImageError,), rounds=20)
 def _description(data: bytes) -> None:
-    """A sandbox's environment script, labels and definition."""
-    script, labels, definition = parts(data, 3)
-    files = {
-        "/.singularity.d/env/90-environment.sh": script,
-        "/.singularity.d/labels.json": labels,
-        "/.singularity.d/Singularity": definition,
-    }
+    """A sandbox's environment script and labels."""
+    script, labels, _ = parts(data, 3)
+    files = {"/.singularity.d/env/90-environment.sh": script, "/.singularity.d/labels.json": labels}
     root_of("sandbox", files)
     with open_image(scratch() / "sandbox") as image:
-        _ = (image.labels, image.environment, image.definition, image.warnings)
+        _ = (image.labels, image.environment, image.warnings)
 
 
 def make_sif(*objects: tuple[int, bytes, bytes, str]) -> bytes:
