@@ -6,14 +6,12 @@ print(result.closure, result.errors)
 """
 
 from lumiimg.elf.binding import (
-    GlibcMismatch,
-    UndefinedSymbols,
     glibc_mismatch,
     interposed,
     is_glibc_part,
     undefined_in,
 )
-from lumiimg.elf.facts import ElfAbi, ElfFacts, SnapshotElf, read_abi, read_elf
+from lumiimg.elf.facts import ElfFacts, SnapshotElf, read_abi, read_elf
 from lumiimg.elf.glibc import (
     LoaderConfig,
     abi_at,
@@ -31,12 +29,10 @@ from lumiimg.elf.segments import ElfError
 from lumiimg.elf.symbols import exported_symbols
 
 __all__ = [
-    "ElfAbi",
     "ElfCache",
     "ElfError",
     "ElfFacts",
     "FoundBy",
-    "GlibcMismatch",
     "LoadResult",
     "LoadedObject",
     "LoaderConfig",
@@ -44,7 +40,6 @@ __all__ = [
     "MissingVersion",
     "Process",
     "SnapshotElf",
-    "UndefinedSymbols",
     "abi_at",
     "c_library_of",
     "cpu_levels",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError, one_line
-from lumiimg.elf.glibc import banner_at, facts_at
+from lumiimg.elf.glibc import facts_at
 from lumiimg.elf.symbols import defined_symbols, exported_symbols, undefined_symbols
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def glibc_mismatch(process: Process) -> GlibcMismatch | None:
     libc, loader, of_loader = process.find(_LIBC), process.loader.path, process.loader.banner
     if libc is None:
         return None
-    own = banner_at(process.files.fs, process.config.absolute(libc.path))
+    own = process.files.banner(process.config.absolute(libc.path))
     said = f"{libc.path}: {own or 'a file of the host'}"
     if own is not None and of_loader is not None and of_loader != own:
         return GlibcMismatch(loader, (f"{loader}: {of_loader}", said), is_fatal=own.minor != of_loader.minor)

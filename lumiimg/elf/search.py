@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.elf.facts import DF_1_NODEFLIB, ElfFacts, SnapshotElf, read_elf
-from lumiimg.elf.glibc import FileSystem, Loader, LoaderConfig, legacy_subdirectories, read_loader, since
+from lumiimg.elf.glibc import FileSystem, Loader, LoaderConfig, banner_at, legacy_subdirectories, read_loader, since
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.segments import ET_DYN, ET_EXEC, FIRST_READ_BYTES, HEADER_BYTES, ElfError
 
@@ -78,6 +78,8 @@ class ElfCache:
         """Open and judge an absolute path for a machine: for None, the one that the file itself is for."""
         self.loader = cache(partial(read_loader, fs))
         """What the loader of this root for a machine, or a program's PT_INTERP, has compiled in."""
+        self.banner = cache(partial(banner_at, fs))
+        """What libc.so.6 says of itself: it is looked for in the whole file."""
 
     def _open(self, path: str, machine: int | None) -> Candidate:
         try:

@@ -14,13 +14,10 @@ from lumiimg.catalog.settings import user_cache
 from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.core.text import count
 from lumiimg.elf import (
-    ElfAbi,
     ElfCache,
-    GlibcMismatch,
     LoaderConfig,
     Process,
     glibc_mismatch,
-    is_glibc_part,
     read_abi,
 )
 from lumiimg.engine.binds import BindSpec, parse_binds
@@ -141,10 +138,10 @@ def libraries_of(
         others = 0
         for file in dict.fromkeys(files):
             listing.add(file)
-        for file, abi in elf_files(mounted) if not files else ():
-            if abi.is_modelled:
+        for file, is_modelled in elf_files(mounted) if not files else ():
+            if is_modelled:
                 listing.add(file)
-            others += not abi.is_modelled
+            others += not is_modelled
         if others:
             listing.doubts.append(f"not looked at: {count(others, 'file')} of 32 bits, or for another byte order")
         # of the files that were named: an image has programs that are for root alone, and is none the worse for it
@@ -179,8 +176,6 @@ class _Listing:
         self._cache = ElfCache(inside.root)
         self._outcomes: dict[str, LoadResult] = {}
         self._by_kernel: dict[str, LoadResult] = {}
-        self._mixed: dict[frozenset[str], GlibcMismatch | None] = {}
-        """By parts of the C library: a banner is looked for in the whole file."""
 
     def add(self, path: str) -> None:
         """Look at one file. Raises BadInputError for one that is not in the container."""
@@ -191,10 +186,7 @@ class _Listing:
         outcome = self._outcomes[path] = process.start(path)
         if outcome.root is None or not outcome.root.facts.is_dynamic:
             return
-        parts = frozenset(loaded.path for loaded in process.objects if is_glibc_part(loaded.facts))
-        if parts not in self._mixed:
-            self._mixed[parts] = glibc_mismatch(process)
-        mixed, is_program = self._mixed[parts], outcome.root.facts.interpreter is not None
+        mixed, is_program = glibc_mismatch(process), outcome.root.facts.interpreter is not None
         ends = is_program and mixed is not None and mixed.is_fatal
         if mixed is not None and not ends:
             self.doubts.append(f"parts of the C library are of two builds: {', '.join(mixed.evidence)}")
@@ -243,8 +235,8 @@ class _Listing:
         return Libraries(self._outcomes, self._by_kernel, "", tuple(notes))
 
 
-def elf_files(root: RootFileSystem) -> Iterator[tuple[str, ElfAbi]]:
-    """Yield the programs and libraries of a root: ELF files of type EXEC or DYN; each file once, not its symlinks.
+def elf_files(root: RootFileSystem) -> Iterator[tuple[str, bool]]:
+    """Yield the programs and libraries of a root, each file once, not its symlinks; and whether it is of 64 bits.
 
     Files that may not be read are passed over, as the loader would have to; so are those that are called like a text,
     which are nine in ten of an image.
@@ -256,4 +248,4 @@ def elf_files(root: RootFileSystem) -> Iterator[tuple[str, ElfAbi]]:
             except (OSError, ImageError):
                 continue
         if abi is not None and abi.is_code:
-            yield path, abi
+            yield path, abi.is_modelled

@@ -13,7 +13,7 @@ from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.findings import Code, Remedy, Severity
 from lumiimg.core.toml import package_toml
-from lumiimg.elf import UndefinedSymbols, exported_symbols, undefined_in
+from lumiimg.elf import exported_symbols, undefined_in
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PLUGIN_FILES, net_api, part_of
 from lumiimg.fabric.path import FabricPath, Part
 from lumiimg.fabric.process import HSA, cxi_provider, lack_of_rocr
@@ -199,7 +199,7 @@ def _judge_called_later(outcome: LoadResult, process: Process, plugin: LoadedObj
     """Judge what of the fabric came with the start: there, a call is bound at its first use, and ends the process."""
     fabric = [each for each in process.scopes.list_of(plugin) if each is plugin or part_of(each.path)]
     there = [each for each in fabric if each not in outcome.objects]
-    lacking = undefined_in(process, there) if there else UndefinedSymbols()
+    lacking = undefined_in(process, there)
     if lacking.found and lacking.is_sure:
         file, of = lacking.found[0].loaded.path, {"symbol": lacking.found[0].symbol.name}
         details: FindingDetails = {"where": file, "evidence": lacking.lines[:_SHOWN]}
