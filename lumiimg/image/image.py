@@ -138,8 +138,8 @@ def open_image(path: Path, cache: Cache | None = None) -> Image:
     """Open an image by what it is, not by its name. Raises ImageError.
 
     The layers of OCI and Docker images are read whole once, to find their files and to verify them. Those that are
-    compressed are unpacked into a cache, and found there the next time. Raises MissingHereError without one, and where
-    it has no room.
+    compressed are unpacked into a cache, and found there the next time; without one, into a temporary file. Raises
+    MissingHereError where there is no room for it.
     """
     with ExitStack() as opened:
         if path.is_dir():

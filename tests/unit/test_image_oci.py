@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -205,6 +206,15 @@ def test_a_layer_is_unpacked_once_and_found_in_any_form_of_the_image(tmp_path: P
         (found,) = _unpacked(cache)
         assert found.read_bytes() == _CONTENT
         assert (found.stat().st_ino, found.stat().st_mode & 0o777) == (_unpacked(cache)[0].stat().st_ino, 0o600)
+
+
+def test_without_a_cache_nothing_stays_of_what_was_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = image(_CONTENT).write_folder(tmp_path / "layout")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    with open_image(layout) as opened:
+        assert [*(tmp_path / "temporary").iterdir()] == []
+        assert opened.root.read_bytes("/etc/name", 9) == b"name"
 
 
 @pytest.mark.threat

@@ -18,14 +18,15 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO
 
 from lumiimg.core.access import OpenFile, RandomAccess, stream_of
 from lumiimg.core.errors import BadInputError, FailedError, MissingHereError
-from lumiimg.core.files import file_sha256, regular_file, replaced
+from lumiimg.core.files import file_sha256, regular_file, replaced, temporary_folder
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.tree import ImageError
 
@@ -106,7 +107,7 @@ def unpacked_layers(cache: Path) -> list[UnpackedLayer]:
 
 
 def open_layers(layers: Sequence[Layer], cache: Cache | None, held: ExitStack) -> Iterator[RandomAccess]:
-    """Yield the tar of each layer, verified; `held` closes them.
+    """Yield the tar of each layer, verified; `held` closes them. Without a cache, what is unpacked has no name.
 
     Raises ImageError, MissingHereError where a compressed layer cannot be unpacked.
     """
@@ -116,19 +117,17 @@ def open_layers(layers: Sequence[Layer], cache: Cache | None, held: ExitStack) -
         if (unpacking := _decoder(layer.source)) is None:
             _verify(layer, _chunks(layer.where, stream_of(layer.source)))
             yield layer.source
-        else:
-            tar = held.enter_context(closing(_unpacked(layer, _chunks(layer.where, *unpacking), cache, left_bytes)))
-            left_bytes -= tar.size
-            yield tar
+            continue
+        content = _chunks(layer.where, *unpacking)
+        with nullcontext(cache()) if cache else TemporaryDirectory(prefix="lumiimg-", dir=temporary_folder()) as folder:
+            path = Path(folder, FOLDER, f"{layer.sha256}.tar")
+            tar = held.enter_context(closing(_find(path) or _unpack(layer, content, path, left_bytes)))
+        left_bytes -= tar.size
+        yield tar
 
 
-def _unpacked(layer: Layer, content: Iterator[bytes], cache: Cache | None, most_bytes: int) -> ByteSource:
-    """Return the tar of a layer in the cache, which is written where it is not there."""
-    if cache is None:
-        raise MissingHereError("has compressed layers, and no cache is named to unpack them into", where=layer.where)
-    path = cache() / FOLDER / f"{layer.sha256}.tar"
-    if (tar := _find(path)) is not None:
-        return tar
+def _unpack(layer: Layer, content: Iterator[bytes], path: Path, most_bytes: int) -> ByteSource:
+    """Write a tar; after an error nothing of it stays."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as file:
