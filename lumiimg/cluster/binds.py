@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError, FailedError, one_safe_line
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.check.static.files import BoundImage
-    from lumiimg.host.manifest import Variable
+    from lumiimg.check.static.files import BoundImage, HostFit
+    from lumiimg.host.manifest import BindManifest, Variable
     from lumiimg.host.snapshot import Snapshot
 
 # engines evaluate the values of variables as a shell does; none of these is in a path that somebody means
@@ -43,6 +44,20 @@ def variables_of_engine(snapshot: Snapshot | None, site: Site | None = None) -> 
 def site_binds(site: Site) -> tuple[Bind, ...]:
     """Return what all containers on a site get."""
     return tuple(Bind(one.path, one.path, f"{one.reason} ({one.source or site.name})") for one in site.binds)
+
+
+def manifest_for(
+    fit: HostFit | None, snapshot: Snapshot | None, site: Site | None
+) -> tuple[BindManifest | None, str | None]:
+    """Return what is bound for an image: for a node that was looked at, else what the image carries; and a doubt.
+
+    What the site has for all is in it. None: nothing of an image or a node is known.
+    """
+    if fit is None or snapshot is not None:
+        return fit.manifest if fit is not None else None, None
+    carried = fit.carried.for_jobs
+    of_site = site_binds(site) if site is not None else ()
+    return replace(carried, binds=(*carried.binds, *of_site)) if carried else None, fit.carried.doubt
 
 
 def spec(bind: Bind) -> str:

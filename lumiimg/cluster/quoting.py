@@ -18,14 +18,15 @@ _PLACE = re.compile(r"^@([A-Z]+)@\n|@([A-Z]+)@", re.MULTILINE)
 _REASON = re.compile(r"^( *#)\?( .*\n)", re.MULTILINE)
 
 
-def filled(name: str, *, annotate: bool = True, **values: str) -> str:
-    """Return a file of this room, in which `@NAME@` stands for a value; a line for an empty value alone is left out.
+def filled(name: str, *, annotate: bool = True, **values: str | Iterable[str]) -> str:
+    """Return a file of this room, in which `@NAME@` stands for a value, or lines; one for nothing is left out.
 
     Lines that begin with `#?` are reasons: comments, or left out without `annotate`.
     """
 
     def value(match: re.Match[str]) -> str:
-        text = values[match[1] or match[2]]
+        given = values[match[1] or match[2]]
+        text = given if isinstance(given, str) else "\n".join(given)
         return f"{text}\n" if match[1] and text and not text.endswith("\n") else text
 
     text = resources.files(__package__).joinpath(name).read_text("utf-8")

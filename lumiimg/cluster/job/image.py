@@ -11,7 +11,7 @@ from msgspec import structs
 
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_files
-from lumiimg.cluster.binds import site_binds
+from lumiimg.cluster.binds import manifest_for
 from lumiimg.core.errors import FailedError, RefusedError
 from lumiimg.fabric.path import Fabric
 from lumiimg.gpu import GpuFit, role_of
@@ -89,7 +89,9 @@ def read_image(
             raise RefusedError(lacking, where=str(path), hint="build the image, or pull it, for them")
         is_looked_at = snapshot is not None or alone.image.root.exists(MANIFEST_PATH)
         fit = check_files(alone, with_site=True) if is_looked_at else None
-        manifest, doubt = _binds(fit, site, snapshot)
+        if snapshot is not None:
+            _refuse_without_fabric(fit)
+        manifest, doubt = manifest_for(fit, snapshot, site)
         python = alone.contents.python
         gpu = account_of_gpu(
             alone.contents, gpu_of_machine(alone.snapshot, alone.site), alone.variable, loaded_in_jobs(alone.image)
@@ -109,23 +111,15 @@ def read_image(
         )
 
 
-def _binds(fit: HostFit | None, site: Site, snapshot: Snapshot | None) -> tuple[BindManifest | None, str | None]:
-    """Return what is bound for an image: for a node that was looked at, else what the image carries; and a doubt."""
-    if fit is None:
-        return None, None
-    if snapshot is None:
-        manifest = fit.carried.for_jobs
-        with_site = replace(manifest, binds=(*manifest.binds, *site_binds(site))) if manifest else None
-        return with_site, fit.carried.doubt
-    manifest = fit.manifest
-    if manifest is not None and manifest.fabric is Fabric.NONE:
+def _refuse_without_fabric(fit: HostFit | None) -> None:
+    manifest = fit.manifest if fit is not None else None
+    if fit is not None and manifest is not None and manifest.fabric is Fabric.NONE:
         why = f": {manifest.refusals[-1]}" if manifest.refusals else ""
         raise FailedError(
             f"no libfabric with the cxi provider loads in it{why}",
             where=fit.image,
             hint="`lumiimg explain IMAGE --host FILE` lists all that was tried; without --host, a job stays on TCP",
         )
-    return manifest, None
 
 
 def _notes_of_gpu(account: GpuAccount | None) -> Iterator[str]:

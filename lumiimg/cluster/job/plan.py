@@ -67,16 +67,6 @@ class JobPlan:
     """How a server of vLLM is kept to its user; None where there is none, or the command says it."""
 
     @property
-    def image(self) -> str:
-        """As it was named."""
-        return self.request.image
-
-    @property
-    def torchrun(self) -> bool:
-        """Whether torchrun starts the ranks of a node."""
-        return self.request.torchrun
-
-    @property
     def scheduler(self) -> Scheduler:
         """Who runs it."""
         return scheduler_of(self.site.scheduler)
@@ -89,7 +79,7 @@ class JobPlan:
     @property
     def launch(self) -> str:
         """What starts the ranks: `srun`, `torchrun`, `ray`, `mpiexec`."""
-        return "torchrun" if self.torchrun else "ray" if self.ray else self.scheduler.starter
+        return "torchrun" if self.request.torchrun else "ray" if self.ray else self.scheduler.starter
 
     @property
     def ranks(self) -> int:
@@ -99,7 +89,7 @@ class JobPlan:
     @property
     def tasks(self) -> int:
         """That the scheduler starts on each node."""
-        return 1 if self.torchrun else self.ranks
+        return 1 if self.request.torchrun else self.ranks
 
     @property
     def cores(self) -> int | None:
@@ -333,11 +323,7 @@ def _notes_of_fabric(image: JobImage) -> Iterator[str]:
     offers = image.stack.offers
     if "net-plugin" not in offers:
         yield "no net plugin was found in the image: RCCL goes over TCP between nodes (`lumiimg adapt` adds one)"
-    if image.manifest is not None or image.site.fabric is None:
-        return
-    if {"libfabric", "libcxi"} <= offers.keys():
-        yield "libfabric and libcxi are the image's own: nothing of the host's fabric is bound"
-    else:
+    if image.manifest is None and image.site.fabric is not None and not {"libfabric", "libcxi"} <= offers.keys():
         yield (
             "libfabric or libcxi is not in the image, and none is bound: RCCL goes over TCP between nodes. "
             "On a node of the site: `lumiimg host scan -o host.json`; then --host host.json"

@@ -1,3 +1,4 @@
+#? In the container, once per node: a Ray cluster of all nodes, the program on the first
 @SETTINGS@
 #? Ray and vLLM want addresses, not names: the node's own, by the name that the scheduler has for it
 address() { python3 -c 'import socket, sys; print(socket.gethostbyname(sys.argv[1]))' "$1"; }
@@ -29,9 +30,13 @@ if python3 -c 'import grpc' 2>/dev/null; then clients=$((MASTER_PORT + 1)); fi
 set_up --head --port="$MASTER_PORT" ${clients:+--ray-client-server-port="$clients"} \
     --temp-dir="@RAY@" --include-dashboard=false &
 ray=$!
-#? all nodes are there before the program starts; where Ray does not come up, it never starts
+#? all nodes are there before the program starts; where Ray does not come up, it never starts. A connection
+#? first: Ray itself asks for minutes where nothing answers
+are_here='import socket, sys; socket.create_connection(sys.argv[1].split(":"), 5).close()
+import ray; ray.init(address=sys.argv[1], log_to_driver=False)
+sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]))'
 tries=0
-until python3 -c '@HERE@' "$head" "$@NODES@" 2>/dev/null; do
+until python3 -c "$are_here" "$head" "$@NODES@" 2>/dev/null; do
     tries=$((tries + 1))
     if [ "$tries" -ge 300 ] || ! kill -0 "$ray"; then echo "Ray is not up on all nodes" >&2; exit 1; fi
     sleep 1

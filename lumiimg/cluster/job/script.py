@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.cluster.binds import spec
-from lumiimg.cluster.job.task import JobFile, task_files
+from lumiimg.cluster.job.task import JobWriter, TaskWriter
 from lumiimg.cluster.nodes.slurm import duration
-from lumiimg.cluster.quoting import comment, filled, folded, value
+from lumiimg.cluster.quoting import comment, folded, value
 from lumiimg.cluster.variables import SetIn
 from lumiimg.core.text import as_operand, count, ranges, shell_quote
 
@@ -39,43 +39,32 @@ def script_of(plan: JobPlan, *, robust: bool, annotate: bool) -> JobScript:
     return JobScript(plan, _ScriptWriter(plan, annotate).text(robust=robust))
 
 
-@dataclass(frozen=True, slots=True)
-class _ScriptWriter:
-    plan: JobPlan
-    annotate: bool
-
-    def why(self, text: str) -> list[str]:
-        """Return a reason as comment, if there are any."""
-        return comment(text) if self.annotate else []
+class _ScriptWriter(JobWriter):
+    __slots__ = ()
 
     def text(self, *, robust: bool) -> str:
         plan, scheduler = self.plan, self.plan.scheduler
-        files = task_files(plan, annotate=self.annotate)
-        domain = plan.site.domain
-        is_pbs = scheduler.name == "PBS"
-        of_pbs = {
-            "TASKS": str(plan.tasks),
-            "ADDRESS": f'"${{first%%.*}}.{domain}"' if domain else '"$first"',
-        }
+        domain, is_pbs = plan.site.domain, scheduler.name == "PBS"
         clean = not is_pbs and plan.temporary_folders
-        return self._filled(
+        return self.filled(
             "job.sh",
             LOGIN=" -l" if is_pbs else "",
-            HEAD=_lines(self._head()),
-            DIRECTIVES=_lines(self._directives()),
-            MODULES=_lines(self._modules()),
-            START=self._filled("pbs.sh", **of_pbs) if is_pbs else self._filled("slurm.sh"),
-            ROBUST=self._filled("robust.sh", NUMBERS=scheduler.numbers) if robust else "",
+            HEAD=self._head(),
+            DIRECTIVES=self._directives(),
+            MODULES=self._modules(),
+            START=self.filled(
+                "pbs.sh" if is_pbs else "slurm.sh",
+                TASKS=str(plan.tasks),
+                ADDRESS=f'"${{first%%.*}}.{domain}"' if domain else '"$first"',
+            ),
+            ROBUST=self.filled("robust.sh", NUMBERS=scheduler.numbers) if robust else "",
             NUMBER=scheduler.number,
             END=shlex.quote("; ".join(self._end())),
-            VARIABLES=_lines(self._variables()),
-            CLEANUP=self._filled("cleanup.sh", FOLDERS=self._folders()) if clean else "",
-            FILES="\n\n".join(map(self._heredoc, files)),
-            STEP=_lines(self._step(files[0].name)),
+            VARIABLES=self._variables(),
+            CLEANUP=self.filled("cleanup.sh", FOLDERS=self._folders()) if clean else "",
+            FILES="\n\n".join(self._files()),
+            STEP=self._step(),
         )
-
-    def _filled(self, name: str, **values: str) -> str:
-        return filled(f"job/{name}", annotate=self.annotate, **values)
 
     def _head(self) -> Iterator[str]:
         plan, shape, site = self.plan, self.plan.shape, self.plan.site
@@ -132,11 +121,12 @@ class _ScriptWriter:
     def _folders(self) -> str:
         return " ".join(map(value, self.plan.temporary_folders))
 
-    def _heredoc(self, file: JobFile) -> str:
-        end = f"END_OF_{file.name.upper().replace('.', '_')}"
-        return _lines([*self.why(file.about), f"cat >\"$LUMIIMG_JOB/{file.name}\" <<'{end}'", f"{file.text}{end}"])
+    def _files(self) -> Iterator[str]:
+        for name, text in TaskWriter(self.plan, self.annotate).files().items():
+            end = f"END_OF_{name.upper().replace('.', '_')}"
+            yield f"cat >\"$LUMIIMG_JOB/{name}\" <<'{end}'\n{text}{end}"
 
-    def _step(self, task: str) -> Iterator[str]:
+    def _step(self) -> Iterator[str]:
         """Yield what starts the tasks."""
         plan, binding = self.plan, self.plan.binding
         is_pbs = plan.scheduler.name == "PBS"
@@ -161,13 +151,13 @@ class _ScriptWriter:
             yield folded("srun --kill-on-bad-exit=1", self._srun_options()) + " \\"
         binds = [f"--bind {text}" for text in ('"$LUMIIMG_JOB"', *(shell_quote(spec(bind)) for bind in plan.binds))]
         yield folded(f"    {plan.program} exec", binds) + " \\"
-        words = [f'sh "$LUMIIMG_JOB/{task}"', *map(shell_quote, plan.command)]
+        words = ['sh "$LUMIIMG_JOB/task.sh"', *map(shell_quote, plan.command)]
         to_log = ' 2>&1 | tee "$LUMIIMG_JOB/ranks.log"' if is_pbs else ""
-        yield folded(f"    {shell_quote(as_operand(plan.image))}", words) + to_log
+        yield folded(f"    {shell_quote(as_operand(plan.request.image))}", words) + to_log
 
     def _srun_options(self) -> Iterator[str]:
         plan = self.plan
-        if plan.binding.ranks and not plan.torchrun:
+        if plan.binding.ranks and not plan.request.torchrun:
             yield f"--cpu-bind=mask_cpu:{plan.binding.masks}"
         elif plan.shape.whole_nodes:
             yield "--cpu-bind=none"
@@ -179,7 +169,7 @@ class _ScriptWriter:
     def _mpiexec_options(self) -> Iterator[str]:
         yield from (f"-ppn {self.plan.tasks}", "--pmi=pmix", "--envall", "-l --line-buffer")
         lists = ":".join(ranges(rank.cores) for rank in self.plan.binding.ranks)
-        yield f"--cpu-bind=list:{lists}" if lists and not self.plan.torchrun else "--cpu-bind=none"
+        yield f"--cpu-bind=list:{lists}" if lists and not self.plan.request.torchrun else "--cpu-bind=none"
 
 
 def _slurm_options(plan: JobPlan) -> Iterator[tuple[str, str]]:
@@ -211,7 +201,3 @@ def _pbs_options(plan: JobPlan) -> Iterator[tuple[str, str]]:
         yield f"{shape.partition}: {shape.because}", f"-q {shape.partition}"
     yield "", f"-l select={shape.nodes}"
     yield "", f"-l walltime={hours:02}:{rest_s // 60:02}:{rest_s % 60:02}"
-
-
-def _lines(lines: Iterator[str] | list[str]) -> str:
-    return "\n".join(lines)

@@ -7,39 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job.plan import RAY, JobPlan
 from lumiimg.cluster.job.vllm import ServingPlace
 from lumiimg.cluster.quoting import comment, filled, folded, value
-from lumiimg.cluster.variables import JobVariable, SetIn
+from lumiimg.cluster.variables import SetIn
 from lumiimg.core.errors import one_line
+
+if TYPE_CHECKING:
+    from lumiimg.cluster.variables import JobVariable
 
 _VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}
 """The variable that leaves a process one GPU, by who makes it; None is AMD."""
-# a connection first: Ray itself asks for minutes where nothing answers
-_ARE_HERE = (
-    'import socket, sys; socket.create_connection(sys.argv[1].split(":"), 5).close(); '
-    "import ray; ray.init(address=sys.argv[1], log_to_driver=False); "
-    'sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]))'
-)
 
 
 @dataclass(frozen=True, slots=True)
-class JobFile:
-    """A file of the job."""
+class JobWriter:
+    """What writes a part of the script of a job, with reasons or without."""
 
-    name: str
-    about: str
-    text: str
-
-
-def task_files(plan: JobPlan, *, annotate: bool) -> list[JobFile]:
-    """Return the files; each task runs the first of them, with the program as its arguments."""
-    return _TaskWriter(plan, annotate).files()
-
-
-@dataclass(frozen=True, slots=True)
-class _TaskWriter:
     plan: JobPlan
     annotate: bool
 
@@ -47,30 +33,35 @@ class _TaskWriter:
         """Return a reason as comment, if there are any."""
         return comment(text) if self.annotate else []
 
-    def files(self) -> list[JobFile]:
-        plan, scheduler = self.plan, self.plan.scheduler
-        settings = [*self._visible(), *self._folder()]
-        if plan.torchrun:
-            return self._torchrun([*settings, *self._exports(SetIn.NODE)])
-        settings += [*self._exports(SetIn.NODE, SetIn.RANK), *self._added()]
-        if plan.ray:
-            text = self._filled(
-                "job/ray.sh",
-                SETTINGS=_lines(settings),
-                NAME=scheduler.node_name,
-                NODE=scheduler.node,
-                NODES=scheduler.nodes,
-                GPUS=str(plan.shape.gpus),
-                RAY=RAY,
-                HERE=_ARE_HERE,
-            )
-            about = "In the container, once per node: a Ray cluster of all nodes, the program on the first"
-            return [JobFile("task.sh", about, text)]
-        about = "In the container, each task: its numbers, its variables, then the program"
-        return [JobFile("task.sh", about, _lines([*self._numbers(), *settings, 'exec "$@"\n']))]
+    def filled(self, name: str, **values: str | Iterable[str]) -> str:
+        """Return a file of this folder with its values, which may be lines."""
+        return filled(f"job/{name}", annotate=self.annotate, **values)
 
-    def _filled(self, name: str, **values: str) -> str:
-        return filled(name, annotate=self.annotate, **values)
+
+class TaskWriter(JobWriter):
+    """What writes the files for the container."""
+
+    __slots__ = ()
+
+    def files(self) -> dict[str, str]:
+        """Return the files by name; each task runs the first of them, with the program as its arguments."""
+        plan, scheduler = self.plan, self.plan.scheduler
+        launcher = "torchrun" if plan.request.torchrun else "ray" if plan.ray else "task"
+        settings = [*self._visible(), *self._folder()]
+        if plan.request.torchrun:
+            settings += self._exports(SetIn.NODE)
+        else:
+            settings = [*self._numbers(), *settings, *self._exports(SetIn.NODE, SetIn.RANK), *self._added()]
+        task = self.filled(
+            f"{launcher}.sh",
+            SETTINGS=settings,
+            NAME=scheduler.node_name,
+            NODE=scheduler.node,
+            NODES=scheduler.nodes,
+            GPUS=str(plan.shape.gpus),
+            RAY=RAY,
+        )
+        return {"task.sh": task} | ({"rank.py": self._rank_program()} if plan.request.torchrun else {})
 
     def _numbers(self) -> Iterator[str]:
         """Yield what gives a task its number among all; the one program of a node gives its own."""
@@ -108,17 +99,12 @@ class _TaskWriter:
         """Yield what sets variables, and makes folders for them."""
         line: list[JobVariable] = []
         folders: list[str] = []
-        before = ""
-        for item in self.plan.variables:
-            if item.set_in not in where:
-                continue
+        for item in (item for item in self.plan.variables if item.set_in in where):
             # a shell reads a line whole before it sets any
             if line and (self.annotate or item.names & {other.name for other in line}):
                 yield self._export(line)
                 line = []
-            if self.annotate and item.reason != before:
-                yield from comment(item.reason)
-            before = item.reason
+            yield from self.why(item.reason)
             line.append(item)
             if item.folder:
                 folders.append(value(item.folder))
@@ -160,36 +146,19 @@ class _TaskWriter:
             # all but the first serve no clients
             yield f'[ "${node}" = 0 ] || set -- "$@" --headless'
 
-    def _torchrun(self, settings: Sequence[str]) -> list[JobFile]:
-        """Return what starts torchrun, and the program through which each of its ranks goes, if it has to."""
-        plan, ranks = self.plan, self.plan.binding.ranks
-        variables = [line for item in plan.variables if item.set_in is SetIn.RANK for line in self._of_rank(item)]
-        text = self._filled(
-            "job/torchrun.sh",
-            SETTINGS=_lines(settings),
-            NODES=plan.scheduler.nodes,
-            NODE=plan.scheduler.node,
-            RANKS=str(plan.ranks),
-            RANK='python3 "$LUMIIMG_JOB/rank.py" "$@"' if variables or ranks else '"$@"',
+    def _rank_program(self) -> str:
+        """Return the program through which each rank of torchrun goes."""
+        variables = [item for item in self.plan.variables if item.set_in is SetIn.RANK]
+        ranks, of_site = self.plan.binding.ranks, self.plan.site.binding
+        return self.filled(
+            "rank.py.txt",
+            VARIABLES=(line for item in variables for line in self._of_rank(item)),
+            CORES=(f"    {{{', '.join(map(str, rank.cores))}}},  # GPU {rank.local_rank}" for rank in ranks),
+            SOURCE=one_line(of_site.source) if of_site else "",
         )
-        about = "In the container, once per node: variables, then torchrun, which starts the ranks"
-        task = JobFile("task.sh", about, text)
-        if not variables and not ranks:
-            return [task]
-        cores = (f"    {{{', '.join(map(str, rank.cores))}}},  # GPU {rank.local_rank}" for rank in ranks)
-        source = plan.site.binding.source if plan.site.binding else ""
-        text = self._filled(
-            "job/rank.py.txt", VARIABLES=_lines(variables), CORES=_lines(cores), SOURCE=one_line(source)
-        )
-        return [task, JobFile("rank.py", "In the container, each rank of torchrun: bind, then the program", text)]
 
     def _of_rank(self, item: JobVariable) -> Iterator[str]:
-        """Yield what sets a variable of a rank that torchrun starts, in Python."""
         yield from self.why(item.reason)
         yield f'os.environ["{item.name}"] = os.path.expandvars({item.value!r})'
         if item.folder:
             yield f"os.makedirs(os.path.expandvars({item.folder!r}), exist_ok=True)"
-
-
-def _lines(lines: Iterable[str]) -> str:
-    return "\n".join(lines)

@@ -11,7 +11,15 @@ from lumiimg import __version__
 from lumiimg.catalog.launch import Jobs
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_libraries
-from lumiimg.cluster.binds import NOTHING_BOUND, UNSAFE, is_path, refuse_unsafe, site_binds, variables_of_engine
+from lumiimg.cluster.binds import (
+    NOTHING_BOUND,
+    UNSAFE,
+    is_path,
+    manifest_for,
+    refuse_unsafe,
+    site_binds,
+    variables_of_engine,
+)
 from lumiimg.cluster.variables import REFERENCE, JobVariable, SetIn
 from lumiimg.core.errors import BadInputError, FailedError, one_line
 from lumiimg.core.toml import package_toml
@@ -157,11 +165,11 @@ def plan_module(
         image, whole = context.plain, context.image
         refuse_not_runnable(path, image)
         alone = replace(context, image=image)  # without the files of the environment
-        boundary, carried, of_manifest = None, None, None
+        fit = None
         if snapshot is not None or image.root.exists(MANIFEST_PATH):
-            boundary = check_libraries(alone, with_site=True, with_gpu=False).concluded(alone)
-        if snapshot is None and boundary is not None:
-            carried, of_manifest, boundary = boundary.carried.for_jobs, boundary.carried.doubt, None
+            fit = check_libraries(alone, with_site=True, with_gpu=False).concluded(alone)
+        manifest, doubt = manifest_for(fit, snapshot, site)
+        binds = manifest.binds if manifest else site_binds(site) if site else ()
         contents, python = alone.contents, alone.contents.python
         folders = (
             *([BIN] if venv else []),
@@ -177,9 +185,9 @@ def plan_module(
             home=folder.absolute() / "software" / own / version,
             title=": ".join(filter(None, (file.name, _components(contents)))),
             engine=variables_of_engine(snapshot, site),
-            boundary=boundary,
-            binds=(*_binds(boundary, carried, site), *([venv.bind(read_only=False)] if venv else [])),
-            container_variables=manifest.variables if (manifest := boundary.manifest if boundary else carried) else (),
+            boundary=fit if snapshot else None,
+            binds=(*binds, *([venv.bind(read_only=False)] if venv else [])),
+            container_variables=manifest.variables if manifest else (),
             variables=tuple(variables),
             left_out=tuple(left_out),
             caches=_caches(site, variables),
@@ -190,8 +198,8 @@ def plan_module(
             origin=_origin_of(str(file), snapshot, site),
             notes=(
                 *(notes_of_venv(venv, file, contents.has) if venv else []),
-                *([of_manifest] if of_manifest else []),
-                *_notes(image, boundary, carried, site),
+                *filter(None, [doubt]),
+                *_notes(image, manifest, snapshot, site),
             ),
             taken=f"{snapshot.day}" if snapshot else None,
         )
@@ -204,16 +212,8 @@ def _of_venv(python: Python | None) -> Python:
     return Python(f"{BIN}/python", ":".join([BIN, *([python.folder] if python and python.folder else [])]))
 
 
-def _binds(boundary: HostFit | None, carried: BindManifest | None, site: Site | None) -> tuple[Bind, ...]:
-    if boundary is not None:
-        return boundary.manifest.binds if boundary.manifest else ()
-    return (*(carried.binds if carried else ()), *(site_binds(site) if site else ()))
-
-
 def _origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tuple[str, ...]:
-    """Return what a module was made by, when, and for what, a line each."""
-    today = dt.datetime.now(dt.UTC).date()
-    lines = [f"made by lumiimg {__version__} on {today} for {image}"]
+    lines = [f"made by lumiimg {__version__} on {dt.datetime.now(dt.UTC).date()} for {image}"]
     if snapshot is not None:
         lines.append(f"machine: {snapshot.host} as it was on {snapshot.day}")
     if site is not None:
@@ -223,12 +223,12 @@ def _origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tupl
     return tuple(lines)
 
 
-def _notes(image: Image, boundary: HostFit | None, carried: BindManifest | None, site: Site | None) -> Iterator[str]:
-    if boundary is None and carried is None:
+def _notes(image: Image, manifest: BindManifest | None, snapshot: Snapshot | None, site: Site | None) -> Iterator[str]:
+    if snapshot is None and manifest is None:
         yield "no snapshot of a node was given (--host): no library of the machine's fabric is bound"
-    elif boundary is not None and boundary.manifest is not None:
-        yield from boundary.manifest.notes
-        if not boundary.manifest.binds:
+    elif snapshot is not None and manifest is not None:
+        yield from manifest.notes
+        if not manifest.binds:
             yield NOTHING_BOUND
     if site is None:
         yield "no site was given (--site): no file system of it is bound, no variable for jobs is set"

@@ -25,7 +25,7 @@ def written_document(plan: JobPlan, script: Path) -> Document:
     where = "with your project in SBATCH_ACCOUNT" if is_slurm else "with -A and your project"
     return Document(
         command="job",
-        subject=plan.image,
+        subject=plan.request.image,
         sentence=f"wrote {script}",
         advice=Advice(None, command, None if plan.shape.account else where),
         sections=(Section("Notes", notes(plan)),),
@@ -48,7 +48,7 @@ def cores_document(plan: JobPlan) -> Document:
     of_site = binding.of_site
     return Document(
         command="job --explain",
-        subject=plan.image,
+        subject=plan.request.image,
         sentence=f"{count(shape.nodes, 'node')} of {where}, {count(shape.gpus, 'GPU')} each: {nodes}",
         is_list=True,
         summary=(*because, binding.because, *([_source(binding, of_site)] if of_site else [])),
