@@ -374,7 +374,8 @@ def test_what_a_cancelled_job_has_in_tmp_goes_with_it(demo: Path, slurm: dict[st
     wait_until(lambda: len(list(Path("/tmp").glob(f"*-{number}/cache/of-*"))) == 4)
     subprocess.run(["scancel", number], env=slurm, check=True)
     wait_until(lambda: not list(Path("/tmp").glob(f"*-{number}")))
-    wait_until(lambda: not subprocess.run(["squeue", "-h"], env=slurm, capture_output=True, check=True).stdout)
+    queue = ["squeue", "-h", "--jobs", number]
+    wait_until(lambda: not subprocess.run(queue, env=slurm, capture_output=True, check=False).stdout)
 
 
 FRAMEWORKS = ["ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain"]

@@ -38,7 +38,7 @@ TWO_GPUS = ("--gpus", "2", "--partition", "standard-g")
 BY_TORCHRUN = ("ddp", "fsdp", "deepspeed", "lightning")
 ME = f"me{os.getpid()}"
 """The user of jobs that are run: they write to /tmp."""
-HOSTILE = (*'"\\*\x1b', "it's", "$HOME", "a\nb", "`id`", "#SBATCH --uid=0", "-o", "\u2019\u201c", "", "END_OF_RANK_SH")
+HOSTILE = (*'"\\*\x1b', "it's", "$HOME", "a\nb", "`id`", "#SBATCH --uid=0", "-o", "\u2019\u201c", "", "END_OF_TASK_SH")
 
 STAND_INS = Path("tests/fixtures/jobs").resolve()
 """Programs in the place of Slurm's and of the engine; `train`, which each rank runs, records what it is and has."""

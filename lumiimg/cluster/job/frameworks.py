@@ -28,7 +28,6 @@ _MODULES = (
 )
 _DASH_M = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)", re.DOTALL)
 """Also behind other letters, and with the module in the same word: `-um x`, `-mx` (python(1))."""
-_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +144,7 @@ def module_of(command: Sequence[str]) -> str | None:
     for word in words:
         if (found := _DASH_M.fullmatch(word)) is not None:
             return found[1] or next(words, None)
-        if word in _WITH_VALUE:
-            next(words, None)
-        elif not word.startswith("-") or word in ("-", "-c"):
+        if not word.startswith("-") or word in ("-", "-c"):
             return None  # a script, or the text of one
     return None
 

@@ -97,6 +97,11 @@ class JobPlan:
         return cores_of_a_gpu(self.site.binding, sparing=self.framework.has_helpers) if self.site.binding else None
 
     @property
+    def helper_cores(self) -> tuple[int, ...]:
+        """That are left to helpers of the framework."""
+        return self.site.binding.spared if self.site.binding and self.framework.has_helpers else ()
+
+    @property
     def cores_of_a_task(self) -> int:
         """For a node that others share."""
         return (self.cores or 0) * self.shape.gpus // self.tasks
@@ -226,7 +231,7 @@ def _binding(shape: Shape, site: Site, framework: Framework, *, torchrun: bool) 
     if torchrun:
         how = f"each rank binds itself, as torchrun starts it and {starter} cannot"
     why = f"the job has its nodes for itself, so each rank gets the cores beside its GPU; {how}"
-    return bind_ranks(why, site.binding, shape.gpus, sparing=framework.has_helpers)
+    return RankBinding(why, bind_ranks(site.binding, shape.gpus, sparing=framework.has_helpers))
 
 
 # -- variables --

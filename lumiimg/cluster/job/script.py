@@ -131,12 +131,12 @@ class _ScriptWriter(JobWriter):
         plan, binding = self.plan, self.plan.binding
         is_pbs = plan.scheduler.name == "PBS"
         yield from self.why(binding.because)
-        if self.annotate and binding.of_site is not None:
-            for rank in binding.ranks:
-                yield f"#     GPU {rank.local_rank}: cores {ranges(rank.cores)}, {rank.mask}"
-            yield from comment(f"These are the cores beside each GPU ({binding.of_site.source})")
-            if binding.helper_cores:
-                yield from comment(f"Left to {binding.of_site.spared_for}: {ranges(binding.helper_cores)}")
+        for rank in binding.ranks:
+            yield from self.why(f"    GPU {rank.local_rank}: cores {ranges(rank.cores)}, {rank.mask}")
+        if binding.ranks and plan.site.binding is not None:
+            yield from self.why(f"These are the cores beside each GPU ({plan.site.binding.source})")
+            if plan.helper_cores:
+                yield from self.why(f"Left to {plan.site.binding.spared_for}: {ranges(plan.helper_cores)}")
         if plan.mpi is not None:
             yield from self.why(f"--mpi: {plan.mpi.because} ({plan.mpi.source})")
         for bind in plan.binds:

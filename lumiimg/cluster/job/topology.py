@@ -36,10 +36,6 @@ class RankBinding:
     """Why they are bound, or not."""
     ranks: tuple[RankCores, ...] = ()
     """Empty where ranks are not bound."""
-    of_site: SiteBinding | None = None
-    """What it was computed from; None where ranks are not bound."""
-    helper_cores: tuple[int, ...] = ()
-    """That are left to helpers of the framework."""
 
     @property
     def masks(self) -> str:
@@ -47,7 +43,7 @@ class RankBinding:
         return ",".join(rank.mask for rank in self.ranks)
 
 
-def bind_ranks(because: str, binding: SiteBinding, ranks: int, *, sparing: bool = False) -> RankBinding:
+def bind_ranks(binding: SiteBinding, ranks: int, *, sparing: bool = False) -> tuple[RankCores, ...]:
     """Return where the first `ranks` ranks of a node are bound, each beside the GPU of its number.
 
     `sparing`: some cores are left to helpers of the framework, where the site says so.
@@ -55,8 +51,7 @@ def bind_ranks(because: str, binding: SiteBinding, ranks: int, *, sparing: bool 
     Only true on a node that the job has for itself, with all of its GPUs: else GPU 0 of the job is any GPU of the node.
     """
     near = [binding.cores_near(gpu, sparing=sparing) for gpu in range(ranks)]
-    places = (RankCores(gpu, binding.near[gpu], cores, _mask(cores, binding)) for gpu, cores in enumerate(near))
-    return RankBinding(because, tuple(places), binding, binding.spared if sparing else ())
+    return tuple(RankCores(gpu, binding.near[gpu], cores, _mask(cores, binding)) for gpu, cores in enumerate(near))
 
 
 def _mask(cores: Iterable[int], binding: SiteBinding) -> str:
