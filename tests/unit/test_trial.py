@@ -203,7 +203,7 @@ def test_what_nodes_show_otherwise_is_a_difference_and_what_they_do_not_show_is_
 
 
 def test_partitions_and_mpi_are_those_of_slurm() -> None:
-    told = case(slurm=SlurmFacts({"standard-g": 48.0, "small-g": 24.0}, ("none", "pmi2")))
+    told = case(slurm=SlurmFacts({"standard-g": "48", "small-g": "24"}, {"none": "there", "pmi2": "there"}))
     found = {name: told.measured(one) for name, one in CLAIMS.items() if one.step == SLURM}
     judged = {name: (read.value, read.outcome(CLAIMS[name]).value) for name, read in found.items()}
     assert judged == {
@@ -215,16 +215,10 @@ def test_partitions_and_mpi_are_those_of_slurm() -> None:
     }
 
 
-def test_what_a_reader_must_know_beside_the_table() -> None:
-    elsewhere = replace(NODE, variables={"SLURM_CLUSTER_NAME=lumi": False}, preset_variables=("NCCL_NET",))
-    told = case(elsewhere, elsewhere)
-    said = StepResult(step=NODES, ending=Ending.DONE, said=("x", "1 node gave no answer"))
-    told = replace(told, plan=plan(CLAIMS["site.identity"]), steps={NODES: said})
-    assert notes(told) == [
-        "nothing shows that this is lumi: its claims may be of another machine",
-        "the job had NCCL_NET from elsewhere: what is said of the network is with that",
-        "1 node gave no answer",
-    ]
+def test_variables_of_the_network_that_the_job_had_from_elsewhere_are_named() -> None:
+    told = case(replace(NODE, preset_variables=("NCCL_NET",)), NODE)
+    assert notes(told) == ["the job had NCCL_NET from elsewhere: what is said of the network is with that"]
+    assert not notes(case(NODE))
 
 
 # -- of images
@@ -499,6 +493,7 @@ GOOD, LEFT, FAILED = (Ending.DONE, ""), Ending.PENDING, Ending.FAILED
 REPORT, NO_REPORT = (json_text("check-nodes", one) for one in (ran(85.0), NO_GPU))
 RUNS, GPUS = (step("run"), step("socket", after="run")), (step("gpus", kind="gpus", nodes=1),)
 OF_ONE = (step("two"), step("one", nodes=1), step("later", after="two"))
+ONE_OF_TWO = "the job has 1 of 2 nodes"
 Job = tuple[int, float, str | None, dict[str, tuple[Ending, str]]]
 
 
@@ -514,7 +509,7 @@ JOBS: list[tuple[tuple[TrialStep, ...], list[Job]]] = [
     (RUNS, [a_job(NO_REPORT, run=(LEFT, NO_GPU.levels["run"])), a_job(REPORT, run=GOOD, socket=GOOD)]),
     (GPUS, [a_job('{"no_gpu": true, "why": "x"}', gpus=(LEFT, "no GPU: x")), a_job('{"targets": ["x"]}', gpus=GOOD)]),
     # one node instead of two costs only the steps that need two
-    (OF_ONE, [a_job(REPORT, nodes=1, one=GOOD, **dict.fromkeys(("two", "later"), (LEFT, "the job has 1 of 2 nodes")))]),
+    (OF_ONE, [a_job(REPORT, nodes=1, one=GOOD, two=(LEFT, ONE_OF_TWO), later=(LEFT, ONE_OF_TWO))]),
     # what another job would not do better is not tried again
     (RUNS[:1], [a_job(None, run=(FAILED, "ended at its limit, after 15 min"))]),
     (
@@ -732,7 +727,7 @@ def test_claims_of_a_site_that_were_tried_on_another_machine_are_not_taken_in(
         look = replace(NODE, node=node, variables={"SLURM_CLUSTER_NAME=lumi": False}, libfabric="2.1.0")
         (folder.nodes / f"{node}.facts.json").write_text(json.dumps(encode(look)))
     report = report_of(folder, made, {})
-    assert report.notes
+    assert report.rows[0].outcome is ClaimOutcome.DIFFERS, "libfabric, or the machine itself"
     (tmp_path / "trial.json").write_text(json_text("trial", report))
     with pytest.raises(BadInputError, match="may be of another machine"):
         [*taken_in.take_in(tmp_path / "trial.json", **data)]

@@ -270,7 +270,7 @@ class TrialReport(TrialHead):
     rows: tuple[ReportRow, ...]
     """The differences first."""
     notes: tuple[str, ...]
-    """What else a reader must know: others on the nodes, a machine that is not shown to be the site's."""
+    """What else a reader must know."""
 
     @property
     def exit_code(self) -> ExitCode:

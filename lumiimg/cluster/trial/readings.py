@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
-from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, NODES, RUNS, THERE
+from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS, THERE
 from lumiimg.cluster.trial.gpu_targets import GpuFacts, gpu_targets
 from lumiimg.cluster.trial.model import LEFT, NOT_YET, Claim, Ending, Measured, Reads, StepResult, TrialPlan
 from lumiimg.core.findings import Answer, Code, Family, Severity
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from lumiimg.cluster.trial.node_facts import NodeFacts
 
 T = TypeVar("T")
-NO_ANSWER = " gave no answer"
-"""Ends what is said of nodes that show nothing."""
 _NOTHING, _NO_RESULT = "nothing was printed", "the collective gave no result"
 _TOLERANCE = 0.1
 """By which two runs alike may differ; more where the two that were made do."""
@@ -32,10 +30,10 @@ _FAILED = "failed: "
 class SlurmFacts:
     """What Slurm says of itself."""
 
-    partitions: dict[str, float | None] = field(default_factory=dict)
-    """The longest job of each in hours; None: there is no limit."""
-    mpi: tuple[str, ...] = ()
-    """What `srun --mpi=` takes."""
+    partitions: dict[str, str] = field(default_factory=dict)
+    """The longest job of each in hours, or `no limit`."""
+    mpi: dict[str, str] = field(default_factory=dict)
+    """That a way of `srun --mpi=` is there, for each."""
 
 
 Printed = NodesReport | GpuFacts | SlurmFacts
@@ -90,7 +88,7 @@ def _of_some(read: Measured, silent: int) -> Measured:
     """Return a reading that is partial where some nodes gave no answer."""
     if silent <= 0 or read.value is None:
         return read
-    return replace(read, partial=True, why=read.why or f"{count(silent, 'node')}{NO_ANSWER}")
+    return replace(read, partial=True, why=read.why or f"{count(silent, 'node')} gave no answer")
 
 
 # -- of nodes, and of Slurm
@@ -114,19 +112,14 @@ def _there(is_there: bool | None) -> str | None:
     return None if is_there is None else THERE if is_there else f"not {THERE}"
 
 
-def _partition(results: TrialResults, claim: Claim) -> Measured:
-    known = results.of(claim.step, SlurmFacts)
-    if known is None or not known.partitions:
-        return Measured(None, "Slurm does not say")
-    if claim.what not in known.partitions:
-        return Measured("no such partition", same=False)
-    hours = known.partitions[claim.what]
-    return Measured("no limit" if hours is None else f"{hours:g}")
+def _of_slurm(
+    facts: Callable[[SlurmFacts], Mapping[str, str]], absent: str
+) -> Callable[[TrialResults, Claim], Measured]:
+    def read(results: TrialResults, claim: Claim) -> Measured:
+        known = facts(results.of(claim.step, SlurmFacts) or SlurmFacts())
+        return Measured(known.get(claim.what, absent)) if known else Measured(None, "Slurm does not say")
 
-
-def _mpi(results: TrialResults, claim: Claim) -> Measured:
-    known = results.of(claim.step, SlurmFacts)
-    return Measured(_there(claim.what in known.mpi)) if known and known.mpi else Measured(None, "Slurm does not say")
+    return read
 
 
 # -- of probes
@@ -257,8 +250,8 @@ _READERS: Mapping[Reads, Callable[[TrialResults, Claim], Measured]] = {
     "node": _of_nodes(lambda node, what: getattr(node, what, None)),
     "place": _of_nodes(lambda node, path: _there(node.paths.get(path))),
     "identity": _of_nodes(lambda node, _: _there(any(node.variables.values()))),
-    "partition": _partition,
-    "mpi": _mpi,
+    "partition": _of_slurm(lambda slurm: slurm.partitions, "no such partition"),
+    "mpi": _of_slurm(lambda slurm: slurm.mpi, f"not {THERE}"),
     "answer": _of_groups(
         lambda group, _: None if group.answer is Answer.UNDECIDED else group.answer.value,
         lambda report: report.groups[0].sentence,
@@ -276,14 +269,6 @@ _READERS: Mapping[Reads, Callable[[TrialResults, Claim], Measured]] = {
 
 
 def notes(results: TrialResults) -> list[str]:
-    """Return what else a reader must know: another machine, variables from elsewhere, nodes without an answer."""
-    found = []
-    if (identity := next((c for c in results.plan.claims if c.reads == "identity"), None)) is not None:
-        read = results.measured(identity)
-        if read.value is not None and read.value != identity.predicted:
-            found.append(f"nothing shows that this is {results.plan.site}: its claims may be of another machine")
+    """Return what else a reader must know: which variables of the network were not the trial's."""
     names = sorted({name for node in results.nodes for name in node.preset_variables})
-    if names:
-        found.append(f"the job had {', '.join(names)} from elsewhere: what is said of the network is with that")
-    looked = results.steps.get(NODES)
-    return found + [line for line in (looked.said if looked is not None else ()) if line.endswith(NO_ANSWER)]
+    return [f"the job had {', '.join(names)} from elsewhere: what is said of the network is with that"] if names else []

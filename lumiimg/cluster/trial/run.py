@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.report import NodesReport
 from lumiimg.cluster.nodes.slurm import own_command, run_step, seconds
+from lumiimg.cluster.trial.claims import THERE
 from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.model import Ending, JobTime, StepResult
 from lumiimg.cluster.trial.node_facts import clear_node_facts, recorded_nodes, snapshot_in
 from lumiimg.cluster.trial.plan import FOLDER, content
-from lumiimg.cluster.trial.readings import NO_ANSWER, SlurmFacts
+from lumiimg.cluster.trial.readings import SlurmFacts
 from lumiimg.core.decode import to_json
 from lumiimg.core.errors import BadInputError, MissingHereError, one_line
 from lumiimg.core.files import write_text
-from lumiimg.core.text import count
 from lumiimg.engine.process import run, which
 from lumiimg.host.container_view import TO_ENGINE, told_to_engine
 
@@ -130,10 +130,8 @@ def _result(
     if step.kind == "nodes":
         clear_node_facts(folder.nodes)  # of an earlier job, on other nodes and at another time
         done = run_step(nodes, _words(folder, step), environment, timeout_s=limit_s)
-        there = {facts.node for facts in recorded_nodes(folder.nodes)}
-        missing = {*nodes} - there
-        said = (*_said(done), *([f"{count(len(missing), 'node')}{NO_ANSWER}"] if missing else []))
-        return replace(result, ending=Ending.DONE if there else Ending.FAILED, said=said)
+        ending = Ending.DONE if recorded_nodes(folder.nodes) else Ending.FAILED
+        return replace(result, ending=ending, said=_said(done))
     done = _command(folder, step, environment, limit_s)
     printed = folder.printed(step)
     if done.timed_out and limit_s < step.limit * 60:
@@ -190,15 +188,15 @@ def _slurm(environment: Mapping[str, str]) -> SlurmFacts:
         except MissingHereError:
             return ""
 
-    partitions: dict[str, float | None] = {}
+    partitions: dict[str, str] = {}
     # --all: also those that are hidden from who may not use them; a line for each
     for line in ask("scontrol", "--all", "--oneliner", "show", "partition").splitlines():
         said = {key: value for key, equals, value in (word.partition("=") for word in line.split()) if equals}
         if "PartitionName" in said:
             longest_s = seconds(said.get("MaxTime", ""))
-            partitions[said["PartitionName"]] = longest_s / 3600 if longest_s is not None else None
+            partitions[said["PartitionName"]] = f"{longest_s / 3600:g}" if longest_s is not None else "no limit"
     words = map(str.strip, ask("srun", "--mpi=list").splitlines())
-    return SlurmFacts(partitions, tuple(word for word in words if _MPI.fullmatch(word)))
+    return SlurmFacts(partitions, dict.fromkeys(filter(_MPI.fullmatch, words), THERE))
 
 
 def _said(done: Completed) -> tuple[str, ...]:
