@@ -1,4 +1,4 @@
-"""An image with other trees mounted over it, as an engine shows it to a process: `--bind SRC:DST`.
+"""What is mounted over an image, as an engine shows it to a process: `--bind SRC:DST`.
 
 The kernel mounts on what the target resolves to, so a bind onto a symlink lands on the file behind it, and every name
 of that file shows the bound one (mount(2), path_resolution(7)). Symlinks inside a bound folder are followed in the
@@ -8,14 +8,11 @@ container, not on the host. Where the target is not in the image, the engine mak
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, Tree, TreeNode
-
-if TYPE_CHECKING:
-    from lumiimg.core.access import OpenFile
+from lumiimg.image.tree import FileKind, FileStat, Tree, TreeNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,99 +32,70 @@ class Mount:
         return f"{path}/".startswith(f"{self.target.rstrip('/')}/")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MountNode:
-    """A node of the image, of a mounted tree, or (without a tree) a folder that the engine made for a target."""
+class Place(NamedTuple):
+    """What a path leads to: a node of the image, or of a mounted tree; without a tree, a folder that an engine made."""
 
     path: str
-    """Where it is in the container, without a slash at the end; empty for the root."""
-    tree: Tree[Any] | None
-    node: TreeNode | None
+    """Without symlinks and without a slash at the end; empty for the root."""
+    tree: Tree[Any] | None = None
+    node: Any = None
 
     @property
     def kind(self) -> FileKind:
         """What it is."""
-        return self.node.kind if self.node is not None else FileKind.DIRECTORY
+        return FileKind.DIRECTORY if self.tree is None else self.node.kind
+
+    def stat(self) -> FileStat:
+        """Return the inode's attributes; those of a made folder are what engines give it."""
+        if self.tree is None:
+            return FileStat(FileKind.DIRECTORY, 0o755, 0, 0, 0, 0, 2, ("made", self.path))
+        return self.tree.stat(self.node)
+
+    def xattrs(self) -> Mapping[bytes, bytes] | None:
+        """Return the extended attributes; None where the tree does not record them."""
+        return {} if self.tree is None else self.tree.xattrs(self.node)
 
 
-class MountedTree:
-    """One tree with others over it."""
+class MountTable:
+    """What is mounted where, by absolute paths without symlinks."""
 
-    def __init__(self, base: Tree[Any]) -> None:
-        """Begin with no mounts over `base`, or with those that it has."""
-        self.base: Tree[Any] = base.base if isinstance(base, MountedTree) else base
-        self.mounts: dict[str, MountNode] = dict(base.mounts) if isinstance(base, MountedTree) else {}
+    def __init__(self, places: Mapping[str, Place]) -> None:
+        self.places = dict(places)
         self._leading: dict[str, dict[str, FileKind]] = {}
         """Folders that lead to a target, with the names in them that do."""
-        self.root = MountNode("", self.base, self.base.root)
         self._note_leading()
 
     def add(self, path: str, mount: Mount) -> None:
-        """Mount at an absolute path without symlinks; what was mounted below it is hidden."""
-        self.mounts = {at: node for at, node in self.mounts.items() if not at.startswith(f"{path}/")}
-        self.mounts[path] = MountNode(path, mount.tree, mount.node)
+        """Mount at a path; what was mounted below it is hidden."""
+        self.places = {at: place for at, place in self.places.items() if not at.startswith(f"{path}/")}
+        self.places[path] = Place(path, mount.tree, mount.node)
         self._note_leading()
 
     def _note_leading(self) -> None:
         self._leading.clear()
-        for path, mounted in self.mounts.items():
-            kind, rest = mounted.kind, path
-            while rest:
-                above, _, name = rest.rpartition("/")
-                self._leading.setdefault(above, {}).setdefault(name, kind)
-                kind, rest = FileKind.DIRECTORY, above
+        for path, place in self.places.items():
+            kind = place.kind
+            while path:
+                path, _, name = path.rpartition("/")  # noqa: PLW2901 - up to the root
+                self._leading.setdefault(path, {}).setdefault(name, kind)
+                kind = FileKind.DIRECTORY
 
-    def child(self, directory: MountNode, name: str) -> MountNode | None:
-        path = f"{directory.path}/{name}"
-        leads = name in self._leading.get(directory.path, ())
-        if leads and (mounted := self.mounts.get(path)) is not None:
-            return mounted
-        tree = directory.tree
-        node = tree.child(directory.node, name) if tree is not None else None
+    def child(self, folder: Place, name: str) -> Place | None:
+        """Return what a name in a folder stands for; None where there is no such name."""
+        path = f"{folder.path}/{name}"
+        if path in self.places:
+            return self.places[path]
+        node = folder.tree.child(folder.node, name) if folder.tree is not None else None
         if node is not None:
-            return MountNode(path, tree, node)
-        return MountNode(path, None, None) if leads else None
+            return Place(path, folder.tree, node)
+        return Place(path) if path in self._leading else None
 
-    def entries(self, directory: MountNode) -> Iterator[DirectoryEntry]:
-        inner = directory.tree.entries(directory.node) if directory.tree is not None else iter(())
-        leading = self._leading.get(directory.path)
-        if leading is None:
-            yield from inner
-            return
-        listed: set[str] = set()
-        for entry in inner:
-            listed.add(entry.name)
-            mounted = self.mounts.get(f"{directory.path}/{entry.name}")
-            yield DirectoryEntry(entry.name, mounted.kind) if mounted else entry
-        for name, kind in leading.items():
-            if name not in listed:
-                yield DirectoryEntry(name, kind)
-
-    def link_target(self, link: MountNode) -> str:
-        tree, node = _inside(link)
-        return tree.link_target(node)
-
-    def stat(self, node: MountNode) -> FileStat:
-        """Return the inode's attributes; those of a made folder are what engines give it."""
-        if node.tree is None:
-            return FileStat(FileKind.DIRECTORY, 0o755, 0, 0, 0, 0, 2, ("made", node.path))
-        return node.tree.stat(node.node)
-
-    def xattrs(self, node: MountNode) -> Mapping[bytes, bytes] | None:
-        return node.tree.xattrs(node.node) if node.tree is not None else {}
-
-    def directory_identity(self, directory: MountNode) -> Hashable:
-        """Return None for what is not of the image: a folder may be mounted in two places."""
-        if directory.tree is not self.base or directory.path in self.mounts:
-            return None
-        return self.base.directory_identity(directory.node)
-
-    def open(self, node: MountNode) -> OpenFile:
-        tree, inner = _inside(node)
-        return tree.open(inner)
-
-
-def _inside(node: MountNode) -> tuple[Tree[Any], TreeNode]:
-    assert node.tree is not None  # noqa: S101 - only a directory is without a tree
-    assert node.node is not None  # noqa: S101
-    return node.tree, node.node
+    def entries(self, folder: Place) -> dict[str, FileKind]:
+        """Return the names in a folder."""
+        found = dict(folder.tree.entries(folder.node)) if folder.tree is not None else {}
+        for name, kind in self._leading.get(folder.path, {}).items():
+            if f"{folder.path}/{name}" in self.places:
+                found[name] = kind
+            else:
+                found.setdefault(name, kind)
+        return found

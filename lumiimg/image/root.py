@@ -12,11 +12,11 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lumiimg.image.mounts import Mount, MountedTree
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, Tree, TreeNode
+from lumiimg.image.mounts import Mount, MountTable, Place
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, Tree
 
 if TYPE_CHECKING:
     from lumiimg.core.access import OpenFile
@@ -37,33 +37,27 @@ class WalkedEntry(NamedTuple):
     kind: FileKind
 
 
-class _Place(NamedTuple):
-    """A node and how the lookup came to it: nodes and names from the root."""
-
-    nodes: tuple[TreeNode, ...]
-    names: tuple[str, ...]
-
-    @property
-    def path(self) -> str:
-        return "/" + "/".join(self.names)
-
-
 class RootFileSystem:
     """The files of one image."""
 
-    def __init__(self, tree: Tree[Any], *, hidden: Collection[str] = ()) -> None:
-        """`hidden` are absolute paths that a walk does not enter: what an engine mounts over in any case."""
+    def __init__(self, tree: Tree[Any], *, hidden: Collection[str] = (), mounts: MountTable | None = None) -> None:
+        """Take a tree, and what is mounted over it.
+
+        `hidden` are absolute paths that a walk does not enter: what an engine mounts over in any case.
+        """
         self.tree = tree
+        self._root = Place("", tree, tree.root)
         self._hidden = frozenset(hidden)
+        self._mounts = mounts or MountTable({})
 
     def open(self, path: str) -> OpenFile:
         """Open a regular file; of anything else an OSError: EISDIR, or ENXIO for devices, FIFOs and sockets."""
-        node = self._lookup(path).nodes[-1]
-        if node.kind is FileKind.DIRECTORY:
+        found = self._lookup(path)
+        if found.kind is FileKind.DIRECTORY or found.tree is None:
             raise _os_error(errno.EISDIR, path)
-        if node.kind is not FileKind.FILE:
+        if found.kind is not FileKind.FILE:
             raise _os_error(errno.ENXIO, path)
-        return self.tree.open(node)
+        return found.tree.open(found.node)
 
     def read_bytes(self, path: str, limit_bytes: int) -> bytes:
         """Return all of a file. Raises ImageError for one of more than `limit_bytes`."""
@@ -74,11 +68,11 @@ class RootFileSystem:
 
     def stat(self, path: str, *, follow: bool = True) -> FileStat:
         """Return what is known of a path; without `follow`, of the symlink itself."""
-        return self.tree.stat(self._lookup(path, follow=follow).nodes[-1])
+        return self._lookup(path, follow=follow).stat()
 
     def xattrs(self, path: str) -> Mapping[bytes, bytes] | None:
         """Return the extended attributes of a path, of a symlink its own; None where they are not recorded."""
-        return self.tree.xattrs(self._lookup(path, follow=False).nodes[-1])
+        return self._lookup(path, follow=False).xattrs()
 
     def exists(self, path: str) -> bool:
         """Tell whether a path leads to anything; False for whatever cannot be looked up."""
@@ -94,13 +88,13 @@ class RootFileSystem:
 
     def _kind(self, path: str) -> FileKind | None:
         try:
-            return self._lookup(path).nodes[-1].kind
+            return self._lookup(path).kind
         except (OSError, ImageError):
             return None
 
     def resolve(self, path: str) -> str:
         """Return the path without symlinks and dots, as realpath(3) inside the image."""
-        return self._lookup(path).path
+        return self._lookup(path).path or "/"
 
     def resolve_where_possible(self, path: str) -> str:
         """Return the same; of what leads out of the image, or nowhere, the path as it is."""
@@ -111,17 +105,15 @@ class RootFileSystem:
 
     def readlink(self, path: str) -> str:
         """Return the text of a symlink; EINVAL for anything else."""
-        node = self._lookup(path, follow=False).nodes[-1]
-        if node.kind is not FileKind.SYMLINK:
+        found = self._lookup(path, follow=False)
+        if found.kind is not FileKind.SYMLINK or found.tree is None:
             raise _os_error(errno.EINVAL, path)
-        return self.tree.link_target(node)
+        return found.tree.link_target(found.node)
 
     def list_dir(self, path: str) -> tuple[DirectoryEntry, ...]:
         """Return the names in a directory, sorted."""
-        node = self._lookup(path).nodes[-1]
-        if node.kind is not FileKind.DIRECTORY:
-            raise _os_error(errno.ENOTDIR, path)
-        return tuple(sorted(self.tree.entries(node)))
+        names = self._mounts.entries(self._directory(path))
+        return tuple(DirectoryEntry(*item) for item in sorted(names.items()))
 
     def walk(self, path: str = "/") -> Iterator[WalkedEntry]:
         """Yield every name below a directory, a directory before what is in it; symlinks are not followed.
@@ -129,66 +121,68 @@ class RootFileSystem:
         A directory that may not be read is yielded and not entered. Raises ImageError where directories contain
         themselves or each other, or are deeper than any image has them.
         """
-        for inner, kind, _, _ in self._walk(path):
-            yield WalkedEntry(inner, kind)
+        for folder, name, kind in self._walk(path):
+            yield WalkedEntry(f"{folder.path}/{name}", kind)
 
     def stats(self) -> Iterator[tuple[str, FileStat]]:
         """Yield what is known of each name. Raises ImageError as `walk` does."""
-        for path, _, directory, name in self._walk("/"):
-            if (node := self.tree.child(directory, name)) is not None:
-                yield path, self.tree.stat(node)
+        for folder, name, _ in self._walk("/"):
+            if (found := self._mounts.child(folder, name)) is not None:
+                yield found.path, found.stat()
 
     def open_all(self, *, but: tuple[str, ...]) -> Iterator[tuple[str, OpenFile]]:
         """Yield every regular file, open, but for names that end in one way; the caller closes it.
 
         Those that cannot be opened are left out. Raises ImageError as `walk` does.
         """
-        for inner, kind, directory, name in self._walk("/"):
+        for folder, name, kind in self._walk("/"):
             if kind is not FileKind.FILE or name.endswith(but):
                 continue
             try:
-                node = self.tree.child(directory, name)
-                file = self.tree.open(node) if node is not None else None
+                found = self._mounts.child(folder, name)
+                file = found.tree.open(found.node) if found is not None and found.tree is not None else None
             except (OSError, ImageError):
                 continue
             if file is not None:
-                yield inner, file
+                yield f"{folder.path}/{name}", file
 
-    def _walk(self, path: str) -> Iterator[tuple[str, FileKind, TreeNode, str]]:
-        """Yield (path, kind, directory, name) of every name below a directory."""
-        start = self._lookup(path)
-        if start.nodes[-1].kind is not FileKind.DIRECTORY:
-            raise _os_error(errno.ENOTDIR, path)
-        prefix = start.path.rstrip("/")
+    def _walk(self, path: str) -> Iterator[tuple[Place, str, FileKind]]:
+        """Yield (directory, name, kind) of every name below a directory."""
+        start = self._directory(path)
         count = 0
-        entered = {self.tree.directory_identity(start.nodes[-1])}
-        pending: list[tuple[str, TreeNode]] = [(prefix, start.nodes[-1])]
+        entered = {self._identity(start)}
+        pending = [start]
         while pending:
-            above, directory = pending.pop()
+            folder = pending.pop()
             try:
-                entries = sorted(self.tree.entries(directory))
+                names = sorted(self._mounts.entries(folder).items())
             except OSError:
                 continue
-            below: list[tuple[str, TreeNode]] = []
-            for name, kind in entries:
+            below: list[Place] = []
+            for name, kind in names:
                 count += 1
                 if count > _MAX_WALKED:
                     raise ImageError(f"more than {_MAX_WALKED} names in one image")
-                inner = f"{above}/{name}"
-                yield inner, kind, directory, name
+                yield folder, name, kind
+                inner = f"{folder.path}/{name}"
                 if kind is not FileKind.DIRECTORY or inner in self._hidden:
                     continue
                 if inner.count("/") > _MAX_WALKED_DEPTH:
                     raise ImageError(f"has folders more than {_MAX_WALKED_DEPTH} deep in each other")
-                node = self.tree.child(directory, name)
-                if node is None:
+                found = self._mounts.child(folder, name)
+                if found is None:
                     continue  # gone since it was listed
-                identity = self.tree.directory_identity(node)
+                identity = self._identity(found)
                 if identity is not None and identity in entered:
                     raise ImageError("a directory that is in two places, or inside itself", where=inner)
                 entered.add(identity)
-                below.append((inner, node))
+                below.append(found)
             pending.extend(reversed(below))
+
+    def _identity(self, folder: Place) -> Hashable:
+        """Return None too for what is not of the image: a folder may be mounted in two places."""
+        is_own = folder.tree is self.tree and folder.path not in self._mounts.places
+        return self.tree.directory_identity(folder.node) if is_own else None
 
     def find(self, names: Collection[str] | re.Pattern[str], path: str = "/") -> Iterator[str]:
         """Yield the paths of files and symlinks whose last name is one of `names`, or matches all of a pattern."""
@@ -202,24 +196,25 @@ class RootFileSystem:
 
         Where the lookup fails, there is what it came through. Raises ImageError for damaged attributes.
         """
-        passed: list[tuple[str, TreeNode]] = []
+        passed: list[Place] = []
         with contextlib.suppress(OSError, ImageError):
             self._lookup(path, passed=passed)
-        return [(here, self.tree.stat(node)) for here, node in passed]
+        return [(found.path, found.stat()) for found in passed]
 
     def mount(self, path: str, target: str) -> Mount:
         """Return what is at a path, to be mounted over a path of another root; OSError where nothing is."""
-        return Mount(target, self.tree, self._lookup(path).nodes[-1])
+        found = self._lookup(path)
+        return Mount(target, found.tree, found.node)
 
     def mounted(self, mounts: Iterable[Mount]) -> RootFileSystem:
         """Return this root with other trees mounted over it, in this order.
 
         A target whose symlinks lead in a circle, or through a file, is an OSError: no engine starts with that.
         """
-        tree = MountedTree(self.tree)
-        root = RootFileSystem(tree, hidden=self._hidden)
+        table = MountTable(self._mounts.places)
+        root = RootFileSystem(self.tree, hidden=self._hidden, mounts=table)
         for mount in mounts:
-            tree.add(root.mount_point(mount.target), mount)
+            table.add(root.mount_point(mount.target), mount)
         return root
 
     def mount_point(self, path: str) -> str:
@@ -227,22 +222,27 @@ class RootFileSystem:
         there, missing = path.rstrip("/") or "/", list[str]()
         while True:
             try:
-                return "/".join([self._lookup(there).path.rstrip("/"), *reversed(missing)])
+                return "/".join([self._lookup(there).path, *reversed(missing)])
             except FileNotFoundError:
                 above, _, name = there.rpartition("/")
                 there = above or "/"
                 missing.append(name)
 
-    def _lookup(self, path: str, *, follow: bool = True, passed: list[tuple[str, TreeNode]] | None = None) -> _Place:
+    def _directory(self, path: str) -> Place:
+        found = self._lookup(path)
+        if found.kind is not FileKind.DIRECTORY:
+            raise _os_error(errno.ENOTDIR, path)
+        return found
+
+    def _lookup(self, path: str, *, follow: bool = True, passed: list[Place] | None = None) -> Place:
         """Walk a path; a relative one starts at the root. What is met on the way is `passed`."""
         longest_bytes = _path_bytes(path)
         if not longest_bytes:
             raise _os_error(errno.ENOENT, path)
         if longest_bytes > _MAX_PATH_BYTES:
             raise _os_error(errno.ENAMETOOLONG, path)
-        nodes: list[TreeNode] = [self.tree.root]
-        kind = nodes[-1].kind
-        names: list[str] = []
+        places = [self._root]
+        kind = self._root.kind
         todo = _components(path)
         links = 0
         while todo:
@@ -252,40 +252,37 @@ class RootFileSystem:
             if name in ("", "."):
                 continue
             if name == "..":
-                if names:
-                    nodes.pop()
-                    names.pop()
+                if len(places) > 1:
+                    places.pop()
                 continue
             # in a short path no name is long
             if longest_bytes > _MAX_NAME_BYTES and len(os.fsencode(name)) > _MAX_NAME_BYTES:
                 raise _os_error(errno.ENAMETOOLONG, path)
-            node = self.tree.child(nodes[-1], name)
-            if node is None:
+            found = self._mounts.child(places[-1], name)
+            if found is None:
                 raise _os_error(errno.ENOENT, path)
-            found = node.kind
             if passed is not None:
-                passed.append(("/" + "/".join([*names, name]), node))
-            if found is FileKind.SYMLINK and (follow or todo):
+                passed.append(found)
+            kind = found.kind
+            if kind is FileKind.SYMLINK and (follow or todo):
                 links += 1
                 if links > _MAX_LINKS:
                     raise _os_error(errno.ELOOP, path)
-                target = self._link_target(node, path)
+                target = self._link_target(found, path)
                 longest_bytes = max(longest_bytes, len(os.fsencode(target)))
                 if target.startswith("/"):
-                    del nodes[1:]
-                    names.clear()
+                    del places[1:]
                 todo.extend(_components(target))
+                kind = FileKind.DIRECTORY
                 continue
-            nodes.append(node)
-            names.append(name)
-            kind = found
-            if len(names) > _MAX_DEPTH:
+            places.append(found)
+            if len(places) > _MAX_DEPTH:
                 raise _os_error(errno.ENAMETOOLONG, path)
-        return _Place(tuple(nodes), tuple(names))
+        return places[-1]
 
-    def _link_target(self, link: TreeNode, path: str) -> str:
+    def _link_target(self, link: Place, path: str) -> str:
         """Return where a link leads, which was met on the way along a path."""
-        target = self.tree.link_target(link)
+        target = link.tree.link_target(link.node) if link.tree is not None else ""
         if not target:
             raise _os_error(errno.ENOENT, path)
         if len(os.fsencode(target)) > _MAX_PATH_BYTES:
