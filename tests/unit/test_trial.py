@@ -491,6 +491,7 @@ def test_a_folder_by_any_name_is_the_one_of_the_job(tmp_path: Path) -> None:
 
 GOOD, LEFT, FAILED = (Ending.DONE, ""), Ending.PENDING, Ending.FAILED
 REPORT, NO_REPORT = (json_text("check-nodes", one) for one in (ran(85.0), NO_GPU))
+SILENT, NEVER = json_text("check-nodes", on_nodes()), "the job died in it, or no node answered, each time"
 RUNS, GPUS = (step("run"), step("socket", after="run")), (step("gpus", kind="gpus", nodes=1),)
 OF_ONE = (step("two"), step("one", nodes=1), step("later", after="two"))
 ONE_OF_TWO = "the job has 1 of 2 nodes"
@@ -510,6 +511,8 @@ JOBS: list[tuple[tuple[TrialStep, ...], list[Job]]] = [
     (GPUS, [a_job('{"no_gpu": true, "why": "x"}', gpus=(LEFT, "no GPU: x")), a_job('{"targets": ["x"]}', gpus=GOOD)]),
     # one node instead of two costs only the steps that need two
     (OF_ONE, [a_job(REPORT, nodes=1, one=GOOD, two=(LEFT, ONE_OF_TWO), later=(LEFT, ONE_OF_TWO))]),
+    # a job that is cancelled may have no node left that answers; and three of them have none at all
+    (RUNS[:1], [a_job(SILENT, run=(LEFT, "no node has answered"))] * 3 + [a_job(SILENT, run=(FAILED, NEVER))]),
     # what another job would not do better is not tried again
     (RUNS[:1], [a_job(None, run=(FAILED, "ended at its limit, after 15 min"))]),
     (
@@ -589,7 +592,7 @@ def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stoppe
         assert report_of(folder, made, {}).rows[0].why == "not done yet"
     monkeypatch.setattr(TrialFolder, "keep", keep)
     in_job(folder, made)
-    assert report_of(folder, made, {}).rows[0].why == "the job died in it, each time"
+    assert report_of(folder, made, {}).rows[0].why == "the job died in it, or no node answered, each time"
     assert not [*folder.steps_left(made)]
 
 

@@ -176,7 +176,7 @@ class StepResult:
     said: tuple[str, ...] = ()
     """The last lines that it printed for people, or why it came to nothing."""
     tries: int = 0
-    """Jobs that have died in it."""
+    """Jobs that have died in it, or had no node that answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ def run_in_job(
         elif left_s < step.minutes * 60:
             say(f"{step.about}: not begun, {left_s / 60:.0f} min are left and it takes {step.minutes}")
         elif before.tries >= _TRIES:
-            folder.keep(replace(result, said=("the job died in it, each time",)))
+            folder.keep(replace(result, said=("the job died in it, or no node answered, each time",)))
         else:
             limit_s = min(step.limit * 60.0, left_s)
             folder.keep(replace(result, ending=Ending.BEGUN, tries=before.tries + 1))
@@ -124,14 +124,15 @@ def _result(
     result: StepResult,
 ) -> StepResult:
     """Do a step, and return its result; one that a job with more time, or with GPUs, could do is left for that."""
+    # the job may be at its end, or its nodes may be bad ones
+    silent = replace(result, ending=Ending.PENDING, said=("no node has answered",), tries=result.tries + 1)
     if step.kind == "slurm":
         write_text(folder.output_file(step.name), to_json(_slurm(environment)))
         return replace(result, ending=Ending.DONE)
     if step.kind == "nodes":
         clear_node_facts(folder.nodes)  # of an earlier job, on other nodes and at another time
         done = run_step(nodes, _words(folder, step), environment, timeout_s=limit_s)
-        ending = Ending.DONE if recorded_nodes(folder.nodes) else Ending.FAILED
-        return replace(result, ending=ending, said=_said(done))
+        return replace(result, ending=Ending.DONE, said=_said(done)) if recorded_nodes(folder.nodes) else silent
     done = _command(folder, step, environment, limit_s)
     printed = folder.printed(step)
     if done.timed_out and limit_s < step.limit * 60:
@@ -142,6 +143,8 @@ def _result(
         return replace(result, said=_said(done) or (f"ended with {done.exit_code}, without a word",))
     if isinstance(printed, GpuFacts) and printed.no_gpu:
         return replace(result, ending=Ending.PENDING, said=(f"no GPU: {one_line(printed.why)[:_SAID]}",))
+    if isinstance(printed, NodesReport) and not printed.groups:
+        return silent
     if isinstance(printed, NodesReport) and (why := printed.levels.get("run", "")).startswith("not taken"):
         return replace(result, ending=Ending.PENDING, said=(one_line(why)[:_SAID],))
     return replace(result, ending=Ending.DONE, said=_said(done))
