@@ -18,7 +18,6 @@ from lumiimg.joblog.summary import (
     component,
     coverage,
     environment,
-    has_several_runs,
     is_single_node,
     node_groups,
     rank_results,
@@ -26,7 +25,7 @@ from lumiimg.joblog.summary import (
     transport,
     variables_that_differ,
 )
-from lumiimg.joblog.vocabulary import Effect, ExitRole, Occasion, Weight
+from lumiimg.joblog.vocabulary import Effect, ExitRole, Weight
 
 if TYPE_CHECKING:
     from lumiimg.joblog.state import JobLog, ProcessLog
@@ -35,53 +34,48 @@ _CAUSES = 40
 """That are reported."""
 _TIME_LIMIT = "time-limit"
 _REAL = frozenset({Weight.ROOT, Weight.SYMPTOM})
+_UNEXPLAINED = ("provider-not-named", "plugin-not-mentioned", "nothing-decided")
+"""What is said where no trouble was found that could be the cause of the verdict."""
 _ONLY_FOLLOW = frozenset({ExitRole.FOLLOWS, ExitRole.EXIT, ExitRole.CLEARED})
 
 
 def answer(log: JobLog) -> LogReport:
     """Return the answer about a log; of several runs about the last one."""
-    whole = log.effective()
-    *before, last = runs(whole)
-    # a line that somebody copied into a log ended nothing
-    report = _answer(last, own=log if last is whole and not log.is_copy else last)
+    *before, last = runs(log)
+    report = _answer(last)
     if not before:
         return report
-    begin = first_line(whole, last)
-    earlier = [(first_line(whole, run), _answer(run, own=run)) for run in before]
+    begin = first_line(log, last)
+    earlier = [(first_line(log, run), _answer(run)) for run in before]
     return replace(
         report,
-        runs_before=tuple(
-            RunBefore(one.verdict, one.confidence, one.provider, one.ended, line) for line, one in earlier
-        ),
+        runs_before=tuple(RunBefore(one.verdict, one.ended, line) for line, one in earlier),
         first_line=begin,
         measurements=tuple(one for one in report.measurements if one.line >= begin),
     )
 
 
-def _answer(log: JobLog, own: JobLog) -> LogReport:
-    """Return the answer about one run; `own`: what it printed itself."""
+def _answer(log: JobLog) -> LogReport:
+    """Return the answer about one run."""
     troubled = _troubled(log)
     processes = [process for process, _ in troubled]
     context = JobContext.of(processes, log)
     judged = [JudgedProcess(process, of, judge_process(process, of, context)) for process, of in troubled]
     network = judge_job([(one.process, one.network) for one in judged])
-    end = death_of(troubled if own is log else _troubled(own), log)
+    end = death_of(troubled, log)
     of_job = troubles(log.job, events_of([*processes, log.job]), ())
     seen, ranks = coverage(judged, log.job), rank_results(judged)
-    in_dumps = stalled(log.dumps)
-    stall = in_dumps or stall_of(log.job, ranks, seen)
-    waiting = progress(log.dumps)
+    stall, dumped = stalled(log.dumps) or stall_of(log.job, ranks, seen), progress(log.dumps)
     facts = _Facts(
         log=log,
         network=network,
         end=end,
         troubles=[*(trouble for _, of in troubled for trouble in of), *of_job],
         single_node=is_single_node(processes),
-        several_runs=has_several_runs(judged, log.same_file),
         coverage=seen,
         groups=node_groups(judged),
         is_stalled=bool(log.dumps) and stall is not None,
-        is_waiting=stall is None and any(one.waits_in for one in waiting),
+        is_waiting=stall is None and any(one.waits_in for one in dumped),
     )
     number = {"job_id": _job_number(log)}
     causes = (*_doubts(facts), *_explanations(facts))
@@ -101,7 +95,7 @@ def _answer(log: JobLog, own: JobLog) -> LogReport:
         ended=end.death,
         end_unclear=end.unclear or bool(end.calls),
         stall=stall,
-        progress=waiting,
+        progress=dumped,
         variables_that_differ=variables_that_differ(log.values_by_process, processes),
         communicators=communicators(judged),
         library=component(processes, "library") or component(processes, "oneccl-library", "oneCCL"),
@@ -140,7 +134,6 @@ class _Facts:
     end: End
     troubles: Sequence[Trouble]
     single_node: bool
-    several_runs: bool
     coverage: Coverage
     groups: tuple[VerdictGroup, ...]
     is_stalled: bool
@@ -154,15 +147,15 @@ def _doubts(facts: _Facts) -> tuple[Cause, ...]:
     verdict, end = facts.network.verdict, facts.end
     is_named = verdict is not Verdict.NONE
     calls = tuple(map(facts.log.evidence, end.calls[:EVIDENCE_OF_CAUSE]))
-    occasions = {
-        Occasion.CALL_NOT_ENDED: bool(calls),
-        Occasion.END_UNCLEAR: end.unclear and not (calls and is_named),
-        Occasion.STALLED: facts.is_stalled and is_named,
-        Occasion.NOT_ENDED: facts.is_waiting,
+    shown = {
+        "call-not-ended": bool(calls),
+        "end-unclear": end.unclear and not (calls and is_named),
+        "rank-behind": facts.is_stalled and is_named,
+        "collective-not-ended": facts.is_waiting,
     }
     of = Verdict.INTRA_NODE_ONLY if facts.single_node else verdict
-    shown = {Occasion.CALL_NOT_ENDED: calls}
-    return tuple(one for when, holds in occasions.items() if holds for one in advice(when, of, shown.get(when, ())))
+    said = advice(of, *(id_ for id_, holds in shown.items() if holds))
+    return tuple(replace(one, evidence=calls) if one.id == "call-not-ended" else one for one in said)
 
 
 def _explanations(facts: _Facts) -> tuple[Cause, ...]:
@@ -179,21 +172,19 @@ def _explanations(facts: _Facts) -> tuple[Cause, ...]:
         for t in facts.troubles
     )
     causes = _shown_by_lines(facts, nodes, real=real)
-    if nodes is not None and not facts.several_runs:
+    if nodes is not None:
         return (*causes[:1], nodes, *causes[1:]) if first not in {None, _TIME_LIMIT} else (nodes, *causes)
-    if facts.several_runs:
-        causes = advice(Occasion.SEVERAL_RUNS, verdict) + causes
     if facts.single_node and max(facts.coverage.nodes, facts.coverage.of_nodes or 0) > 1:
-        return advice(Occasion.APART, verdict) + causes
-    if facts.single_node and (reassurance := advice(Occasion.SINGLE_NODE, verdict)):
+        return advice(verdict, "nodes-apart") + causes
+    if facts.single_node and (reassurance := advice(verdict, "nothing-crosses")):
         return reassurance + causes
     if real:
         return causes
     if verdict in FAST:
         is_proved = facts.network.confidence is Confidence.PROVED
-        return causes if is_proved else causes + advice(Occasion.UNPROVED, verdict)
+        return causes if is_proved else causes + advice(verdict, "traffic-not-shown")
     is_stalled = facts.is_stalled and verdict is Verdict.NONE
-    open_ = advice(Occasion.STALLED if is_stalled else Occasion.UNEXPLAINED, verdict)
+    open_ = advice(verdict, *(["rank-behind"] if is_stalled else _UNEXPLAINED))
     # of sockets a note is no reason: it is about which of them
     return open_ + causes if verdict is Verdict.SOCKET and first is None else causes + open_
 

@@ -8,64 +8,151 @@ instead of `#wrong` before its version for NCCL 2.13).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from lumiimg.joblog.bandwidth_table import BandwidthTable
-from lumiimg.joblog.lines import announces_table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lumiimg.joblog.report import Measurement
+from lumiimg.joblog.lines import announces_table, end_of, plain, prefixes
+from lumiimg.joblog.report import Measurement
 
 TABLE_LIMIT = 64
 _HOST_LIMIT = 16_384
 """Host names kept while a list of devices is read; beyond it the number of nodes is not known."""
-_PREFIX_LIMIT = 200
+_PATIENCE = 200_000
+"""Lines without a row after which a table is over whose end was not seen: on a large job the first row waits for all
+channels of all ranks."""
+_WRONG_LIMIT = 10**15
+_POINTS = 256
+"""Sizes whose bandwidth is kept: the largest, which decide."""
+_DEFAULT = ("time", "algbw", "busbw", "#wrong") * 2
 
-_NUMBER = rb"\d{1,15}(?:\.\d{1,6})?(?:e[+\-]\d\d)?"
-_TYPE = rb"(?:b?float(?:16)?|bf16|half|double|char|u?int(?:8|32|64)?|(?:fp|f)8_?e[45]m[23])(?!\w)"
-# An alternation of words is slow to look for; a set of first characters is fast.
-_EVENT = re.compile(
-    rb"[#bAOCr ](?:(?<=#)(?: nThread| Using devices|[ ]{1,4}Rank )|(?<=b)usbw|(?<=A)vg bus bandwidth"
-    rb"|(?<=O)ut of bounds values|(?<=C)ollective test starting|(?<=r)ccl-tests: "
-    rb"|(?<=\d )[ ]{1,24}\d{1,15}(?:\.\d|[ ]{1,24}" + _TYPE + rb"))"
+_NUMBER = r"\d{1,15}(?:\.\d{1,6})?(?:e[+\-]\d\d)?"
+_TYPE = r"(?:b?float(?:16)?|bf16|half|double|char|u?int(?:8|32|64)?|(?:fp|f)8_?e[45]m[23])(?!\w)"
+_RELEVANT = re.compile(rb"#|rccl-tests: |\d {1,24}\d{1,15}(?:\.\d| {1,24}[a-z])")
+"""In each line of a table."""
+_WORDS = re.compile(
+    r"(?P<start># nThread|# Using devices|Collective test starting: (?P<test>[\w.\-]{1,64}))"
+    r"|#\s{1,4}Rank\s{1,8}(?P<rank>\d{1,7})\s.{0,40}?Pid\s{1,12}\d{1,10} on\s{1,64}(?P<host>[\w.\-]{1,64})"
+    r" device\s{1,8}\d{1,4} \[(?P<bus>[^\]]{1,24})\](?P<device>.{0,64})"
+    r"|(?P<program>rccl-tests: )|(?P<columns>algbw\s{1,40}busbw)"
+    r"|Out of bounds values\s{0,20}: (?P<wrong>\d{1,12})"
+    rf"|(?P<end>Avg bus bandwidth)(?:\s{{0,20}}: (?P<average>{_NUMBER}))?"
 )
-_BEFORE = re.compile(rb"\d{1,15}(?:\.\d{1,2})?$")
+"""What a table has beside its rows."""
+_COLUMNS = re.compile(r"\b(?:size\s{1,40}count|bytes\s{1,40}N)\s{1,40}type((?:\s{1,40}[\w#%]{1,12}){3,26})")
 _ROW = re.compile(
-    rb"(?P<size>\d{1,15})[ ]{1,24}(?P<count>\d{1,15})[ ]{1,24}" + _TYPE + rb"(?:[ ]{1,24}[a-z]{2,12}(?!\w))?"
+    rf"(?P<size>\d{{1,15}}) {{1,24}}(?P<count>\d{{1,15}}) {{1,24}}{_TYPE}(?: {{1,24}}[a-z]{{2,12}}(?!\w))?"
 )
-_CELL = rb"(?:N/A|-?" + _NUMBER + rb"\*?)(?=[\sA-Za-z\[(#]|$)"
-_CELLS = re.compile(rb"\s{0,40}" + _CELL + rb"(?:\s{1,40}" + _CELL + rb"){0,23}")
+_CELL = rf"(?:N/A|-?{_NUMBER}\*?)(?=[\sA-Za-z\[(#]|$)"
+_CELLS = re.compile(rf"\s{{0,40}}{_CELL}(?:\s{{1,40}}{_CELL}){{0,23}}")
 """The rest of a row; what another process printed may be joined to its end."""
-_STARTING = re.compile(rb"Collective test starting: ([\w.\-]{1,64})")
-_DEVICE = re.compile(
-    rb"#\s{1,4}Rank\s{1,8}(\d{1,7})\s.{0,40}?Pid\s{1,12}\d{1,10} on\s{1,64}"
-    rb"([\w.\-]{1,64}) device\s{1,8}\d{1,4} \[([^\]]{1,24})\](.{0,64})"
+_LABEL = re.compile(
+    r"^\s{0,8}(\d{1,7}): |\[(\d{1,7},\d{1,7})\]<std|\(([\w.:\-]{1,64} pid=\d{1,10})|\[([a-z]{1,16}\d{1,6})\]:"
 )
-_WRONG = re.compile(rb"Out of bounds values\s{0,20}: (\d{1,12})")
-_AVERAGE = re.compile(rb"Avg bus bandwidth\s{0,20}: (" + _NUMBER + rb")")
-_LABELS = (
-    re.compile(rb"\s{0,8}(\d{1,7}): "),  # srun -l
-    re.compile(rb"\[(\d{1,7},\d{1,7})\]<std(?:out|err)>"),  # Open MPI, a timestamp may stand before it
-    re.compile(rb"\(([\w.:\-]{1,64} pid=\d{1,10})[^()]{0,64}\)"),  # Ray
-    re.compile(rb"\[([a-z]{1,16}\d{1,6})\]:"),  # torchrun
-)
-_PREFIX = re.compile(rb"\s*|.*(?:[:\])>|]|\[\d{0,3}m|\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+\-]\d\d:?\d\d)?)\s*", re.DOTALL)
-"""What may stand before a row of bare numbers: a label, a timestamp, a colour."""
+"""Of srun -l, Open MPI, Ray and torchrun, by which the tables of two processes do not mix."""
+_AMD = re.compile(r"AMD|Radeon|Instinct|gfx\d")
 
 
-class _Words(NamedTuple):
-    """Words that a table has beside its rows, and where they stand."""
+@dataclass(slots=True)
+class _Table:
+    """What is known of a table so far."""
 
-    text: bytes
-    before: bytes
-    """What stands before them on the line."""
-    label: bytes
-    now: int
-    """The line of the file."""
-    at: int
-    """The position in the log."""
+    program: str
+    seen: int
+    """Line of the file that was the last of it."""
+    position: int = 0
+    headed: bool = False
+    """The header was seen, not only what stands before it."""
+    test: str | None = None
+    ranks: int = 0
+    hosts: set[str] | None = field(default_factory=set)
+    """None where there are too many."""
+    nodes: int | None = None
+    names: tuple[str, ...] = _DEFAULT
+    has_root: bool = True
+    rest: tuple[str, ...] = ()
+    """Columns of the current row that are still to come."""
+    size: int = -1
+    best: tuple[float, int] | None = None
+    """Bandwidth, size."""
+    points: dict[int, float] = field(default_factory=dict)
+    """The best bandwidth of each size."""
+    largest: int | None = None
+    average: float | None = None
+    checked: bool = False
+    wrong: int = 0
+    wrong_position: int | None = None
+
+    def is_over(self, line: int) -> bool:
+        """Whether enough lines have passed without one of the table that no more will come."""
+        return line - self.seen > _PATIENCE
+
+    def take_device(self, found: re.Match[str], *, full: bool) -> None:
+        self.ranks = max(self.ranks, int(found["rank"]) + 1)  # a long list is cut short
+        if _AMD.search(found["device"]) or ".0" in found["bus"]:  # HIP prints the PCI function, CUDA's tests do not
+            self.program = "rccl-tests"
+        if self.hosts is not None and found["host"] not in self.hosts:
+            self.hosts = None if full else self.hosts | {found["host"]}
+
+    def take_columns(self, line: str, position: int) -> None:
+        """Take the header of the table; a cut one has the usual columns."""
+        self.position, self.headed = position, True
+        self.nodes, self.hosts = len(self.hosts) if self.hosts else None, set()
+        if found := _COLUMNS.search(line):
+            names = found[1].split()
+            self.has_root = "root" in names
+            names = names[: names.index("timestamp")] if "timestamp" in names else names
+            self.names = tuple(name for name in names if name not in {"redop", "op", "root"})
+
+    def take_wrong(self, count: int, at: int) -> None:
+        self.checked = True
+        self.wrong = min(self.wrong + count, _WRONG_LIMIT)
+        if count and self.wrong_position is None:
+            self.wrong_position = at
+
+    def take_row(self, row: re.Match[str]) -> None:
+        self.size = int(row["size"])
+        self.rest = () if self.size < int(row["count"]) else self.names  # the first digits are cut off
+
+    def take_cells(self, cells: list[str], at: int) -> None:
+        for name, cell in zip(self.rest, cells, strict=False):
+            if cell == "N/A":
+                continue
+            if name == "busbw":
+                self._take_best(float(cell.rstrip("*")))
+            elif name == "#wrong":
+                self.take_wrong(min(int(float(cell.rstrip("*"))), _WRONG_LIMIT), at)
+            elif name in {"error", "res"}:  # the largest deviation, with a star where it is too large
+                self.take_wrong(int(cell.endswith("*")), at)
+        self.rest = self.rest[len(cells) :]
+
+    def _take_best(self, value: float) -> None:
+        self.largest = max(self.largest or 0, self.size)
+        self.best = max(self.best or (value, self.size), (value, self.size), key=lambda pair: pair[0])
+        self.points[self.size] = max(value, self.points.get(self.size, value))
+        if len(self.points) > _POINTS:
+            del self.points[min(self.points)]
+
+    def measurement(self, place: Callable[[int], tuple[str, int]]) -> Measurement:
+        best, size = self.best or (None, None)
+        file, line = place(self.position)
+        # this project's own has the table of rccl-tests
+        own = self.test if self.test and self.test.startswith("lumiimg-") else None
+        return Measurement(
+            name=own or " ".join(filter(None, (self.program, self.test))),
+            program=self.program,
+            test=self.test,
+            ranks=self.ranks or None,
+            nodes=self.nodes,
+            best_gb_s=best,
+            best_size=size,
+            largest_size=self.largest,
+            average_gb_s=self.average,
+            wrong=self.wrong if self.checked else None,
+            file=file,
+            line=line,
+            wrong_line=None if self.wrong_position is None else place(self.wrong_position)[1],
+            points=tuple(sorted(self.points.items())),
+        )
 
 
 class BandwidthReader:
@@ -74,161 +161,94 @@ class BandwidthReader:
     def __init__(self) -> None:
         self._file = ""
         self._line = 0
-        self._tables: list[BandwidthTable] = []
-        self._open: dict[bytes, BandwidthTable] = {}
-        """By the label of the process, so that the tables of two do not mix."""
+        self._tables: list[_Table] = []
+        self._open: dict[str, _Table] = {}
+        """By the label of the process."""
 
     def feed(self, file: str, block: bytes, position: Callable[[int], int]) -> None:
         """Take in whole lines of a file; `position(n)` is that of the n-th line of the block, from 0 on."""
         if file != self._file:
             self._file, self._open, self._line = file, {}, 0
-        announced = announces_table(block)
-        if not announced and not self._open:
-            return
-        if announced or not all(table.is_over(self._line) for table in self._open.values()):
-            self._scan(block, position)
-        self._line += block.count(b"\n") + (not block.endswith(b"\n"))
+        lines = block.count(b"\n") + (not block.endswith(b"\n"))
+        if announces_table(block) or any(not table.is_over(self._line) for table in self._open.values()):
+            for index, line in enumerate(block.split(b"\n")):
+                if _RELEVANT.search(line):
+                    self._take(plain(line), self._line + index, position(index))
+        self._line += lines
 
-    def _scan(self, block: bytes, position: Callable[[int], int]) -> None:
-        line = start = at = 0
-        end, label = -1, b""
-        while (event := _EVENT.search(block, at)) is not None:
-            if event.start() > end:
-                begin = block.rfind(b"\n", 0, event.start()) + 1
-                line += block.count(b"\n", start, begin)
-                start, end = begin, block.find(b"\n", event.start())
-                end = len(block) if end < 0 else end
-                label = _label(block[start : min(end, start + _PREFIX_LIMIT)])
-            where = position(line)
-            # what is read of a line's end is bounded, so a line of any length takes linear time
-            ahead = min(end, event.start() + 1024)
-            if event[0][:1] == b" ":
-                number = _BEFORE.search(block, max(start, event.start() - 19), event.start())
-                first = number.start() if number else event.start()
-                prefix = block[start : min(first, start + _PREFIX_LIMIT + 1)]
-                at = self._number(block, first, ahead, prefix, label, line, where) or event.end()
+    def _take(self, line: str, now: int, at: int) -> None:
+        """Take in a line of a file: its number, and its position in the log."""
+        begin = end_of(prefixes().launcher, line)
+        tag = _LABEL.search(line[:begin])
+        label = next(filter(None, tag.groups()), "") if tag else ""
+        table = self._open.get(label)
+        is_open = table is not None and not table.is_over(now)
+        if table is not None and table.headed and is_open:
+            self._numbers(table, line[begin:], now, at)
+        for found in _WORDS.finditer(line) if is_open or "#" in line else ():
+            self._words(found, line, label, now, at)
+
+    def _numbers(self, table: _Table, text: str, now: int, at: int) -> None:
+        """Read the rows in a line, or what follows of one."""
+        rows = list(_ROW.finditer(text))
+        starts = [row.start() for row in rows] + [len(text)]
+        for row, end in zip(rows, starts[1:], strict=True):
+            table.seen = now
+            table.take_row(row)
+            if found := _CELLS.match(text, row.end(), end):
+                cells = found[0].split()
+                has_root = table.has_root and "." not in cells[0]
+                table.take_cells(cells[1:] if has_root else cells, at)
+        if not rows and table.rest[:1] in {("time",), ("cputime",)} and (found := _CELLS.match(text)):
+            table.seen = now
+            table.take_cells(found[0].split(), at)
+
+    def _words(self, found: re.Match[str], line: str, label: str, now: int, at: int) -> None:
+        """Read what a table has beside its rows."""
+        table = self._open.get(label)
+        if found["start"]:
+            if table is None or table.headed or found["test"] or table.ranks:
+                table = self._begin(label, "nccl-tests", now)
+            table.test, table.seen = found["test"] or table.test, now
+        elif found["rank"] or found["program"]:
+            if table is None or table.headed or table.is_over(now):
+                return
+            table.seen = now
+            if found["rank"]:
+                full = sum(len(one.hosts or ()) for one in self._open.values()) >= _HOST_LIMIT
+                table.take_device(found, full=full)
             else:
-                before = block[max(start, event.start() - 1024) : event.start()]
-                self._words(_Words(block[event.start() : ahead], before, label, self._line + line, where))
-                at = event.end()
+                table.program = "rccl-tests"
+        elif found["columns"]:
+            if table is None or (table.headed and table.position != at):
+                table = self._begin(label, "nccl-tests", now)
+            if not table.headed:  # else the second half of the same line
+                table.seen = now
+                table.take_columns(line, at)
+                self._keep(table)
+        else:
+            if table is None or not table.headed:  # its beginning was not seen
+                table = self._begin(label, table.program if table else "nccl-tests", now)
+                table.position, table.headed = at, True
+                self._keep(table)
+            if found["end"]:
+                table.average = float(found["average"]) if found["average"] else None
+                del self._open[label]
+            elif count := int(found["wrong"]):  # rows may be missing, and not all versions count in their rows
+                table.take_wrong(max(0, count - table.wrong), at)
 
-    def _begin(self, label: bytes, program: str, now: int) -> BandwidthTable:
-        """Open a table; one beyond the limit is read, but not kept."""
+    def _begin(self, label: str, program: str, now: int) -> _Table:
+        """Open a table."""
         if label not in self._open and len(self._open) >= TABLE_LIMIT:
             self._open.pop(next(iter(self._open)))
-        table = self._open[label] = BandwidthTable(program, now)
+        table = self._open[label] = _Table(program, now)
         return table
 
-    def _head(self, table: BandwidthTable, at: int) -> None:
-        table.position, table.headed = at, True
+    def _keep(self, table: _Table) -> None:
+        """Keep a table for the answer; one beyond the limit is read, but not kept."""
         if len(self._tables) < TABLE_LIMIT:
             self._tables.append(table)
 
-    def _words(self, words: _Words) -> None:
-        """Read what a table has beside its rows."""
-        table = self._open.get(words.label)
-        if b"#" not in words.before and b"#" not in words.text and (table is None or table.is_over(words.now)):
-            return  # as in feed()
-        if read := self._READERS.get(words.text[:3]):
-            read(self, words, table)
-        elif table is not None and not table.headed and not table.is_over(words.now):
-            self._program(words, table)
-
-    def _average(self, words: _Words, table: BandwidthTable | None) -> None:
-        found = _AVERAGE.match(words.text)
-        self._summed_up(words, table).average = float(found[1]) if found else None
-        del self._open[words.label]
-
-    def _wrong_values(self, words: _Words, table: BandwidthTable | None) -> None:
-        found = _WRONG.match(words.text)
-        if found is None:
-            return
-        table = self._summed_up(words, table)
-        if count := int(found[1]):  # rows may be missing, and not all versions count in their rows
-            table.see_wrong(max(0, count - table.wrong), words.at)
-
-    def _summed_up(self, words: _Words, table: BandwidthTable | None) -> BandwidthTable:
-        """Return the table that a sum belongs to; a new one where its beginning was not seen."""
-        if table is not None and table.headed:
-            return table
-        table = self._begin(words.label, table.program if table else "nccl-tests", words.now)
-        self._head(table, words.at)
-        return table
-
-    def _columns(self, words: _Words, table: BandwidthTable | None) -> None:
-        if not words.before[-48:].rstrip().endswith(b"algbw"):
-            return
-        if table and table.headed and table.position == words.at:  # the second half of the same line
-            return
-        if table is None or table.headed:
-            table = self._begin(words.label, "nccl-tests", words.now)
-        table.see_columns(words.before + words.text)
-        table.seen = words.now
-        self._head(table, words.at)
-
-    def _start(self, words: _Words, table: BandwidthTable | None) -> None:
-        name = _STARTING.match(words.text)
-        if table is None or table.headed or name or table.ranks:
-            table = self._begin(words.label, "nccl-tests", words.now)
-        table.test = name[1].decode() if name else table.test
-        table.seen = words.now
-
-    def _program(self, words: _Words, table: BandwidthTable) -> None:
-        """Read of what stands before the columns which program prints it, and on which devices."""
-        table.seen = words.now
-        if device := _DEVICE.match(words.text):
-            full = sum(len(t.hosts or ()) for t in self._open.values()) >= _HOST_LIMIT
-            table.see_device(int(device[1]), device[2], device[3], device[4], full=full)
-        elif words.text.startswith(b"rccl"):
-            table.program = "rccl-tests"
-
-    _READERS: ClassVar = {
-        b"Avg": _average,
-        b"Out": _wrong_values,
-        b"bus": _columns,
-        b"Col": _start,
-        b"# n": _start,
-        b"# U": _start,
-    }
-    """By the first letters of what `_EVENT` finds; the others stand before the columns."""
-
-    def _number(
-        self, block: bytes, at: int, end: int, prefix: bytes, label: bytes, line: int, where: int
-    ) -> int | None:
-        """Read a row, or what follows of one; return where it ends, None where it is none."""
-        table = self._open.get(label)
-        now = self._line + line
-        if table is None or not table.headed or table.is_over(now):
-            return None
-        row = _ROW.match(block, at, end)
-        if row is not None:
-            at, table.rest, table.size = row.end(), table.names, int(row["size"])
-            if table.size < int(row["count"]):  # the first digits are cut off
-                table.rest = ()
-            following = _ROW.search(block, at, end)
-            end = following.start() if following else end
-        elif not table.rest or table.rest[0] not in {"time", "cputime"} or not _is_prefix(prefix):
-            return None
-        table.seen = now
-        cells = _CELLS.match(block, at, end)
-        if cells is None:
-            return at if row else None
-        found = cells[0].split()
-        if row and table.root and b"." not in found[0]:
-            found.pop(0)
-        table.see_cells(found, where)
-        return cells.end()
-
     def measurements(self, place: Callable[[int], tuple[str, int]]) -> tuple[Measurement, ...]:
         """Return the tables so far, in the order of the log; `place` gives the file and line of a position."""
-        return tuple(table.result(place) for table in self._tables)
-
-
-def _label(line: bytes) -> bytes:
-    tags = [tag for pattern in _LABELS[1:] if (tag := pattern.search(line)) is not None]
-    tag = _LABELS[0].match(line) or (tags[0] if tags else None)
-    return tag[1] if tag else b""
-
-
-def _is_prefix(text: bytes) -> bool:
-    return len(text) <= _PREFIX_LIMIT and _PREFIX.fullmatch(text) is not None
+        return tuple(table.measurement(place) for table in self._tables)

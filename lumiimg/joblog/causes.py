@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.core.text import hostlist, shell_quote
 from lumiimg.joblog.report import FAST, Cause, Evidence, Verdict, VerdictGroup
-from lumiimg.joblog.vocabulary import Effect, GeneralCause, Occasion, Signature, vocabulary
+from lumiimg.joblog.vocabulary import Effect, Signature, vocabulary
 
 if TYPE_CHECKING:
     from lumiimg.joblog.state import Match, ProcessLog
@@ -85,13 +85,10 @@ def _explained(name: str, value: str) -> str:
     return f"{value} ({code.name}: {code.meaning or code.text})" if code else value
 
 
-def advice(occasion: Occasion, verdict: Verdict, evidence: tuple[Evidence, ...] = ()) -> tuple[Cause, ...]:
-    """Return what is said about a verdict on an occasion, whatever single lines show."""
-    return tuple(Cause(a.id, a.summary, (), a.remedy, a.source, evidence) for a in _general(occasion, verdict))
-
-
-def _general(occasion: Occasion, verdict: Verdict) -> list[GeneralCause]:
-    return [one for one in vocabulary().advice if one.when is occasion and verdict in one.verdicts]
+def advice(verdict: Verdict, *ids: str) -> tuple[Cause, ...]:
+    """Return what of these advices is said about a verdict, whatever single lines show."""
+    found = (vocabulary().advice[id_] for id_ in ids)
+    return tuple(Cause(a.id, a.summary, (), a.remedy, a.source, ()) for a in found if verdict in a.verdicts)
 
 
 def some_nodes(verdict: Verdict, groups: Sequence[VerdictGroup], *, out_of_time: bool) -> Cause | None:
@@ -102,10 +99,10 @@ def some_nodes(verdict: Verdict, groups: Sequence[VerdictGroup], *, out_of_time:
     fast = sum(group.count for group in groups if group.verdict in FAST)
     slow = [node for group in groups if group.verdict not in FAST for node in group.nodes]
     most_are_fast = verdict is Verdict.MIXED and fast >= len(slow)
-    known = _general(Occasion.SOME_NODES if most_are_fast else Occasion.TIME_LIMIT, verdict)
-    if not slow or not known or not (most_are_fast or out_of_time):
+    general = vocabulary().advice["some-nodes" if most_are_fast else "nodes-on-tcp"]
+    if not slow or verdict not in general.verdicts or not (most_are_fast or out_of_time):
         return None
-    names, (general, *_) = hostlist(slow), known
+    names = hostlist(slow)
     counts = {"slow": f"{len(slow)}", "all": f"{fast + len(slow)}", "fast": f"{fast}"}
     # names in brackets are a pattern for a shell, and those of a log are anybody's
     words = {"without": shell_quote(f"--exclude={names}"), "only": shell_quote(f"--nodelist={names} --gpus-per-node=8")}

@@ -92,8 +92,6 @@ class Message(NamedTuple):
     """A library's own sign stands before it, so all of it is what this library says."""
     has_origin: bool = False
     """It names the process or the thread that wrote it. Without, it may be an excerpt, and proves nothing alone."""
-    copied: bool = False
-    """Something stands before it that no launcher prints: a copy of a line, of this job or of another one."""
 
 
 class Prefixes(NamedTuple):
@@ -136,8 +134,11 @@ def end_of(pattern: re.Pattern[str], text: str, start: int = 0) -> int:
     return found.end() if found else start
 
 
-def messages(line: bytes) -> list[Message]:
+def messages(line: bytes, *, is_copy: bool = False) -> list[Message]:
     """Split a line into its messages, without colours, cut to what is read of it; never raises.
+
+    What stands behind marks that people put before lines which they copy is of another job, unless all of the log
+    was copied so (`is_copy`), as into a mail.
 
     A progress bar goes back to the start of its line (CR): what it has drawn there comes before a message, in one line.
     A line of lumiimg's own probe becomes what it quotes; one that a report on a log quotes is none of this job.
@@ -148,21 +149,23 @@ def messages(line: bytes) -> list[Message]:
         return []
     tag = _TASK.match(texts[0])
     task = (tag[1] or tag[2]) if tag else None
-    return [message for text in texts for message in _joined(text, task)]
+    return [message for text in texts for message in _joined(text, task, is_copy=is_copy)]
 
 
-def _joined(text: str, task: str | None) -> list[Message]:
+def _joined(text: str, task: str | None, *, is_copy: bool) -> list[Message]:
     """Return the messages of a text: a library's begin where the launcher's prefix ends, more may be joined to them."""
     begin = end_of(prefixes().launcher, text)
     if found := _signed(text, task, begin):
         return found
     marks = _COPIED.match(text)
-    if copied := marks is not None and marks.end() > begin and text[begin : marks.end()] not in _INDENTS:
+    if marks is not None and marks.end() > begin and text[begin : marks.end()] not in _INDENTS:
+        if not is_copy:
+            return []
         begin = end_of(prefixes().launcher, text, marks.end())
         if found := _signed(text, task, begin):
-            return [message._replace(copied=True) for message in found]
+            return found
     level = _LEVEL.match(text, begin)
-    return [Message(None, task, text, level.end() if level else begin, copied=copied)]
+    return [Message(None, task, text, level.end() if level else begin)]
 
 
 def _signed(text: str, task: str | None, begin: int) -> list[Message]:

@@ -9,7 +9,7 @@ from lumiimg.joblog.answer import answer
 from lumiimg.joblog.flight import DUMP_LIMIT
 from lumiimg.joblog.gate import Gate, Repeats, is_flooded
 from lumiimg.joblog.lines import Message, announces_table, excerpt, messages, warns, without_records
-from lumiimg.joblog.state import CommunicatorSeen, JobLog, LogSegment, Match, ProcessLog, Values, position
+from lumiimg.joblog.state import CommunicatorSeen, JobLog, LogSegment, Match, Values, position
 from lumiimg.joblog.vocabulary import ExitRole, MessagePattern, Signature, vocabulary
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ class LogReader:
         is_cut = not block.endswith(b"\n")
         count = block.count(b"\n") + is_cut
         flooded = not is_cut and is_flooded(block, count)
+        if not flooded or block.startswith(b">"):
+            segment.quoted += block.count(b"\n>") + block.startswith(b">")
+        segment.lines += count
         if flooded:
             for index, line, key in self._repeats.unread(block, start):
                 seen = self._read(line, self._gate.entries(line), file, start + index)
@@ -80,13 +83,10 @@ class LogReader:
             for index, line, entries in self._gate.select(block):
                 counted = tuple(filter(_is_grave, entries)) if is_cut else entries
                 self._read(line, counted, file, start + index)
-        if not flooded or block.startswith(b">"):
-            segment.quoted += block.count(b"\n>") + block.startswith(b">")
         if not is_cut:
             self._read_tables(file, block, start)
             if segment.tail is not None:
                 segment.tail = (segment.tail + block)[-TAIL_BYTES:]
-        segment.lines += count
 
     def take_dump(self, dump: FlightDump) -> None:
         """Take in a dump of PyTorch's flight recorder."""
@@ -102,22 +102,19 @@ class LogReader:
     def _read(self, line: bytes, entries: Sequence[MessagePattern], file: str, number: int) -> tuple[Match, ...] | None:
         """Take in a line; return what was seen in it, where it is one message of a process that it names."""
         seen: list[Match] = []
-        said = messages(line) if entries else []
+        said = messages(line, is_copy=self._log.segments[self._number].is_copy) if entries else []
         for index, message in enumerate(said):
-            log = self._log.of_copies() if message.copied else self._log
             if message.process is not None:
-                log.note_owner(message.process, message.task, file)
-            seen += self._take(log, message, entries, file, position(self._number, number, index))
+                self._log.note_owner(message.process, message.task, file)
+            seen += self._take(message, entries, file, position(self._number, number, index))
         return tuple(seen) if len(said) == 1 and said[0].process is not None else None
 
-    def _take(
-        self, log: JobLog, message: Message, entries: Sequence[MessagePattern], file: str, at: int
-    ) -> Iterator[Match]:
+    def _take(self, message: Message, entries: Sequence[MessagePattern], file: str, at: int) -> Iterator[Match]:
         found = [(entry, match) for entry in entries if (match := entry.match(message)) is not None]
         found = [(entry, match) for entry, match in found if not (_is_grave(entry) and warns(message, match.start()))]
         if not found or self._vocabulary.foreign.search(message.text) is not None:
             return
-        process = log.process(message.process, message.task, file)
+        process = self._log.process(message.process, message.task, file)
         for entry, match in found:
             groups = match.groupdict(default="")
             if entry.id in {"communicator", "coordinates"}:
@@ -126,8 +123,8 @@ class LogReader:
                 groups = groups if entry.id == "coordinates" else {}
             values = tuple(groups.items())
             if entry.id in _VARIABLES and not process.shared and groups["name"] not in self._vocabulary.own_variables:
-                log.note_value(groups["name"], groups["value"], process.name)
-            home: ProcessLog = log.job if entry.of_job else process
+                self._log.note_value(groups["name"], groups["value"], process.name)
+            home = self._log.job if entry.of_job else process
             known = home.known(entry.id, values)
             if known is not None:
                 known.last_at = max(known.last_at, at)

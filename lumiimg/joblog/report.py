@@ -391,10 +391,6 @@ class RunBefore:
 
     verdict: Verdict
     """As that of the answer."""
-    confidence: Confidence
-    """Of the verdict."""
-    provider: str | None
-    """Of libfabric: `cxi`."""
     ended: Death | None
     """What ended it; null where the log does not show it."""
     first_line: int

@@ -168,15 +168,6 @@ def joined(parts: Sequence[ProcessLog]) -> ProcessLog:
     return whole
 
 
-def as_excerpt(process: ProcessLog) -> ProcessLog:
-    """Return what a process printed as what a copy of it shows."""
-    return replace(
-        process,
-        events={name: [replace(one, has_origin=False) for one in found] for name, found in process.events.items()},
-        communicators={key: replace(one, has_origin=False) for key, one in process.communicators.items()},
-    )
-
-
 def _first_at(match: Match) -> int:
     return match.first_at
 
@@ -202,6 +193,11 @@ class LogSegment:
     tail: bytes | None = None
     """The end of it, where an error was seen in it."""
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether it was copied as a whole, as into a mail: most of its lines begin with the mark."""
+        return 2 * self.quoted > self.lines
+
 
 @dataclass(slots=True)
 class JobLog:
@@ -221,8 +217,6 @@ class JobLog:
     """Tables of benchmarks, where there are any."""
     dumps: list[FlightDump] = field(default_factory=list)
     """Of PyTorch's flight recorder, those that were handed in beside the log."""
-    copies: JobLog | None = None
-    """What stands behind marks that people put before lines which they copy."""
 
     def note_value(self, name: str, value: str, process: str) -> None:
         """Note that a process has a value of a variable."""
@@ -252,45 +246,6 @@ class JobLog:
         if task is None or (key not in self.bare and len(self.bare) >= PROCESS_LIMIT):
             return self.bare.setdefault((file, None), ProcessLog(file, shared=True))
         return self.bare.setdefault(key, ProcessLog(f"task {task}"))
-
-    def of_copies(self) -> JobLog:
-        """Return what stands behind marks."""
-        self.copies = self.copies or JobLog()
-        return self.copies
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether the log as a whole was copied, as into a mail: most of its lines begin with the mark."""
-        segments = self.segments.values()
-        return 2 * sum(one.quoted for one in segments) > sum(one.lines for one in segments)
-
-    def effective(self) -> JobLog:
-        """Return what counts: copied lines only where no other names a process.
-
-        They prove nothing, unless the log as a whole was copied so.
-        """
-        copies = self.copies
-        if self.processes or copies is None:
-            return self
-        found = copies.processes
-        values = copies.values_by_process
-        return replace(
-            self,
-            copies=None,
-            processes=found if self.is_copy else {name: as_excerpt(one) for name, one in found.items()},
-            bare={
-                key: joined([log.bare[key] for log in (self, copies) if key in log.bare])
-                for key in self.bare | copies.bare
-            },
-            owners={
-                key: self.owners.get(key, set()) | copies.owners.get(key, set()) for key in self.owners | copies.owners
-            },
-            job=joined([self.job, copies.job]),
-            values_by_process={
-                key: self.values_by_process.get(key, set()) | values.get(key, set())
-                for key in self.values_by_process | values
-            },
-        )
 
     def attributed(self) -> list[ProcessLog]:
         """Return the processes in the order of their first lines, lines without prefix given to whose they must be.

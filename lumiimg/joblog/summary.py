@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.core.redact import HIDDEN, is_secret_name, redact
@@ -153,17 +152,6 @@ def coverage(judged: Sequence[JudgedProcess], job: ProcessLog) -> Coverage:
 
 def _numbers(variables: Mapping[str, str], *names: str) -> list[int]:
     return [int(value) for name in names if (value := variables.get(name, "")).isdecimal() and len(value) < 8]
-
-
-def has_several_runs(judged: Sequence[JudgedProcess], same_file: Callable[[int, int], bool]) -> bool:
-    """Return whether a rank was started again on its node after what it was before had ended (a requeued job)."""
-    spans: dict[tuple[str | None, int | None], list[tuple[int, int]]] = {}
-    for one in judged:
-        times = [at for match in one.process.matches for at in (match.first_at, match.last_at)]
-        for rank in one.ranks if one.process.communicators and times else ():
-            spans.setdefault((one.process.node, rank), []).append((min(times), max(times)))
-    pairs = (pair for found in spans.values() for pair in pairwise(sorted(found)))
-    return any(one[1] < other[0] and same_file(one[1], other[0]) for one, other in pairs)
 
 
 def transport(processes: Sequence[ProcessLog], job: ProcessLog) -> Transport:

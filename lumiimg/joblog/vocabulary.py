@@ -171,39 +171,13 @@ class Signature(MessagePattern):
         return compiled(f"{prefixes().program.pattern}(?:{self.after or ''})")
 
 
-class Occasion(StrEnum):
-    """When an advice is given."""
-
-    SINGLE_NODE = "single-node"
-    APART = "apart"
-    """Each of several nodes worked by itself."""
-    UNPROVED = "unproved"
-    """A fast network was selected, and no line shows traffic over it."""
-    SEVERAL_RUNS = "several-runs"
-    """The log holds more than one run of the job."""
-    SOME_NODES = "some-nodes"
-    """Most nodes used the fast network, and some did not."""
-    TIME_LIMIT = "time-limit"
-    """The time limit ended the job, and nodes of it were not on the fast network."""
-    STALLED = "stalled"
-    """Dumps of the flight recorder show for which rank the others wait."""
-    NOT_ENDED = "not-ended"
-    """Dumps of the flight recorder show a collective that all ranks began, and that did not end."""
-    END_UNCLEAR = "end-unclear"
-    """An error stands near the end of the log."""
-    CALL_NOT_ENDED = "call-not-ended"
-    """A call of the library failed, or did not come to its end."""
-    UNEXPLAINED = "unexplained"
-    """No trouble was found that could be the cause of the verdict."""
-
-
 @dataclass(frozen=True, slots=True)
 class GeneralCause:
     """What is said about a verdict that no single line explains."""
 
     id: str
     verdicts: frozenset[Verdict]
-    when: Occasion
+    """Of which it is said."""
     summary: str
     remedy: tuple[Remedy, ...]
     source: str
@@ -236,7 +210,7 @@ class Vocabulary:
     networks: Mapping[str, str]
     """Name of a network in lower case -> `ofi`, `socket`, `ib`."""
     providers: Mapping[str, Verdict]
-    advice: tuple[GeneralCause, ...]
+    advice: Mapping[str, GeneralCause]
     slingshot_host: re.Pattern[str]
     """Names of nodes that hint at Slingshot."""
     slingshot_device: re.Pattern[str]
@@ -292,7 +266,7 @@ def vocabulary() -> Vocabulary:
         foreign=re.compile("|".join(map(re.escape, data["foreign"]["plugins"]))),
         networks={name.lower(): family for family, names in data["networks"].items() for name in names},
         providers={name: Verdict(verdict) for name, verdict in data["providers"].items()},
-        advice=tuple(_entry(GeneralCause, table) for table in data["advice"]),
+        advice={table["id"]: _entry(GeneralCause, table) for table in data["advice"]},
         slingshot_host=re.compile(data["slingshot"]["host"]),
         slingshot_device=re.compile(data["slingshot"]["device"]),
         return_codes={table["value"]: _entry(ReturnCode, table) for table in data["rc"]},
@@ -306,7 +280,6 @@ _CONVERTED: dict[str, Callable[[Any], Any]] = {
     "effect": Effect,
     "weight": Weight,
     "ends": ExitRole,
-    "when": Occasion,
     "verdicts": lambda names: frozenset(map(Verdict, names)),
     "remedy": lambda tables: tuple(Remedy(**table) for table in tables),
 }

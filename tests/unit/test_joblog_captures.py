@@ -9,23 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.joblog import LogReader, read_lines
+from tests.shared.composed_jobs import LAUNCHERS
 from tests.shared.nccl_wordings import FAMILIES, outcomes, written
 from tests.shared.programs import examples
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lumiimg.joblog import LogReport
 
 LOGS = [(version, kind) for version, family in FAMILIES.items() for kind in outcomes(family)]
-TAGS = {
-    "none": "{line}",
-    "srun -l": "{rank}: {line}",
-    "Open MPI": "[1,{rank}]<stderr>:{line}",
-    "torchrun": "[default{rank}]:{line}",
-    "Ray in colour": "\x1b[36m(RayWorkerWrapper pid=74{rank})\x1b[0m {line}",
-    "PALS": "nid005101.hsn0 {rank}: {line}",
-    "time": "2026-05-22T14:26:33.405 {line}",
-    "red": "\x1b[31m{line}\x1b[0m",
-    "CRLF": "{line}\r",
+TAGS: dict[str, Callable[[int, str], str]] = {
+    **LAUNCHERS,
+    "red": lambda _, line: f"\x1b[31m{line}\x1b[0m",
+    "CRLF": lambda _, line: f"{line}\r",
 }
 KEEPINGS = ("one file", "a file a rank", "files in turn")
 
@@ -79,7 +76,7 @@ def test_how_the_output_was_caught_does_not_change_the_answer(
     family = FAMILIES[log[0]]
     lines = written(family, outcomes(family)[log[1]])
     plain, ranks = read_lines("job", lines), by_rank(lines)
-    tagged = [[TAGS[tag].format(rank=rank, line=line) for line in own] for rank, own in enumerate(ranks)]
+    tagged = [[TAGS[tag](rank, line) for line in own] for rank, own in enumerate(ranks)]
     files = kept(tagged, keeping, random.Random(seed))  # noqa: S311  (an order that can be repeated)
     report = read_files(files)
     assert (report.verdict, report.confidence, report.severity) == (plain.verdict, plain.confidence, plain.severity)

@@ -41,7 +41,7 @@ def test_each_entry_matches_its_own_example() -> None:
 
 def test_each_entry_is_whole() -> None:
     known = {entry.id for entry in ENTRIES}
-    assert len(known | {one.id for one in VOCABULARY.advice}) == len(ENTRIES) + len(VOCABULARY.advice)
+    assert len(known | {one.id for one in VOCABULARY.advice.values()}) == len(ENTRIES) + len(VOCABULARY.advice)
     for entry in ENTRIES:
         assert not re.search(r"WARN|INFO|\.cc?\b", entry.pattern), f"{entry.id} leans on the level or the place"
     for signature in SIGNATURES:
@@ -63,7 +63,7 @@ def test_each_entry_is_whole() -> None:
 
 
 def test_each_remedy_is_a_command_with_at_most_a_short_reason_before_it() -> None:
-    remedies = {one.id: one.remedy for one in SIGNATURES} | {one.id: one.remedy for one in VOCABULARY.advice}
+    remedies = {one.id: one.remedy for one in SIGNATURES} | {one.id: one.remedy for one in VOCABULARY.advice.values()}
     for name, remedy in remedies.items():
         for step in remedy:
             assert step.command, (name, step)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lumiimg.joblog import LogReport, Verdict, read_lines
+from tests.shared.nccl_wordings import FAMILIES, outcomes, written
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SHARED = Path(__file__).parents[2].parent / "shared"
@@ -85,3 +86,18 @@ def test_the_shared_excerpts_are_read_as_a_careful_reader_does() -> None:
             wrong[row["file"]] = (row["confidence"], expected, verdict)
     assert not [row for row in wrong.values() if row[0] == "high"], wrong
     assert len(rows) - len(wrong) >= len(rows) * 60 // 66, wrong
+
+
+def test_each_wording_of_each_outcome_is_read_and_names_its_library() -> None:
+    for family in FAMILIES.values():
+        for outcome in outcomes(family).values():
+            lines = written(family, outcome)
+            shown = "\n".join(lines)
+            assert "{" not in shown, "the table's templates are filled, none is left over"
+            report = read_lines("job.out", lines)
+            expected = outcome.cause_of(family)
+            assert report.verdict == outcome.verdict, shown
+            assert [cause.id for cause in report.causes][:1] == ([expected] if expected else []), shown
+            assert outcome.confidence in {None, report.confidence.value}, shown
+            assert report.library is not None, shown
+            assert report.library.name == ("RCCL" if family.rccl else "NCCL"), shown
