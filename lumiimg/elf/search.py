@@ -177,8 +177,8 @@ class SearchRules:
         self._goes_past = (0, errno.ENOENT, errno.EACCES, *past_file)
         """errnos that do not stop a list of directories."""
         self._values = {"LIB": loader.lib, "PLATFORM": config.platform(machine)}
-        self._directories: dict[tuple[LoadedObject, FoundBy], tuple[str, ...]] = {}
-        self._lists: dict[LoadedObject, tuple[tuple[FoundBy, tuple[str, ...]], ...]] = {}
+        self._path_of = cache(self._path)
+        self._lists_of = cache(self._lists)
 
     def expand(self, text: str, origin: str) -> str:
         """Replace $ORIGIN, $LIB and $PLATFORM.
@@ -257,12 +257,9 @@ class SearchRules:
             return None
         return cache.lookup(name, machine=self._machine, levels=config.levels(self._minor), isa=config.isa)
 
-    def _lists_of(self, requester: LoadedObject) -> tuple[tuple[FoundBy, tuple[str, ...]], ...]:
+    def _lists(self, requester: LoadedObject) -> tuple[tuple[FoundBy, tuple[str, ...]], ...]:
         """Return what is searched for an object's needs, in order, without lists that are empty."""
-        if requester not in self._lists:
-            lists = self._rules(requester)
-            self._lists[requester] = tuple(each for each in lists if each[1] or each[0] is FoundBy.CACHE)
-        return self._lists[requester]
+        return tuple(each for each in self._rules(requester) if each[1] or each[0] is FoundBy.CACHE)
 
     def _rules(self, requester: LoadedObject) -> Iterator[tuple[FoundBy, tuple[str, ...]]]:
         """Yield the lists of directories that are searched for an object's needs, in order."""
@@ -283,20 +280,15 @@ class SearchRules:
         if not requester.facts.flags_1 & DF_1_NODEFLIB:
             yield FoundBy.DEFAULT, self._loader.directories
 
-    def _path_of(self, loaded: LoadedObject, rule: FoundBy) -> tuple[str, ...]:
+    def _path(self, loaded: LoadedObject, rule: FoundBy) -> tuple[str, ...]:
         """Return the directories that an object (for LD_LIBRARY_PATH: the main program) gives to a rule."""
-        key = (loaded, rule)
-        known = self._directories.get(key)
-        if known is None:
-            if rule is FoundBy.LD_LIBRARY_PATH:
-                text, separators = self._config.library_path, ":;"
-            elif rule is FoundBy.RUNPATH:
-                text, separators = loaded.facts.runpath, ":"
-            else:
-                # an object's own RPATH counts for nothing beside a RUNPATH
-                text, separators = (loaded.facts.rpath if loaded.facts.runpath is None else None), ":"
-            known = self._directories[key] = self.split(text or "", separators, loaded.origin)
-        return known
+        facts = loaded.facts
+        if rule is FoundBy.LD_LIBRARY_PATH:
+            return self.split(self._config.library_path or "", ":;", loaded.origin)
+        # an object's own RPATH counts for nothing beside a RUNPATH
+        rpath = facts.rpath if facts.runpath is None else None
+        text = facts.runpath if rule is FoundBy.RUNPATH else rpath
+        return self.split(text or "", ":", loaded.origin)
 
     def _open(self, path: str) -> Candidate:
         absolute = self._config.absolute(path)

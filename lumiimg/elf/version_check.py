@@ -17,7 +17,7 @@ from lumiimg.elf.refusals import FIRST_MINOR_WITH_RELR
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lumiimg.elf.facts import ElfFacts, VersionNeed
+    from lumiimg.elf.facts import ElfFacts
 
 _LIBC_PREFIX = "libc.so."
 _RELR_VERSION = "GLIBC_ABI_DT_RELR"
@@ -34,46 +34,32 @@ def check_versions(
     """Add what the loader finds wrong with the versions of some objects, in its words; `warns`: with its warnings."""
     definitions: dict[LoadedObject, frozenset[str]] = {}
     for loaded in objects:
-        by_file: dict[str, list[VersionNeed]] = {}
         for need in loaded.facts.version_needs:
-            by_file.setdefault(need.file, []).append(need)
-        for file, needs in by_file.items():
-            provider = provider_of(file)
-            if provider is not None:
-                if provider not in definitions:
-                    definitions[provider] = frozenset(provider.facts.version_definitions)
-                _compare(loaded, needs, provider, definitions[provider], result, warns=warns)
-            elif file not in result.missing_names:
-                # the name was taken from DT_NEEDED after the link, as `patchelf --remove-needed` does
-                result.errors.append(
-                    f"{loaded.path}: needs versions of {file}, which it does not need: ld.so stops at an assertion"
-                )
+            provider = provider_of(need.file)
+            if provider is None:
+                if need.file not in result.missing_names:
+                    # the name was taken from DT_NEEDED after the link, as `patchelf --remove-needed` does
+                    what = f"needs versions of {need.file}, which it does not need: ld.so stops at an assertion"
+                    result.errors.append(f"{loaded.path}: {what}")
+                continue
+            if provider not in definitions:
+                definitions[provider] = frozenset(provider.facts.version_definitions)
+            if need.name in definitions[provider]:
+                continue
+            by = f"(required by {loaded.path})"
+            if not definitions[provider]:
+                words = f"no version information available {by}"
+            elif need.weak:
+                words = f"weak version `{need.name}' not found {by}"
+            else:
+                missing = MissingVersion(provider.path, need.name, loaded.path)
+                result.missing_versions.append(missing)
+                result.errors.append(str(missing))
+                continue
+            if warns:
+                result.warnings.append(f"{provider.path}: {words}")
         if _lacks_relr(loaded.facts, glibc_minor):
             result.errors.append(f"{loaded.path}: DT_RELR without {_RELR_VERSION} dependency")
-
-
-def _compare(
-    loaded: LoadedObject,
-    needs: Iterable[VersionNeed],
-    provider: LoadedObject,
-    defined: frozenset[str],
-    result: LoadResult,
-    *,
-    warns: bool,
-) -> None:
-    if not defined:
-        if warns:
-            result.warnings.append(f"{provider.path}: no version information available (required by {loaded.path})")
-        return
-    for need in needs:
-        if need.name in defined:
-            continue
-        if not need.weak:
-            missing = MissingVersion(provider.path, need.name, loaded.path)
-            result.missing_versions.append(missing)
-            result.errors.append(str(missing))
-        elif warns:
-            result.warnings.append(f"{provider.path}: weak version `{need.name}' not found (required by {loaded.path})")
 
 
 def _lacks_relr(facts: ElfFacts, glibc_minor: int | None) -> bool:
