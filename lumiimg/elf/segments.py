@@ -14,7 +14,10 @@ the loader's mmap does.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import starmap
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from lumiimg.core.errors import BadInputError
 
@@ -41,7 +44,7 @@ class ElfError(BadInputError):
     """Bytes that are not an ELF file (or not a loader cache), or that lie about their own sizes."""
 
 
-class Segment(NamedTuple):
+class Segment(Struct, frozen=True):
     """One program header."""
 
     type: int
@@ -88,7 +91,7 @@ class Segments:
         table = self.file_range(offset, size)
         if len(table) != size:
             raise ElfError("cannot read file data")
-        return tuple(map(Segment._make, _SEGMENT.iter_unpack(table)))
+        return tuple(starmap(Segment, _SEGMENT.iter_unpack(table)))
 
     def of_type(self, kind: int) -> list[Segment]:
         """Return the segments of a type; the kernel takes the first of them, the loader ends up with the last."""
@@ -115,9 +118,10 @@ class Segments:
         return self._place(address)[1]
 
     def _place(self, address: int) -> tuple[int, int]:
-        for _, _, offset, start, file_bytes, _, _ in self.loads:
-            if start <= address < start + file_bytes:
-                return offset + address - start, start + file_bytes - address
+        for load in self.loads:
+            inside = address - load.address
+            if 0 <= inside < load.file_bytes:
+                return load.offset + inside, load.file_bytes - inside
         raise ElfError(f"address {address:#x} lies in no loaded segment")
 
 

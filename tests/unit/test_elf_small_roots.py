@@ -46,12 +46,12 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def ldconfig(root: Path, *directories: str) -> None:
+def ldconfig(root: Path, *directories: str, form: str = "new") -> None:
     program = shutil.which("ldconfig", path=_SBIN)
     if program is None:
         needs("ldconfig")
     (root / "etc/ld.so.conf").write_text("".join(f"{directory}\n" for directory in directories))
-    subprocess.run([*_AS_ROOT, str(program), "-r", root], check=True, capture_output=True)
+    subprocess.run([*_AS_ROOT, str(program), "-c", form, "-r", root], check=True, capture_output=True)
 
 
 def ask(root: Path, program: str, library_path: str | None = None) -> Trace:
@@ -137,6 +137,18 @@ def test_file_of_the_cache_that_is_gone_or_another_one(root: Path) -> None:
     (root / "opt/a/liba.so").unlink()
     so(root / "usr/lib/liba.so")
     assert same(root, "/prog").objects[1].found_by is FoundBy.DEFAULT
+
+
+def test_the_old_part_of_a_cache_is_skipped_and_not_read_alone(root: Path) -> None:
+    exe(root / "prog", so(root / "opt/a/liba.so"))
+    ldconfig(root, "/opt/a", form="compat")
+    cache = root / "etc/ld.so.cache"
+    assert cache.read_bytes().startswith(b"ld.so-1.7.0")
+    assert same(root, "/prog").objects[1].found_by is FoundBy.CACHE
+    cache.write_bytes(cache.read_bytes().partition(b"glibc-ld.so.cache1.1")[0])
+    with open_image(root) as image:
+        (doubt,) = Process(image.root).start("/prog").warnings
+    assert "the loader may find libraries there, and lumiimg does not look" in doubt
 
 
 def test_names_with_numbers(root: Path) -> None:
