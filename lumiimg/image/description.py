@@ -100,13 +100,9 @@ class SingularityDescription:
 
     def _scripts(self) -> Iterator[tuple[str, str]]:
         """Yield (path, text) of the scripts that engines source, in their order."""
-        try:
-            names = [entry.name for entry in self._root.list_dir(_ENVIRONMENT_FOLDER)]
-        except OSError:
-            recorded = self._metadata.get("environment")
-            scripts = recorded if isinstance(recorded, dict) else {}
-            yield from sorted((str(path), str(text)) for path, text in scripts.items())
-            return
+        names: list[str] = []
+        with suppress(OSError):
+            names += (entry.name for entry in self._root.list_dir(_ENVIRONMENT_FOLDER))
         own = [name for name in names if name.endswith(".sh") and name not in _SCRIPTS_OF_THE_ENGINE]
         if len(own) > _MAX_SCRIPTS:
             self._unread[_ENVIRONMENT_FOLDER] = f"{len(own)} scripts, of which {_MAX_SCRIPTS} are read"

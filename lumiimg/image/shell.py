@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from lumiimg.core.toml import package_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TABLES = package_toml(__package__, "shell.toml")
 VOLATILE = frozenset[str](_TABLES["volatile"]["names"])
@@ -38,6 +33,7 @@ _LITERAL = {
 }
 """Text that stands for itself, by what ends the word that it is in."""
 _ENDS_OF_WORDS = frozenset(" \t\n;&|<>()")
+_SINGLE = re.compile(r"'([^']*+)'")
 _BACKQUOTED = re.compile(r"`(?:[^`\\]|\\.)*+`", re.DOTALL)
 _BARE = re.compile(rf"\$({NAME.pattern})(?!\\\n)")
 _BRACED = re.compile(rf"\$\{{({NAME.pattern}|[0-9@*])(:?[-+=]|%%?|##?|(?=\}}))")
@@ -103,19 +99,16 @@ class Shell:
     @property
     def environment(self) -> dict[str, str]:
         """What is exported, but for what is volatile; of what is in doubt, as it would be without the doubt."""
-        return {name: each.value for name, each in self._exported() if each.value is not None}
+        return {name: each.value for name, each in self._exported().items() if each.value is not None}
 
     @property
     def doubts(self) -> dict[str, str]:
         """The variables whose value, or whether they are exported, only a shell knows, with the statement for each."""
-        return {name: each.doubt for name, each in self._exported() if each.doubt}
+        return {name: each.doubt for name, each in self._exported().items() if each.doubt}
 
-    def _exported(self) -> Iterator[tuple[str, ShellVariable]]:
-        return (
-            (name, each)
-            for name, each in sorted(self.variables.items(), key=itemgetter(0))
-            if each.exported is not False and name not in VOLATILE
-        )
+    def _exported(self) -> dict[str, ShellVariable]:
+        names = sorted(self.variables.keys() - VOLATILE)
+        return {name: self.variables[name] for name in names if self.variables[name].exported is not False}
 
 
 @dataclass(slots=True)
@@ -173,17 +166,15 @@ class WordReader:
                 word.is_open |= not is_quoted and not {*"*?["}.isdisjoint(literal[0])
             elif character == '"':
                 self._inside(word, '"', is_quoted=True)
-            elif character == "'" and not is_quoted:
-                end = self.text.find("'", self.at + 1)
-                word.pieces.append(self.text[self.at + 1 : end])
-                self._pass_to(end + 1)
+            elif not is_quoted and (single := _SINGLE.match(self.text, self.at)):
+                self.at = single.end()
+                word.pieces.append(single[1])
             elif character == "\\":
                 self._escape(word, stop)
             elif character == "$":
                 self._dollar(word, is_quoted=is_quoted)
-            elif character == "`":
-                backquoted = _BACKQUOTED.match(self.text, self.at)
-                self._pass_to(backquoted.end() if backquoted else 0)
+            elif backquoted := _BACKQUOTED.match(self.text, self.at):
+                self.at = backquoted.end()
                 word.is_known = False
             elif stop == ")" and character == "(":
                 self._inside(word, ")", is_quoted=False)
@@ -198,11 +189,6 @@ class WordReader:
         self.at += 1
         self._expand(word, closing, is_quoted=is_quoted)
         self.at += 1
-
-    def _pass_to(self, end: int) -> None:
-        if not end:
-            raise ShellError
-        self.at = end
 
     def _escape(self, word: ShellWord, stop: str) -> None:
         r"""Read a backslash and what is behind it.
