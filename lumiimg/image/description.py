@@ -18,7 +18,7 @@ from lumiimg.image.tree import ImageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.image.byte_source import ByteSource
+    from lumiimg.image.host_file import HostFile
     from lumiimg.image.root import RootFileSystem
 
 _METADATA_NAME = "inspect-metadata.json"
@@ -42,7 +42,7 @@ class SingularityDescription:
         self,
         root: RootFileSystem,
         sif: Sif | None = None,
-        source: ByteSource | None = None,
+        source: HostFile | None = None,
         warnings: tuple[str, ...] = (),
     ) -> None:
         """`source` is the file of the SIF, `warnings` what is unsure about its partitions."""

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from lumiimg.core.files import regular_file
+from lumiimg.image.host_file import HostFile
 from lumiimg.image.overlay import OF_OVERLAYS
-from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, ImageError
+from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat
 
 _KIND_OF_FORMAT = {
     stat.S_IFREG: FileKind.FILE,
@@ -106,35 +106,9 @@ class FolderTree:
     def directory_identity(self, directory: FolderNode) -> None:
         """Return None: a bind mount may show one directory in two places, and the kernel lets none be in itself."""
 
-    def open(self, node: FolderNode) -> FolderFile:
-        return FolderFile(node)
-
-
-class FolderFile:
-    """An open regular file."""
-
-    def __init__(self, node: FolderNode) -> None:
-        self._path = node.path
-        self._descriptor = -1
-        self._descriptor = regular_file(node.path, follow=False)
-        status = os.fstat(self._descriptor)
-        self.identity = (status.st_dev, status.st_ino)
-        self.size = status.st_size
-        if self.identity != (node.status.st_dev, node.status.st_ino):
-            self.close()
+    def open(self, node: FolderNode) -> HostFile:
+        file = HostFile(node.path, follow=False)
+        if file.identity != (node.status.st_dev, node.status.st_ino):
+            file.close()
             raise OSError(errno.ESTALE, "another file came in its place while it was opened", node.path)
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        data = os.pread(self._descriptor, size, offset)
-        # files of /sys have less in them than they say, and go on saying so
-        if len(data) < min(size, self.size - offset) and os.fstat(self._descriptor).st_size != self.size:
-            raise ImageError("the file became shorter while it was read", where=self._path)
-        return data
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __del__(self) -> None:
-        self.close()
+        return file

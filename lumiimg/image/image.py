@@ -8,9 +8,9 @@ from contextlib import ExitStack, closing, contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
-from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.description import SingularityDescription
 from lumiimg.image.folder import FolderTree
+from lumiimg.image.host_file import HostFile
 from lumiimg.image.oci import tar
 from lumiimg.image.oci.layers import open_layers
 from lumiimg.image.oci.layout import is_oci_layout, read_docker_archive, read_oci_layout
@@ -148,7 +148,7 @@ def open_image(path: Path, cache: Cache | None = None) -> Image:
             raise NoImageError(f"cannot be opened: {os.strerror(errno.ENOENT)}", where=str(path))
         if path.exists() and not path.is_file():
             raise ImageError("neither a file nor a folder", where=str(path))
-        return _open_file(opened.enter_context(closing(ByteSource.open(path))), opened, cache)
+        return _open_file(opened.enter_context(closing(HostFile.of_image(path))), opened, cache)
 
 
 def open_stack(paths: Sequence[Path]) -> Image:
@@ -166,7 +166,7 @@ def open_squashfs(paths: Sequence[Path]) -> Iterator[OverlayTree]:
     with ExitStack() as opened:
         trees: list[SquashfsTree] = []
         for path in paths:
-            source = opened.enter_context(closing(ByteSource.open(path)))
+            source = opened.enter_context(closing(HostFile.of_image(path)))
             trees += [SquashfsTree(source.slice(*part)) for part in squashfs_ranges(path)]
         yield OverlayTree(trees)
 
@@ -184,8 +184,8 @@ def _open_folder(path: Path, opened: ExitStack, cache: Cache | None) -> Image:
     return Image(ImageKind.FOLDER, root, SingularityDescription(root), opened)
 
 
-def _open_file(source: ByteSource, opened: ExitStack, cache: Cache | None) -> Image:
-    head = source.read_at(0, tar.BLOCK_BYTES)
+def _open_file(source: HostFile, opened: ExitStack, cache: Cache | None) -> Image:
+    head = source.read_exactly(0, min(source.size, tar.BLOCK_BYTES))
     if is_sif(head):
         sif = parse_sif(source)
         tree, warnings = _sif_tree(sif, source)
@@ -205,7 +205,7 @@ def _open_file(source: ByteSource, opened: ExitStack, cache: Cache | None) -> Im
     raise ImageError(what, where=source.name, hint="give a .sif, a squashfs file, a sandbox folder or an archive")
 
 
-def _sif_tree(sif: Sif, source: ByteSource) -> tuple[SquashfsTree | OverlayTree, tuple[str, ...]]:
+def _sif_tree(sif: Sif, source: HostFile) -> tuple[SquashfsTree | OverlayTree, tuple[str, ...]]:
     """Return (the root file system with the overlays that engines put over it, what is unsure about it)."""
     overlays = [item for item in sif.overlays() if item.file_system == PartitionFormat.SQUASHFS]
     partitions = [sif.root_partition(), *overlays]

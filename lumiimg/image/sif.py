@@ -29,7 +29,7 @@ from typing import Any
 
 from lumiimg.core.errors import FailedError
 from lumiimg.core.files import EPOCH
-from lumiimg.image.byte_source import ByteSource
+from lumiimg.image.host_file import HostFile
 from lumiimg.image.tree import ImageError
 
 MAGIC = b"SIF_MAGIC\0"
@@ -131,13 +131,13 @@ def is_sif(head: bytes) -> bool:
 
 def read_sif(path: Path) -> Sif:
     """Return the table of contents of a file. Raises ImageError for whatever does not fit the file."""
-    with closing(ByteSource.open(path)) as source:
+    with closing(HostFile.of_image(path)) as source:
         return parse_sif(source)
 
 
 def read_json_object(path: Path, name: str, limit_bytes: int) -> bytes | None:
     """Return a JSON object of a SIF by its name; None without one, or for a larger one. Raises ImageError."""
-    with closing(ByteSource.open(path)) as source:
+    with closing(HostFile.of_image(path)) as source:
         found = parse_sif(source).first(DataType.JSON, name)
         if found is None or found.size_bytes > limit_bytes:
             return None
@@ -149,14 +149,14 @@ def squashfs_ranges(path: Path) -> list[tuple[int, int]]:
 
     Raises ImageError.
     """
-    with closing(ByteSource.open(path)) as source:
-        if not is_sif(source.read_at(0, HEADER.size)):
+    with closing(HostFile.of_image(path)) as source:
+        if not is_sif(source.read_exactly(0, min(source.size, HEADER.size))):
             return [(0, source.size)]
         sif = parse_sif(source)
     return [(part.offset, part.size_bytes) for part in (sif.root_partition(), *sif.overlays())]
 
 
-def parse_sif(source: ByteSource) -> Sif:
+def parse_sif(source: HostFile) -> Sif:
     """Return the table of contents. Raises ImageError for whatever does not fit the file."""
     where = source.name
     if source.size < HEADER.size:
@@ -188,7 +188,7 @@ def parse_sif(source: ByteSource) -> Sif:
     return Sif(where, _ARCHITECTURES.get(architecture.rstrip(b"\0")), objects, number)
 
 
-def _data_object(record: tuple[Any, ...], source: ByteSource) -> DataObject:
+def _data_object(record: tuple[Any, ...], source: HostFile) -> DataObject:
     data_type, _, identifier, _, _, offset, size, *_, name, extra = record
     if offset < 0 or size < 0:
         raise ImageError(f"SIF object {identifier} has offset {offset} and size {size}", where=source.name)

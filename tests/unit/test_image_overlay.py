@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.image import FileKind, RootFileSystem
-from lumiimg.image.byte_source import ByteSource
+from lumiimg.image.host_file import HostFile
 from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.squashfs.format import NO_TABLE, SUPERBLOCK, Superblock
 from lumiimg.image.squashfs.tree import SquashfsTree
@@ -75,7 +75,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def root(packed: list[Path]) -> Iterator[RootFileSystem]:
-    sources = [ByteSource.open(path) for path in packed]
+    sources = [HostFile.of_image(path) for path in packed]
     yield RootFileSystem(OverlayTree([SquashfsTree(source) for source in sources]))
     for source in sources:
         source.close()
@@ -110,12 +110,12 @@ def test_every_name_is_that_of_the_uppermost_layer_that_shows_it_and_a_hidden_on
 
 
 def test_opaque_folders_are_known_by_their_attributes(packed: list[Path], tmp_path: Path) -> None:
-    lower, middle, _ = (SquashfsTree(ByteSource.open(path)) for path in packed)
+    lower, middle, _ = (SquashfsTree(HostFile.of_image(path)) for path in packed)
     assert (lower.has_opaque(), middle.has_opaque()) == (False, True)
     fields = SUPERBLOCK.unpack(packed[1].read_bytes()[: SUPERBLOCK.size])
     without = Superblock(*fields)._replace(xattr_table=NO_TABLE)
     (tmp_path / "x").write_bytes(SUPERBLOCK.pack(*without) + packed[1].read_bytes()[SUPERBLOCK.size :])
-    tree = SquashfsTree(ByteSource.open(tmp_path / "x"))
+    tree = SquashfsTree(HostFile.of_image(tmp_path / "x"))
     opaque = tree.child(tree.root, "opaque")
     assert opaque is not None
     assert tree.xattrs(opaque) == {}

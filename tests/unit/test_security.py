@@ -32,7 +32,7 @@ from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors, general_index, refuse_password
 from lumiimg.image import ImageError, open_image
-from lumiimg.image.byte_source import ByteSource
+from lumiimg.image.host_file import HostFile
 from lumiimg.joblog import files as log_sources
 from lumiimg.joblog.lines import EVIDENCE_LIMIT, evidence_text, excerpt
 from tests.shared import fabric_builder
@@ -112,7 +112,7 @@ def test_files_and_commands_of_an_image_are_read_and_never_run(
 def test_an_image_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "x.sif"
     file.write_bytes(b"x" * 4096)
-    source = ByteSource.open(file)
+    source = HostFile.of_image(file)
     os.truncate(file, 10)
     with pytest.raises(ImageError, match="became shorter"):
         source.read_at(0, 4096)

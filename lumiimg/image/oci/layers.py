@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from lumiimg.core.access import OpenFile, RandomAccess, stream_of
 from lumiimg.core.errors import BadInputError, FailedError, MissingHereError
-from lumiimg.core.files import file_sha256, regular_file, replaced, temporary_folder
-from lumiimg.image.byte_source import ByteSource
+from lumiimg.core.files import file_sha256, replaced, temporary_folder
+from lumiimg.image.host_file import HostFile
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def open_layers(layers: Sequence[Layer], cache: Cache | None, held: ExitStack) -
         yield tar
 
 
-def _unpack(layer: Layer, content: Iterator[bytes], path: Path, most_bytes: int) -> ByteSource:
+def _unpack(layer: Layer, content: Iterator[bytes], path: Path, most_bytes: int) -> HostFile:
     """Write a tar; after an error nothing of it stays."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def _unpack(layer: Layer, content: Iterator[bytes], path: Path, most_bytes: int)
             _verify(layer, _written(content, file, most_bytes, layer.where))
             file.flush()
             os.fsync(file.fileno())  # a name that outlives a crash must not be that of half a file
-        return ByteSource.open(path)
+        return HostFile.of_image(path)
     except (OSError, FailedError) as error:
         why = error.what if isinstance(error, FailedError) else error.strerror
         hint = "let LUMIIMG_CACHE name a folder with room for the whole image"
@@ -143,15 +143,15 @@ def _unpack(layer: Layer, content: Iterator[bytes], path: Path, most_bytes: int)
         raise MissingHereError(what, where=str(path.parent), hint=hint) from error
 
 
-def _find(path: Path) -> ByteSource | None:
+def _find(path: Path) -> HostFile | None:
     """Return what was unpacked before; None where it is not there, or cannot be trusted."""
     with suppress(OSError):
-        descriptor = regular_file(path, follow=False)
-        seen = os.fstat(descriptor)
+        file = HostFile(path, follow=False)
+        seen = os.fstat(file.fileno())
         if seen.st_uid == os.getuid() and not seen.st_mode & 0o022:
-            os.utime(descriptor)  # the longest unused is pruned first
-            return ByteSource(descriptor, name=str(path), start=0, size=seen.st_size, owns=True)
-        os.close(descriptor)
+            os.utime(file.fileno())  # the longest unused is pruned first
+            return file
+        file.close()
     return None
 
 

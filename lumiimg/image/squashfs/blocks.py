@@ -16,7 +16,7 @@ from lumiimg.image.tree import ImageError
 if TYPE_CHECKING:
     import struct
 
-    from lumiimg.image.byte_source import ByteSource
+    from lumiimg.image.host_file import HostFile
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -51,7 +51,7 @@ class Cache(dict[Key, Value]):
 class Blocks:
     """All blocks of one file system, by their positions."""
 
-    def __init__(self, source: ByteSource, superblock: disk.Superblock) -> None:
+    def __init__(self, source: HostFile, superblock: disk.Superblock) -> None:
         self._source = source
         self._limit = superblock.size_bytes
         self._block_bytes = superblock.block_bytes
@@ -76,7 +76,7 @@ class Blocks:
         is_packed = 0 < size_word <= self._block_bytes
         if is_packed and self._decompressor.has_beginning and position not in self._cache:
             # of what is packed so little, no more is needed for it
-            stored = self._source.read_at(position, min(size_word, _PACKED_BYTES + size))
+            stored = self._source.read_exactly(position, min(size_word, _PACKED_BYTES + size))
             found = self._decompressor.beginning(stored, size)
             if len(found) == size:
                 return found

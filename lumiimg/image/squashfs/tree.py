@@ -17,7 +17,7 @@ from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, Image
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.image.byte_source import ByteSource
+    from lumiimg.image.host_file import HostFile
 
 _MIN_BLOCK_LOG, _MAX_BLOCK_LOG = 12, 20
 _CACHED_NODES = 200_000
@@ -69,7 +69,7 @@ class Inode:
 class SquashfsTree:
     """One file system; the source is not closed with it."""
 
-    def __init__(self, source: ByteSource) -> None:
+    def __init__(self, source: HostFile) -> None:
         """Raise ImageError for what is damaged, or in a format that is not read."""
         self._source = source
         self.superblock = _read_superblock(source)
@@ -263,7 +263,7 @@ class SquashfsFile:
         return data
 
 
-def _read_superblock(source: ByteSource) -> Superblock:
+def _read_superblock(source: HostFile) -> Superblock:
     """Return the superblock, checked against the size of the source."""
     where = source.name
     if source.size < disk.SUPERBLOCK.size:

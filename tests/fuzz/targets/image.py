@@ -11,8 +11,8 @@ from pathlib import Path
 from lumiimg.core.access import BytesInMemory
 from lumiimg.host.job_process import jobs_of
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
-from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.environment import source
+from lumiimg.image.host_file import HostFile
 from lumiimg.image.oci.layers import _chunks, _decoder
 from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.shell import Shell
@@ -78,7 +78,7 @@ def _image(data: bytes) -> None:
     rounds=12,
 )
 def _squashfs(data: bytes) -> None:
-    with contextlib.closing(ByteSource.open(written(data, "squashfs"))) as source:
+    with contextlib.closing(HostFile.of_image(written(data, "squashfs"))) as source:
         tree = SquashfsTree(source)
         tree.has_opaque()
         tree.xattrs(tree.root)
