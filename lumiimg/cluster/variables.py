@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 from lumiimg.resolve.job_variables import read_by_srun
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lumiimg.catalog.launch import SiteVariable
+    from lumiimg.catalog.sites import Site
 
 REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _OF_RANK = {"SLURM_LOCALID", "SLURM_PROCID", "LOCAL_RANK", "RANK"}
@@ -64,3 +67,8 @@ class JobVariable:
     def reason(self) -> str:
         """Why, with the source."""
         return f"{self.why} ({self.source})" if self.source else self.why
+
+
+def caches_of(site: Site | None, variables: Iterable[JobVariable]) -> str | None:
+    """Return the site's folder for caches of a job, on its node; None where no variable is below it."""
+    return site.caches if site is not None and any(site.is_cache(item.value) for item in variables) else None

@@ -16,7 +16,7 @@ from lumiimg.cluster.job.request import JobRequest, Shape, shape_of, with_own
 from lumiimg.cluster.job.scheduler import Scheduler, scheduler_of
 from lumiimg.cluster.job.topology import RankBinding, bind_ranks, cores_of_a_gpu
 from lumiimg.cluster.job.vllm import ServingPlace, lacks_ray, serving_of, with_parallel_options
-from lumiimg.cluster.variables import JobVariable
+from lumiimg.cluster.variables import JobVariable, caches_of
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.text import count
 from lumiimg.resolve.driver_rule import driver_window
@@ -120,7 +120,7 @@ class JobPlan:
     @property
     def caches(self) -> str | None:
         """The folder on each node in which variables of this job put their caches; None where none does."""
-        return self.site.caches if any(self.site.is_cache(item.value) for item in self.variables) else None
+        return caches_of(self.site, self.variables)
 
     @property
     def private(self) -> str | None:

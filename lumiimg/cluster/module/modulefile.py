@@ -19,7 +19,6 @@ from lumiimg.fabric.path import Fabric
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NO_USER_SITE = "PYTHONNOUSERSITE"
 _FAMILY = "containerbindings"
 """The family of LUMI's own bindings modules (LUMI-EasyBuild-contrib singularity-AI-bindings): one at a time."""
 _WIDTH = 110
@@ -64,15 +63,12 @@ def _settings(module: ImageModule) -> Iterator[str]:
     for item in module.container_variables:
         yield from _reasons(f"{item.name}: {item.reason}")
         yield f"put {engine}ENV_{item.name} {tcl_word(item.value)}"
-    if module.python is not None:
-        yield from _reasons("packages in ~/.local do not belong to an image: they are hidden")
-        yield f"put {engine}ENV_{NO_USER_SITE} 1"
-        if module.python.folder:
-            whose = f"the environment {module.venv}" if module.venv else "the image"
-            yield from _reasons(
-                f"{whose} has its Python there, and the image's own PATH does not lead to it: {module.python.path}"
-            )
-            yield f"prepend-path {engine}ENV_PREPEND_PATH {tcl_word(module.python.folder)}"
+    if module.python is not None and module.python.folder:
+        whose = f"the environment {module.venv}" if module.venv else "the image"
+        yield from _reasons(
+            f"{whose} has its Python there, and the image's own PATH does not lead to it: {module.python.path}"
+        )
+        yield f"prepend-path {engine}ENV_PREPEND_PATH {tcl_word(module.python.folder)}"
     for variable in module.by_module:
         yield from _reasons(variable.reason)
         yield f"put {variable.name} {tcl_word(variable.value)}"

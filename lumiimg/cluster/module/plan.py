@@ -20,13 +20,14 @@ from lumiimg.cluster.binds import (
     site_binds,
     variables_of_engine,
 )
-from lumiimg.cluster.variables import REFERENCE, JobVariable, SetIn
+from lumiimg.cluster.variables import REFERENCE, JobVariable, SetIn, caches_of
 from lumiimg.core.errors import BadInputError, FailedError, one_line
 from lumiimg.core.toml import package_toml
 from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.host.container_view import open_variables
 from lumiimg.host.engine_rules import refuse_not_runnable
 from lumiimg.host.image_manifest import MANIFEST_PATH
+from lumiimg.host.manifest import Variable
 from lumiimg.inventory.python import Program, Python, find_program, search_path, version_of_program
 from lumiimg.resolve.job_variables import job_variables
 from lumiimg.resolve.stack import stack_of
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.static.files import HostFit
-    from lumiimg.host.manifest import Bind, BindManifest, Variable
+    from lumiimg.host.manifest import Bind, BindManifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
     from lumiimg.inventory.components import Inventory
@@ -54,6 +55,7 @@ _NOT_FOR_FOLDERS = re.compile(r"[^\w./+,=@%~^-]")
 _NAMED_IN_TITLE = ("torch", "vllm", "sglang", "jax", "deepspeed", "transformers", "rocm", "python")
 _WRITTEN = {"rocm": "ROCm", "python": "Python"}
 _LAST_LINKS = 40
+_NO_USER_SITE = Variable("PYTHONNOUSERSITE", "1", "packages in ~/.local do not belong to an image: they are hidden")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class ImageModule:
     binds: tuple[Bind, ...]
     """What is bound."""
     container_variables: tuple[Variable, ...]
-    """Set in the container only, over what it has itself."""
+    """Set in the container only, over what it has itself: for the binds, and for its Python."""
     variables: tuple[JobVariable, ...]
     """That jobs on the site want."""
     left_out: tuple[LeftOut, ...]
@@ -124,7 +126,7 @@ class ImageModule:
 
     @property
     def container_environment(self) -> dict[str, str]:
-        """Variables that are set in the container for the binds."""
+        """Variables that are set in the container only."""
         return {item.name: item.value for item in self.container_variables}
 
     @property
@@ -187,10 +189,10 @@ def plan_module(
             engine=variables_of_engine(snapshot, site),
             boundary=fit if snapshot else None,
             binds=(*binds, *([venv.bind(read_only=False)] if venv else [])),
-            container_variables=manifest.variables if manifest else (),
+            container_variables=(*(manifest.variables if manifest else ()), *([_NO_USER_SITE] if python else [])),
             variables=tuple(variables),
             left_out=tuple(left_out),
-            caches=_caches(site, variables),
+            caches=caches_of(site, variables),
             programs=tuple(_programs(whole, folders, python)),
             python=_of_venv(python) if venv else python,
             venv=venv.path if venv else None,
@@ -323,11 +325,6 @@ def _refuse_evaluated(item: JobVariable) -> None:
         if UNSAFE.search(text) or not is_path(text):
             hint = "plain text, and $NAME for what each rank has: mend the site file"
             raise FailedError("holds a character that shells evaluate", where=f"{item.name}={written}", hint=hint)
-
-
-def _caches(site: Site | None, variables: Sequence[JobVariable]) -> str | None:
-    """Return the site's folder for caches of a job, where wrappers set a variable that is below it."""
-    return site.caches if site is not None and any(site.is_cache(item.value) for item in variables) else None
 
 
 def in_shell(value: str) -> str:

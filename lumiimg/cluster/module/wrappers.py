@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 
 from lumiimg.cluster.binds import exports
-from lumiimg.cluster.module.modulefile import NO_USER_SITE, comment
+from lumiimg.cluster.module.modulefile import comment
 from lumiimg.cluster.module.plan import SHELL, ImageModule, in_shell, missing_hint
 from lumiimg.cluster.quoting import filled
 from lumiimg.cluster.variables import JobVariable, SetIn
@@ -45,13 +45,13 @@ def _enter(module: ImageModule) -> str:
     python = module.python is not None
     return filled(
         "module/enter.sh",
-        ORIGIN="\n".join(comment(line) for line in (module.title, *module.origin)),
+        ORIGIN=map(comment, (module.title, *module.origin)),
         IMAGE=shlex.quote(str(module.image)),
         PYTHON=f"python={shlex.quote(module.python.path)}" if module.python is not None else "",
         PREPEND=filled("module/prepend.sh", ENGINE=module.engine) if python else "",
         FIRST=first,
         SECOND=second,
-        OUTSIDE="\n".join(f"    {line}" for line in _outside(module)),
+        OUTSIDE=(f"    {line}" for line in _outside(module)),
         PIP=filled("module/pip.sh") if python else "",
     )
 
@@ -67,13 +67,8 @@ def _outside(module: ImageModule) -> list[str]:
     if module.venv:
         lines.append(f"[ -e {shlex.quote(str(module.venv))} ] || fail {shlex.quote(f'{module.venv} has gone')}")
     lines += exports(module.engine, module.binds, module.container_variables)
-    if module.python is not None:
-        lines += [
-            "# packages in ~/.local do not belong to the image: they are hidden",
-            f"export {module.engine}ENV_{NO_USER_SITE}=1",
-        ]
-        if module.python.folder is not None:
-            lines += ["# the image's own PATH does not lead there", f"prepend {shlex.quote(module.python.folder)}"]
+    if module.python is not None and module.python.folder is not None:
+        lines += ["# the image's own PATH does not lead there", f"prepend {shlex.quote(module.python.folder)}"]
     of_job: list[str] = []
     if any("USER" in item.names for item in module.variables):
         lines += ["# folders are named by it, and a step with few variables (srun --export=NONE) has none"]
