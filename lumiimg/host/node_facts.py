@@ -73,18 +73,13 @@ def nics(root: RootFileSystem) -> tuple[Nic, ...]:
     return tuple(found)
 
 
-def gpu_nodes(root: RootFileSystem) -> list[str]:
-    """Return where the kernel driver describes each processor and GPU, by their numbers: that of the tenth is 10."""
-    return sorted(matches(root, _GPU_NODES), key=by_version)
-
-
 def gpus(root: RootFileSystem) -> tuple[str, ...]:
     """Return the processor of each GPU of AMD, as the kernel driver describes it to the runtime (ROCr, topology.c).
 
     `gfx_target_version` is 0 of a CPU, and 90010 of a gfx90a: two digits each for minor and stepping.
     """
     found = []
-    for path in gpu_nodes(root):
+    for path in sorted(matches(root, _GPU_NODES), key=by_version):  # by their numbers: that of the tenth is 10
         version = _GFX_VERSION.search(read_text(root, path) or "")
         if version and int(version[1]):
             major, minor, stepping = int(version[1]) // 10000, int(version[1]) // 100 % 100, int(version[1]) % 100

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from lumiimg.catalog.drivers import modules_of
@@ -64,13 +64,11 @@ def _of_nodes(site: Site) -> Iterator[Claim]:
         by: Sourced | None = None,
         reads: Reads = "node",
         name: str = "",
-        also: tuple[str, ...] = (),
     ) -> Claim:
         return Claim(
             id=f"site.{what}{':' if name else ''}{name}",
             about=about,
             predicted=f"{predicted}" if predicted is not None else None,
-            also=also,
             source=(by or site).source,
             date=f"{getattr(by, 'date', None) or site.date}",
             step=SLURM if reads in {"partition", "mpi"} else NODES,
@@ -83,7 +81,7 @@ def _of_nodes(site: Site) -> Iterator[Claim]:
     yield claim("engine", "container engine", site.engine)
     if (driver := site.driver) is not None:
         also = modules_of(driver.version)[1:] if driver.version is not None else ()
-        yield claim("driver", "amdgpu driver", driver.version, driver, also=also)
+        yield replace(claim("driver", "amdgpu driver", driver.version, driver), also=also)
         yield claim("kernel", "kernel", driver.kernel, driver)
     if (fabric := site.fabric) is not None:
         yield claim("libfabric", "libfabric of the nodes", fabric.libfabric, fabric)
@@ -155,24 +153,15 @@ def of_image(image: ImageOnSite) -> Iterator[Claim]:
         step: str,
         reads: Reads,
         by: Sourced = _RULES,
-        *,
-        what: str = "",
-        least: float | None = None,
-        ranks: int | None = None,
-        also: tuple[str, ...] = (),
     ) -> Claim:
         return Claim(
             id=f"image-{image.number}.{key}",
             about=f"image {image.number}: {about}",
             predicted=predicted,
-            least=least,
-            ranks=ranks,
-            also=also,
             source=by.source,
             date=f"{getattr(by, 'date', site.date) or ''}",
             step=f"image-{image.number}.{step}",
             reads=reads,
-            what=what,
         )
 
     answer = None if report.answer is Answer.UNDECIDED else report.answer.value
@@ -185,7 +174,7 @@ def of_image(image: ImageOnSite) -> Iterator[Claim]:
         ("libcxi", "libcxi in that process", path.libcxi),
     ):
         also = (image.root.resolve_where_possible(value),) if value is not None and value.startswith("/") else ()
-        yield claim(what.replace("_", "-"), about, value, "probe", "path", what=what, also=also)
+        yield replace(claim(what.replace("_", "-"), about, value, "probe", "path"), what=what, also=also)
     yield claim("maps", "libraries in the process that a job starts", AS_FILES, "probe", "maps")
     assumed = Said("nodes of one site are taken to be alike")
     yield claim("alike", "what is loaded on the nodes", ALIKE, "probe", "alike", assumed)
@@ -198,9 +187,9 @@ def of_image(image: ImageOnSite) -> Iterator[Claim]:
         reference = next((b for b in site.bandwidths if (b.test, b.nodes) == (_TEST, on)), None)
         about = f"all-reduce on {count(on, 'node')}"
         if reference is not None and (on == 1 or network is Verdict.OFI_CXI):
-            least, ranks = reference.least_gb_s, reference.ranks
-            text = f"{least:g} GB/s or more"
-            yield claim(key, about, text, step, "speed", reference, least=least, ranks=ranks)
+            least = reference.least_gb_s
+            said = claim(key, about, f"{least:g} GB/s or more", step, "speed", reference)
+            yield replace(said, least=least, ranks=reference.ranks)
         else:
             yield claim(key, about, None, step, "speed")
     if report.gpu is not None:
