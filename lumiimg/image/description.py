@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.image.environment import source
 from lumiimg.image.shell import Shell
-from lumiimg.image.sif import DataType, PartitionFormat, Sif
+from lumiimg.image.sif import DataType, Sif
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from lumiimg.image.host_file import HostFile
     from lumiimg.image.root import RootFileSystem
@@ -43,7 +43,7 @@ class SingularityDescription:
         root: RootFileSystem,
         sif: Sif | None = None,
         source: HostFile | None = None,
-        warnings: tuple[str, ...] = (),
+        warnings: Sequence[str] = (),
     ) -> None:
         """`source` is the file of the SIF, `warnings` what is unsure about its partitions."""
         self._warnings = warnings
@@ -113,16 +113,11 @@ class SingularityDescription:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        found: list[str] = []
-        overlays = self._sif.overlays() if self._sif else ()
-        unread = [str(item.identifier) for item in overlays if item.file_system != PartitionFormat.SQUASHFS]
-        if unread:
-            numbers = ", ".join(unread)
-            found.append(f"overlay partition {numbers} is not read: what it adds or changes is not seen")
+        found = [*self._warnings]
         if self.lost:
             found.append(f"{self.lost}: what the script sets from here on is not known, nor what it did set")
         _ = self.labels  # if they are too long, that is in `_unread` then
-        return (*found, *self._warnings, *(f"{path}: {reason}" for path, reason in self._unread.items()))
+        return (*found, *(f"{path}: {reason}" for path, reason in self._unread.items()))
 
     def _read_metadata(self) -> dict[str, Any]:
         item = self._sif.first(DataType.JSON, _METADATA_NAME) if self._sif else None

@@ -18,7 +18,7 @@ from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.shell import DEFAULT_PATH
-from lumiimg.image.sif import PartitionFormat, Sif, is_sif, parse_sif, squashfs_ranges
+from lumiimg.image.sif import Sif, is_sif, parse_sif, squashfs_ranges
 from lumiimg.image.squashfs.format import MAGIC as SQUASHFS_MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.tree import ImageError, NoImageError
@@ -205,17 +205,19 @@ def _open_file(source: HostFile, opened: ExitStack, cache: Cache | None) -> Imag
     raise ImageError(what, where=source.name, hint="give a .sif, a squashfs file, a sandbox folder or an archive")
 
 
-def _sif_tree(sif: Sif, source: HostFile) -> tuple[SquashfsTree | OverlayTree, tuple[str, ...]]:
+def _sif_tree(sif: Sif, source: HostFile) -> tuple[SquashfsTree | OverlayTree, list[str]]:
     """Return (the root file system with the overlays that engines put over it, what is unsure about it)."""
-    overlays = [item for item in sif.overlays() if item.file_system == PartitionFormat.SQUASHFS]
+    overlays = [item for item in sif.overlays() if item.is_squashfs]
     partitions = [sif.root_partition(), *overlays]
     layers = [SquashfsTree(source.slice(item.offset, item.size_bytes)) for item in partitions]
+    unread = (item.identifier for item in sif.overlays() if not item.is_squashfs)
+    warnings = [f"overlay partition {number} is not read: what it adds or changes is not seen" for number in unread]
     # measured: a mount by root honours trusted.overlay.opaque only, one in a user namespace neither of the two names
-    warnings = tuple(
+    warnings += [
         f"overlay partition {item.identifier} has opaque folders, which not every engine honours: files below may show"
         for item, layer in zip(overlays, layers[1:], strict=True)
         if layer.has_opaque()
-    )
+    ]
     return (OverlayTree(layers) if overlays else layers[0]), warnings
 
 

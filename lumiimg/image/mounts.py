@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from lumiimg.image.tree import FileKind, FileStat, Tree, TreeNode
+from lumiimg.image.tree import FileKind, FileStat, Node, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class Mount:
     """A node of some tree, put over a path of another; without one, a folder of which nothing is known."""
 
     target: str
-    tree: Tree[Any] | None = None
-    node: TreeNode | None = None
+    tree: Tree | None = None
+    node: Node = None
     by: str = ""
     """What is mounted there, and why, for a sentence."""
     is_sure: bool = True
@@ -37,8 +37,8 @@ class Place(NamedTuple):
 
     path: str
     """Without symlinks and without a slash at the end; empty for the root."""
-    tree: Tree[Any] | None = None
-    node: Any = None
+    tree: Tree | None = None
+    node: Node = None
 
     @property
     def kind(self) -> FileKind:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, Tree, TreeNode
+from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, Node, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -32,8 +32,8 @@ class OverlayPart:
     """A node of one of the layers, which are counted from the lowest."""
 
     layer: int
-    tree: Tree[Any]
-    node: TreeNode
+    tree: Tree
+    node: Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ class OverlayNode:
 class OverlayTree:
     """One tree of several."""
 
-    def __init__(self, layers: Sequence[Tree[Any]]) -> None:
+    def __init__(self, layers: Sequence[Tree]) -> None:
         """`layers` begin with the lowest."""
         self.layers: tuple[Any, ...] = tuple(layers)
         parts = [OverlayPart(number, layer, layer.root) for number, layer in enumerate(layers)]
@@ -112,7 +112,7 @@ class OverlayTree:
         return tuple(parts)
 
 
-def _is_whiteout(tree: Tree[Any], node: TreeNode) -> bool:
+def _is_whiteout(tree: Tree, node: Node) -> bool:
     return node.kind is FileKind.DEVICE and tree.stat(node).device == _WHITEOUT
 
 

@@ -13,7 +13,7 @@ import errno
 import os
 import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.image.mounts import Mount, MountTable, Place
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, Tree
@@ -40,7 +40,7 @@ class WalkedEntry(NamedTuple):
 class RootFileSystem:
     """The files of one image."""
 
-    def __init__(self, tree: Tree[Any], *, hidden: Collection[str] = (), mounts: MountTable | None = None) -> None:
+    def __init__(self, tree: Tree, *, hidden: Collection[str] = (), mounts: MountTable | None = None) -> None:
         """Take a tree, and what is mounted over it.
 
         `hidden` are absolute paths that a walk does not enter: what an engine mounts over in any case.

@@ -54,25 +54,9 @@ class DataType(IntEnum):
     OCI_ROOT_INDEX = 0x400A
 
 
-class PartitionFormat(IntEnum):
-    """File system of a partition; only those that are spoken of."""
-
-    SQUASHFS = 1
-    EXT3 = 2
-    ENCRYPTED_SQUASHFS = 5
-    GOCRYPTFS_SQUASHFS = 6
-
-
-_ENCRYPTED = ("the root file system is encrypted", "unpack it with its key (`build --sandbox`) and give the folder")
-_NOT_READ: dict[int, tuple[str, str | None]] = {
-    PartitionFormat.ENCRYPTED_SQUASHFS: _ENCRYPTED,
-    PartitionFormat.GOCRYPTFS_SQUASHFS: _ENCRYPTED,
-    PartitionFormat.EXT3: (
-        "the root file system is ext3, of Singularity 2",
-        "convert it (`build new.sif old.sif`)",
-    ),
-}
-"""What a root file system is, and what to do about it."""
+_SQUASHFS = 1
+_NOT_READ = {2: "ext3, of Singularity 2", 5: "encrypted", 6: "encrypted"}
+"""Formats of a root file system that engines know, too: ext3, squashfs within dm-crypt, and within gocryptfs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +70,11 @@ class DataObject:
     name: str
     file_system: int = 0
     partition_type: int = 0
+
+    @property
+    def is_squashfs(self) -> bool:
+        """Whether it is a partition that is read."""
+        return self.file_system == _SQUASHFS
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +97,10 @@ class Sif:
         if not roots:
             raise ImageError("a SIF without a root file system", where=self.where, hint="build the image again")
         [root] = roots
-        if root.file_system != PartitionFormat.SQUASHFS:
-            unknown = f"the root file system has the unknown format {root.file_system}"
-            what, to_do = _NOT_READ.get(root.file_system, (unknown, None))
-            raise ImageError(what, where=self.where, hint=to_do)
+        if not root.is_squashfs:
+            what = _NOT_READ.get(root.file_system, f"of the unknown format {root.file_system}")
+            hint = "unpack it by an engine (`build --sandbox`), with its key if it has one, and give the folder"
+            raise ImageError(f"the root file system is {what}", where=self.where, hint=hint)
         return root
 
     def overlays(self) -> tuple[DataObject, ...]:
@@ -256,7 +245,7 @@ def write_sif(path: Path, header: SifHeader, *, identity: str) -> None:
         table += _descriptor(data_type, number, end, len(data), end, name, b"")
         end += len(data)
     size = path.stat().st_size
-    root = _PARTITION.pack(PartitionFormat.SQUASHFS, _PRIMARY_SYSTEM, _AMD64)
+    root = _PARTITION.pack(_SQUASHFS, _PRIMARY_SYSTEM, _AMD64)
     start, number = header.size_bytes, len(objects) + 1
     table += _descriptor(DataType.PARTITION, number, start, size - start, end, "root", root)
     counts = (_DESCRIPTORS - number, _DESCRIPTORS, _TABLE_AT, _OBJECTS_AT - _TABLE_AT, _OBJECTS_AT, size - _OBJECTS_AT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from lumiimg.core.errors import BadInputError
 
@@ -68,42 +68,35 @@ class DirectoryEntry(NamedTuple):
     kind: FileKind
 
 
-class TreeNode(Protocol):
-    """One inode of a tree."""
-
-    @property
-    def kind(self) -> FileKind:
-        """What it is."""
+Node: TypeAlias = Any
+"""One inode, of the own kind of its tree; its `kind` is a `FileKind`."""
 
 
-NodeT = TypeVar("NodeT", bound=TreeNode)
-
-
-class Tree(Protocol[NodeT]):
+class Tree(Protocol):
     """Nodes and the names in them.
 
     Methods raise ImageError for bytes that make no sense, and OSError for what the host says about a file.
     """
 
-    root: NodeT
+    root: Node
 
-    def child(self, directory: NodeT, name: str) -> NodeT | None:
+    def child(self, directory: Node, name: str) -> Node:
         """Return what a name in a directory stands for, symlinks not followed; None where there is no such name."""
 
-    def entries(self, directory: NodeT) -> Iterator[DirectoryEntry]:
+    def entries(self, directory: Node) -> Iterator[DirectoryEntry]:
         """Yield the names in a directory, without `.` and `..`."""
 
-    def link_target(self, link: NodeT) -> str:
+    def link_target(self, link: Node) -> str:
         """Return the text of a symlink."""
 
-    def stat(self, node: NodeT) -> FileStat:
+    def stat(self, node: Node) -> FileStat:
         """Return the inode's attributes."""
 
-    def xattrs(self, node: NodeT) -> Mapping[bytes, bytes] | None:
+    def xattrs(self, node: Node) -> Mapping[bytes, bytes] | None:
         """Return the extended attributes of an inode; None where the tree does not record them."""
 
-    def directory_identity(self, directory: NodeT) -> Hashable:
+    def directory_identity(self, directory: Node) -> Hashable:
         """Return the identity of a directory; None where the host sees to it that there are no loops."""
 
-    def open(self, node: NodeT) -> OpenFile:
+    def open(self, node: Node) -> OpenFile:
         """Open a regular file."""
