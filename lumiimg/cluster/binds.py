@@ -7,7 +7,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import BadInputError, FailedError, one_safe_line
+from lumiimg.core.errors import FailedError, one_safe_line
 from lumiimg.engine.binds import BindSpec
 from lumiimg.host.manifest import Bind
 
@@ -69,13 +69,6 @@ def spec(bind: Bind) -> str:
     return ":".join([text, *([text] if bind.source == bind.target else []), ",".join(options)])
 
 
-def refuse_unprintable(binds: Iterable[Bind]) -> None:
-    """Raise BadInputError for a path that no engine takes."""
-    for bind in binds:
-        if not spec(bind).isprintable():
-            raise BadInputError("a path with such characters cannot be bound", where=bind.source)
-
-
 def is_path(text: str) -> bool:
     """Tell whether a path can be written into a script or a module: no control characters, and encodable."""
     try:
@@ -88,7 +81,7 @@ def is_path(text: str) -> bool:
 def refuse_unsafe(binds: Iterable[Bind], variables: Iterable[Variable], style: str) -> None:
     """Raise FailedError for what comes out of an image or a snapshot and cannot be written so that it stays text.
 
-    `style` is a format of `lumiimg bind`, or `module`.
+    `style` is a format of `lumiimg bind`, `module` or `job`.
     """
     for bind in binds:
         if not is_path(bind.source + bind.target):

@@ -45,9 +45,9 @@ def wrapped(text: str, columns: int, first: str, rest: str) -> list[str]:
     )
 
 
-def comment(text: str, indent: str = "") -> list[str]:
-    """Return a text in lines of comment."""
-    return wrapped(text, COLUMNS, f"{indent}# ", f"{indent}# ")
+def comment(text: str) -> list[str]:
+    """Return a text in lines of comment; a backslash at the end of one would take the next along in Tcl."""
+    return [f"{line} " if line.endswith("\\") else line for line in wrapped(text, COLUMNS, "# ", "# ")]
 
 
 def folded(first: str, words: Iterable[str], indent: str = "    ") -> str:

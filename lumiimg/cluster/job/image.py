@@ -35,22 +35,12 @@ if TYPE_CHECKING:
     from lumiimg.cluster.job.request import JobRequest
     from lumiimg.host.manifest import Bind, BindManifest
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.image import RootFileSystem
     from lumiimg.inventory.gpu_fit import GpuAccount
     from lumiimg.inventory.python import Python
     from lumiimg.resolve.stack import Stack
 
 _MOUNTED = ("/dev", "/proc", "/sys", "/tmp", "/var/tmp")  # noqa: S108 - names, nothing is made there
 """Engines mount these unasked (apptainer.conf: mount dev, mount proc, mount sys, mount tmp)."""
-
-
-@dataclass(frozen=True, slots=True)
-class MissingPath:
-    """A path of a command that the image does not have."""
-
-    path: str
-    folder: str
-    """The highest above it that the image does not have: a bind there hides nothing of the image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +61,8 @@ class JobImage:
     """What the image's GPU code means for the job."""
     notes: tuple[str, ...]
     """What else is to be said of it."""
-    absent: tuple[MissingPath, ...]
-    """Paths of the command that the image does not have."""
+    absent: Mapping[str, str]
+    """Paths of the command that the image does not have, by the highest folder above them that it does not have."""
 
 
 def read_image(
@@ -89,9 +79,8 @@ def read_image(
             raise RefusedError(lacking, where=str(path), hint="build the image, or pull it, for them")
         is_looked_at = snapshot is not None or alone.image.root.exists(MANIFEST_PATH)
         fit = check_files(alone, with_site=True) if is_looked_at else None
-        if snapshot is not None:
-            _refuse_without_fabric(fit)
         manifest, doubt = manifest_for(fit, snapshot, site)
+        _refuse_without_fabric(path, manifest)
         python = alone.contents.python
         gpu = account_of_gpu(
             alone.contents, gpu_of_machine(alone.snapshot, alone.site), alone.variable, loaded_in_jobs(alone.image)
@@ -111,13 +100,12 @@ def read_image(
         )
 
 
-def _refuse_without_fabric(fit: HostFit | None) -> None:
-    manifest = fit.manifest if fit is not None else None
-    if fit is not None and manifest is not None and manifest.fabric is Fabric.NONE:
+def _refuse_without_fabric(image: Path, manifest: BindManifest | None) -> None:
+    if manifest is not None and manifest.fabric is Fabric.NONE:
         why = f": {manifest.refusals[-1]}" if manifest.refusals else ""
         raise FailedError(
             f"no libfabric with the cxi provider loads in it{why}",
-            where=fit.image,
+            where=str(image),
             hint="`lumiimg explain IMAGE --host FILE` lists all that was tried; without --host, a job stays on TCP",
         )
 
@@ -138,33 +126,33 @@ def _notes_of_gpu(account: GpuAccount | None) -> Iterator[str]:
             yield f"no code for {gpu} in {part.component} ({part.has}): {part.without}"
 
 
-def _absent_paths(words: Iterable[str], context: ImageInContext) -> tuple[MissingPath, ...]:
-    """Return the absolute paths among words, or behind a `=`, that an image does not have, nor its engine mounts."""
+def _absent_paths(words: Iterable[str], context: ImageInContext) -> dict[str, str]:
+    """Return the absolute paths among words, or behind a `=`, that an image does not have, nor its engine mounts.
+
+    Each is under the highest folder above it that is not there: a bind there hides nothing of the image.
+    """
     mounted = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 - what engines mount by themselves
     known = [*_MOUNTED, *(folder for folder in mounted if folder != "/")]
-    found: dict[str, MissingPath] = {}
+    found: dict[str, str] = {}
     for word in words:
         path = word if word.startswith("/") else word.partition("=")[2]
         if not path.startswith("/") or path.startswith("//"):
             continue
         path = posixpath.normpath(path)
-        if not any(_is_under(path, folder) for folder in known) and not context.image.root.exists(path):
-            folder = _highest_absent(path, context.image.root)
-            found.setdefault(folder, MissingPath(path, folder))
-    return tuple(found.values())
+        if not any(_is_under(path, folder) for folder in known):
+            parts = path.split("/")
+            from_the_top = ("/".join(parts[:depth]) for depth in range(2, len(parts) + 1))
+            folder = next((above for above in from_the_top if not context.image.root.exists(above)), None)
+            if folder is not None:
+                found.setdefault(folder, path)
+    return found
 
 
-def _highest_absent(path: str, root: RootFileSystem) -> str:
-    parts = path.split("/")
-    from_the_top = ("/".join(parts[:depth]) for depth in range(2, len(parts) + 1))
-    return next(above for above in from_the_top if not root.exists(above))
-
-
-def unbound(absent: Iterable[MissingPath], binds: Sequence[Bind]) -> Iterator[str]:
+def unbound(absent: Mapping[str, str], binds: Sequence[Bind]) -> Iterator[str]:
     """Yield a note for each path that neither the image has nor a bind brings."""
-    for item in absent:
-        if not any(_is_under(item.path, bind.target) for bind in binds):
-            yield f"{item.path} is not in the image, nor under a bind of the job: add --bind {item.folder}"
+    for folder, path in absent.items():
+        if not any(_is_under(path, bind.target) for bind in binds):
+            yield f"{path} is not in the image, nor under a bind of the job: add --bind {folder}"
 
 
 def _is_under(path: str, folder: str) -> bool:

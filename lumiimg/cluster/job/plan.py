@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.binds import refuse_unprintable, site_binds
+from lumiimg.cluster.binds import refuse_unsafe, site_binds
 from lumiimg.cluster.job.frameworks import Framework, facts, framework_of, frameworks, launcher_of
 from lumiimg.cluster.job.image import JobImage, unbound
 from lumiimg.cluster.job.request import JobRequest, Shape, shape_of, with_own
@@ -154,7 +154,7 @@ def plan_job(request: JobRequest, image: JobImage) -> JobPlan:
         serving = serving_of(command, stack)
     binds = with_own(image.manifest.binds if image.manifest else site_binds(site), request.binds)
     binds += (request.venv.bind(read_only=True),) if request.venv else ()
-    refuse_unprintable(binds)
+    refuse_unsafe(binds, (), "job")
     plan = JobPlan(
         request=request,
         site=site,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.binds import spec
 from lumiimg.cluster.module.plan import ImageModule, missing_hint
-from lumiimg.cluster.quoting import filled, wrapped
+from lumiimg.cluster.quoting import COLUMNS, comment, filled, wrapped
 from lumiimg.core.errors import one_line
 from lumiimg.fabric.path import Fabric
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _FAMILY = "containerbindings"
 """The family of LUMI's own bindings modules (LUMI-EasyBuild-contrib singularity-AI-bindings): one at a time."""
-_WIDTH = 110
 _PLAIN = re.compile(r"[A-Za-z0-9_./:,=+@%-]+")
 _NOT_IN_BRACES = re.compile(r"[{}\\]")
 _SPECIAL = re.compile(r'([\\{}\[\]$"; #])')
@@ -32,10 +31,10 @@ def module_text(module: ImageModule) -> str:
     """Return the module file of an image."""
     notes = tuple(f"note: {note}" for note in (*module.notes, *_variables_left(module)))
     parts = ((module.title,), tuple(_usage(module)), module.origin, notes)
-    lines = ["#%Module", comment(module.title), "", "proc ModulesHelp {} {"]
+    lines = ["#%Module", *comment(module.title), "", "proc ModulesHelp {} {"]
     for position, part in enumerate(part for part in parts if part):
         lines += ["    puts stderr {}"] if position else []
-        lines += [f"    puts stderr {_text(line)}" for text in part for line in wrapped(text, _WIDTH, "", "    ")]
+        lines += [f"    puts stderr {_text(line)}" for text in part for line in wrapped(text, COLUMNS, "", "    ")]
     lines += ["}", f"module-whatis {_text(one_line(f'Description: {module.title}'))}", f"conflict {module.name}"]
     lines += [f"if {{[info commands family] ne {{}}}} {{ family {_FAMILY} }}"]
     lines += [filled("module/put.tcl").rstrip()]
@@ -76,7 +75,8 @@ def _settings(module: ImageModule) -> Iterator[str]:
 
 def _reasons(*reasons: str) -> Iterator[str]:
     yield ""
-    yield from map(comment, reasons)
+    for reason in reasons:
+        yield from comment(reason)
 
 
 def _variables_left(module: ImageModule) -> Iterator[str]:
@@ -101,11 +101,6 @@ def _usage(module: ImageModule) -> Iterator[str]:
     if not module.boundary or module.boundary.fabric is Fabric.NONE:
         return
     yield "Which network does a job use? NCCL_DEBUG=INFO, then: lumiimg log slurm-JOB.out"
-
-
-def comment(text: str) -> str:
-    """Return a comment in lines that fit; a backslash at the end of one would take the next along."""
-    return "\n".join(f"# {line}{' ' if line.endswith(chr(92)) else ''}" for line in wrapped(text, _WIDTH, "", "  "))
 
 
 def _text(text: str) -> str:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import shlex
 
 from lumiimg.cluster.binds import exports
-from lumiimg.cluster.module.modulefile import comment
 from lumiimg.cluster.module.plan import SHELL, ImageModule, in_shell, missing_hint
-from lumiimg.cluster.quoting import filled
+from lumiimg.cluster.quoting import comment, filled
 from lumiimg.cluster.variables import JobVariable, SetIn
 from lumiimg.core.errors import one_line
 
@@ -32,11 +31,11 @@ def wrapper_texts(module: ImageModule) -> dict[str, str]:
 
 
 def _wrapper(module: ImageModule, name: str, kind: str, path: str, *options: str) -> str:
-    comment = f"{path} in {module.image}, of module {module.full_name}"
+    about = f"{path} in {module.image}, of module {module.full_name}"
     if name == SHELL:
-        comment += "; arguments are the shell's: start-shell -c 'COMMAND'"
+        about += "; arguments are the shell's: start-shell -c 'COMMAND'"
     words = shlex.join([str(module.home / ENTER), name, kind, path, *options])
-    return f'#!/bin/bash\n# {one_line(comment)}\nexec {words} "$@"\n'
+    return f'#!/bin/bash\n# {one_line(about)}\nexec {words} "$@"\n'
 
 
 def _enter(module: ImageModule) -> str:
@@ -45,7 +44,7 @@ def _enter(module: ImageModule) -> str:
     python = module.python is not None
     return filled(
         "module/enter.sh",
-        ORIGIN=map(comment, (module.title, *module.origin)),
+        ORIGIN=(line for text in (module.title, *module.origin) for line in comment(text)),
         IMAGE=shlex.quote(str(module.image)),
         PYTHON=f"python={shlex.quote(module.python.path)}" if module.python is not None else "",
         PREPEND=filled("module/prepend.sh", ENGINE=module.engine) if python else "",
@@ -102,8 +101,8 @@ def _set(item: JobVariable, value: str) -> list[str]:
     """Return what sets a variable for jobs, unless the user has; `value` may be another than its own."""
     if item.set_in is SetIn.BATCH:
         early = "srun reads it before it starts this script, so here it would be too late: load the module, or"
-        return comment(f"{early} export {item.name}={item.value} ({item.reason})").splitlines()
-    lines = comment(item.reason).splitlines()
+        return comment(f"{early} export {item.name}={item.value} ({item.reason})")
+    lines = comment(item.reason)
     lines.append(f'[ -n "${{{item.name}+set}}" ] || export {item.name}="{in_shell(value)}"')
     if item.names and item.value.startswith("/"):
         lines.append(f'mkdir -p "${item.name}"')
