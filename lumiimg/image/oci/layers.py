@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO
@@ -149,7 +150,8 @@ def _find(path: Path) -> HostFile | None:
         file = HostFile(path, follow=False)
         seen = os.fstat(file.fileno())
         if seen.st_uid == os.getuid() and not seen.st_mode & 0o022:
-            os.utime(file.fileno())  # the longest unused is pruned first
+            with suppress(OSError):
+                os.utime(file.fileno())  # the longest unused is pruned first
             return file
         file.close()
     return None
@@ -179,14 +181,10 @@ def _written(content: Iterator[bytes], file: BinaryIO, most_bytes: int, where: s
 
 def _chunks(where: str, stream: BufferedIOBase, error_of_decoder: type[Exception] = OSError) -> Iterator[bytes]:
     """Yield the content of a layer. Raises ImageError where it cannot be read, or is damaged."""
-    while True:
-        try:
-            chunk = stream.read(_CHUNK_BYTES)
-        except (OSError, EOFError, MemoryError, error_of_decoder) as error:
-            raise ImageError(f"a layer is damaged: {error}", where=where, hint=FETCH_AGAIN) from error
-        if not chunk:
-            return
-        yield chunk
+    try:
+        yield from iter(partial(stream.read, _CHUNK_BYTES), b"")
+    except (OSError, EOFError, MemoryError, error_of_decoder) as error:
+        raise ImageError(f"a layer is damaged: {error}", where=where, hint=FETCH_AGAIN) from error
 
 
 def _decoder(source: RandomAccess) -> tuple[BufferedIOBase, type[Exception]] | None:
