@@ -21,7 +21,8 @@ class HostFile:
         self._descriptor = regular_file(path, follow=follow)
         status = os.fstat(self._descriptor)
         self.name = str(path)
-        self.identity = (status.st_dev, status.st_ino)
+        self.identity: tuple[int, ...] = status.st_dev, status.st_ino
+        """Of a part, with where it begins."""
         self.size = status.st_size
         self._start = 0
         self._whole: HostFile | None = None
@@ -45,6 +46,7 @@ class HostFile:
             raise ImageError(f"a part of {size} bytes at {start} does not fit in {self.size} bytes", where=self.name)
         part = copy.copy(self)
         part._start, part.size, part._whole = self._start + start, size, self  # noqa: SLF001 - of this class
+        part.identity = (*self.identity, start)
         return part
 
     def read_at(self, offset: int, size: int) -> bytes:

@@ -76,8 +76,7 @@ class OverlayTree:
 
     def stat(self, node: OverlayNode) -> FileStat:
         part = node.parts[0]
-        found = part.tree.stat(part.node)
-        return found._replace(identity=(part.layer, found.identity))
+        return part.tree.stat(part.node)
 
     def xattrs(self, node: OverlayNode) -> Mapping[bytes, bytes] | None:
         """Return extended attributes without the marks of overlays, which nobody sees in what they are laid over."""
@@ -87,11 +86,11 @@ class OverlayTree:
 
     def directory_identity(self, directory: OverlayNode) -> Hashable:
         part = directory.parts[0]
-        return part.layer, part.tree.directory_identity(part.node)
+        return part.tree.directory_identity(part.node)
 
     def open(self, node: OverlayNode) -> OpenFile:
         part = node.parts[0]
-        return _OverlayFile(part.layer, part.tree.open(part.node))
+        return part.tree.open(part.node)
 
     def part(self, node: OverlayNode) -> tuple[int, Any]:
         """Return the number of the layer that a node is seen of, and the node there."""
@@ -114,13 +113,3 @@ class OverlayTree:
 
 def _is_whiteout(tree: Tree, node: Node) -> bool:
     return node.kind is FileKind.DEVICE and tree.stat(node).device == _WHITEOUT
-
-
-class _OverlayFile:
-    """A regular file of one of the layers."""
-
-    def __init__(self, layer: int, file: OpenFile) -> None:
-        self.size = file.size
-        self.identity = (layer, file.identity)
-        self.read_at = file.read_at
-        self.close = file.close

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.image import FileKind, open_image
+from tests.shared.programs import squashed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,3 +89,16 @@ def test_a_later_mount_hides_what_was_mounted_below_it_and_a_mount_in_a_mount_is
         assert text(seen, "/data/own/cxi.so") == "host"
     for seen in (image.mounted([inner, outer]), image.mounted([inner]).mounted([outer])):
         assert [entry.name for entry in seen.list_dir("/data")] == ["libfabric.so", "up"]
+
+
+def test_files_of_two_images_are_never_one(tmp_path: Path) -> None:
+    """The loader takes two names of one file for one library."""
+    for name in ("image", "venv"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+        squashed(tmp_path / name, tmp_path / f"{name}.sqfs")
+    with open_image(tmp_path / "image.sqfs") as image, open_image(tmp_path / "venv.sqfs") as venv:
+        both = image.root.mounted([venv.root.mount("/", "/venv")])
+        for look in (both.stat, both.open):
+            assert look("/file").identity != look("/venv/file").identity
+            assert look("/file").identity == look("//file").identity

@@ -15,7 +15,7 @@ from lumiimg.image.squashfs.format import Content, Superblock
 from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
 
     from lumiimg.image.host_file import HostFile
 
@@ -107,7 +107,7 @@ class SquashfsTree:
             size_bytes=node.size_bytes,
             mtime_s=node.mtime_s,
             links=node.links,
-            identity=node.reference,
+            identity=(self._source.identity, node.reference),
             device=node.device,
         )
 
@@ -115,11 +115,11 @@ class SquashfsTree:
         has_some = node.xattrs != disk.NO_XATTRS and self.superblock.xattr_table != disk.NO_TABLE
         return self._xattr_set(node.xattrs) if has_some else {}
 
-    def directory_identity(self, directory: Inode) -> int:
-        return directory.reference
+    def directory_identity(self, directory: Inode) -> Hashable:
+        return self._source.identity, directory.reference
 
     def open(self, node: Inode) -> SquashfsFile:
-        return SquashfsFile(self, self._blocks, node)
+        return SquashfsFile(self, self._blocks, node, (self._source.identity, node.reference))
 
     def has_opaque(self) -> bool:
         """Whether any directory may be opaque; with very many sets of attributes not all are looked at."""
@@ -215,9 +215,9 @@ class SquashfsTree:
 class SquashfsFile:
     """A regular file of a squashfs file system."""
 
-    def __init__(self, tree: SquashfsTree, blocks: Blocks, node: Inode) -> None:
+    def __init__(self, tree: SquashfsTree, blocks: Blocks, node: Inode, identity: Hashable) -> None:
         self.size = node.size_bytes
-        self.identity = node.reference
+        self.identity = identity
         self._tree = tree
         self._blocks = blocks
         self._node = node
