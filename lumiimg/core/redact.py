@@ -165,7 +165,7 @@ def redact(text: str, known: Collection[str] = ()) -> str:
             text = _compiled(rf"(?<!\w){re.escape(secret)}(?!\w)").sub(HIDDEN, text)
     text = _without_shapes(text)
     if "%3" in text:
-        text = _compiled(r"[^\s\"'<>&=]*%3(?i:A%2F%2F|D)[^\s\"'<>&=]*").sub(_without_escaped, text)
+        text = _compiled(r"[^\s\"'<>&=]++").sub(_without_escaped, text)
     return text
 
 
@@ -180,6 +180,6 @@ def _without_shapes(text: str) -> str:
 def _without_escaped(found: re.Match[str]) -> str:
     from urllib.parse import quote, unquote
 
-    plain = unquote(found[0], errors="surrogateescape")
+    plain = unquote(found[0], errors="surrogateescape") if "%3" in found[0] else ""
     text = _without_shapes(plain)
     return found[0] if text == plain else quote(text, safe="[]", errors="surrogateescape")

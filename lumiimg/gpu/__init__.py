@@ -6,7 +6,6 @@ call a file with GPU code, and what follows for a job where its GPU takes none o
 """
 
 from lumiimg.gpu.components import (
-    ComponentRole,
     KernelFile,
     component_of,
     gpu_code_in,
@@ -19,7 +18,6 @@ from lumiimg.gpu.target import OVERRIDE, XNACK, GpuCodeError, GpuFit, GpuTarget,
 __all__ = [
     "OVERRIDE",
     "XNACK",
-    "ComponentRole",
     "GpuCodeError",
     "GpuFit",
     "GpuTarget",
