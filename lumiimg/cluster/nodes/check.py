@@ -31,7 +31,7 @@ from lumiimg.cluster.nodes.node import (
 )
 from lumiimg.cluster.nodes.report import NodesReport, build_report, report_without_rccl
 from lumiimg.cluster.nodes.slurm import is_job_number, own_command, run_job, run_step, shared_folder
-from lumiimg.core.decode import DecodeError, decode_json
+from lumiimg.core.decode import DecodeError, decode_json, read_whole
 from lumiimg.core.errors import BadInputError, MissingHereError, UndecidedError, one_line
 from lumiimg.core.files import read_beginning
 from lumiimg.core.text import count, hostlist
@@ -73,8 +73,7 @@ _PREPARE_S = 120.0
 """For the files of the image to be read, and the probe programs compiled."""
 _MAX_BYTES = 64 << 20
 # --no-kill: a node that fails is a result. --exclusive: work of others, or few cores, would make a collective slow,
-# which would be reported as a no; --oversubscribe, which can come from the user, takes it back. The report is there
-# whole or not at all.
+# which would be reported as a no; --oversubscribe, which can come from the user, takes it back.
 _SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name=lumiimg-check
@@ -83,10 +82,7 @@ _SCRIPT = """\
 #SBATCH --exclusive
 #SBATCH --time={minutes}
 #SBATCH --no-kill
-{command} >{report}.part
-code=$?
-[ ! -s {report}.part ] || mv {report}.part {report}
-exit "$code"
+exec {command} >{report}
 """
 
 
@@ -327,11 +323,11 @@ def check_by_job(
         script.write_text(_SCRIPT.format(nodes=nodes, minutes=minutes(nodes), command=command, report=place))
         # the name of an output file is a pattern to Slurm; relative to --chdir it is ours
         done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_submitted)
+        if not report.exists() or not report.stat().st_size:
+            raise _without_report(done, folder / _OUTPUT)
         try:
-            return decode_json(read_beginning(report, _MAX_BYTES), NodesReport)
-        except FileNotFoundError as error:
-            raise _without_report(done, folder / _OUTPUT) from error
-        except (OSError, DecodeError) as error:
+            return decode_json(read_whole(report, _MAX_BYTES), NodesReport)
+        except DecodeError as error:
             raise UndecidedError(f"the report of the job cannot be read: {one_line(str(error))}") from error
 
 
