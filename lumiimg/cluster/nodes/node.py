@@ -23,7 +23,7 @@ import msgspec
 from lumiimg.check.probe.container import ProbePrograms  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.check.probe.task import ProbeTask, carry_out
 from lumiimg.check.run.execution import count_gpus
-from lumiimg.core.decode import DecodeError, decode_json, to_json
+from lumiimg.core.decode import DecodeError, decode_json, read_whole, to_json
 from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError
 from lumiimg.core.files import open_regular, read_beginning, write_text
 from lumiimg.core.findings import Finding, Remedy  # noqa: TC001 - as above
@@ -289,15 +289,13 @@ def read_task(folder: Path, node: str) -> NodeTask:
     """
     path = folder / TASK
     try:
-        return decode_json(read_beginning(path, _MAX_TASK_BYTES), NodeTask)
-    except OSError as error:
+        return decode_json(read_whole(path, _MAX_TASK_BYTES), NodeTask)
+    except DecodeError as error:
         raise BadInputError(
-            f"cannot be read on {node}: {error.strerror}",
+            f"is not the task of a check, on {node}: {error.what}",
             where=str(path),
             hint="start the check in a folder that all nodes share: project or scratch, not /tmp",
         ) from error
-    except DecodeError as error:
-        raise BadInputError(f"is not the task of a check: {error}", where=str(path)) from error
 
 
 def node_name(environment: Mapping[str, str]) -> str:
