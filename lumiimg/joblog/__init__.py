@@ -4,8 +4,7 @@ report = read_log(["slurm-123.out"], warn=print)
 print(report.verdict, report.confidence, *report.causes)
 """
 
-from lumiimg.joblog.files import read_log
-from lumiimg.joblog.follow import follow
+from lumiimg.joblog.files import follow, read_log
 from lumiimg.joblog.headline import headline, network_line, runs_line
 from lumiimg.joblog.lines import probe_event
 from lumiimg.joblog.reader import LogReader, read_lines

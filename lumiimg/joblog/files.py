@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -41,6 +42,8 @@ XZ_MEMORY_BYTES = 128 << 20
 """`xz -9` asks for 65 MiB; zstd's own limit is the same."""
 _ANSWER = b'{\n  "schema": '
 """The beginning of an answer in JSON about a log: it may quote lines of one, and is none."""
+_POLL_SECONDS = 1.0
+"""Between looks at a log that is still written."""
 _DIGITS = re.compile(r"(\d+)")
 _PACKERS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "lzma", b"BZh": "bz2"}
 """Modules that unpack a file, by how it starts."""
@@ -325,3 +328,76 @@ def _bounded(blocks_of_lines: Iterable[bytes], name: str, warn: Warn) -> Iterato
             what = "goes on without an end" if total > STREAM_BYTES else "repeats one line without an end"
             warn(f"{name}: {what}; the first {total >> 20} MiB of it were read")
             return
+
+
+# -- a log that is still written
+
+
+class WrittenAgainError(Exception):
+    """What was read of a file is not in it any more."""
+
+
+class Tail:
+    """The growing end of a file."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._offset = 0
+        self._inode = -1
+        self._lines = LineSplitter()
+
+    def read(self) -> Iterator[bytes]:
+        """Yield what was added, as blocks of whole lines; nothing while there is no file.
+
+        Raises WrittenAgainError for a file that became shorter, or another one under the name, and BadInputError for
+        one that is not text, or cannot be read.
+        """
+        try:
+            with open_regular(self.file) as stream:
+                status = os.fstat(stream.fileno())
+                if self._offset and (status.st_size < self._offset or status.st_ino != self._inode):
+                    raise WrittenAgainError
+                if not self._offset:
+                    self._inode = status.st_ino
+                    self._refuse_other_files(stream.peek(HEAD_BYTES))
+                stream.seek(self._offset)
+                while block := stream.read1(BLOCK_BYTES):
+                    self._offset += len(block)
+                    if lines := self._lines.push(block):
+                        yield lines
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise BadInputError(f"cannot be read: {error.strerror or error}", where=self.file) from error
+
+    def _refuse_other_files(self, head: bytes) -> None:
+        """Raise BadInputError for a file that starts as no text does: what is compressed does not grow line by line."""
+        if packer_of(head) is not None:
+            hint = "leave --follow out"
+            raise BadInputError("is compressed, and --follow follows text", where=self.file, hint=hint)
+        refuse_no_log(self.file, head)
+
+
+def follow(files: Sequence[str], sleep: Callable[[float], None] = time.sleep) -> Iterator[LogReport]:
+    """Yield the answer about nothing, then about what is written to the files, after each look that showed more.
+
+    A file that is written again makes it start again with all of them. Does not
+    end by itself: a job that is silent may still run. Raises BadInputError if a file cannot be read.
+    """
+    reader = LogReader()
+    tails = [Tail(file) for file in files]
+    seen = reader.changes
+    yield reader.report()
+    while True:
+        try:
+            for tail in tails:
+                for block in tail.read():
+                    reader.feed(tail.file, block)
+        except WrittenAgainError:
+            reader.restart()
+            tails = [Tail(file) for file in files]
+            continue
+        if reader.changes != seen:
+            seen = reader.changes
+            yield reader.report()
+        sleep(_POLL_SECONDS)

@@ -29,8 +29,8 @@ _SHAPE_LIMIT = 1024
 """Bytes of a shape that is worth to be kept."""
 _CHANNEL = re.compile(rb"Channel \d{1,4}/?\d{0,4} ?: \d{1,7}\[\w{1,10}\] -> \d{1,7}\[\w{1,10}\]")
 _OF_CHANNEL = b" via "
-_SHARE = 8
-"""Where every eighth line or more may be of a channel, looking for such lines costs less than reading them."""
+_BYTES_EACH = 1024
+"""Where every eighth line or so may be of a channel, looking for such lines costs less than reading them."""
 
 Entries = tuple["MessagePattern", ...]
 
@@ -57,15 +57,16 @@ class Gate:
         self._irrelevant: set[bytes] = set()
         self._known: dict[bytes, Entries] = {}
 
-    def select(self, block: bytes) -> list[tuple[int, bytes, Entries]]:
-        """Return the lines of a block that may matter: index, line, entries that may match it."""
+    def select(self, block: bytes) -> tuple[int, list[tuple[int, bytes, Entries]]]:
+        """Return how many lines a block has, and those that may matter: index, line, entries that may match it."""
         shapes = _shape(block).split(b"\n")
+        count = len(shapes) - block.endswith(b"\n")
+        if self._irrelevant.issuperset(shapes):
+            return count, []
         left = [index for index, shape in enumerate(shapes) if shape not in self._irrelevant]
-        if not left:
-            return []
         lines = block.split(b"\n")
         found = [(index, lines[index], self._entries(shapes[index])) for index in left]
-        return [hit for hit in found if hit[2]]
+        return count, [hit for hit in found if hit[2]]
 
     def entries(self, line: bytes) -> Entries:
         """Return the entries that may match a line."""
@@ -114,9 +115,9 @@ class Gate:
                     yield hint
 
 
-def is_flooded(block: bytes, lines: int) -> bool:
+def is_flooded(block: bytes) -> bool:
     """Whether enough of the lines may be of channels to be worth a look."""
-    return block.count(_OF_CHANNEL) * _SHARE >= lines
+    return block.count(_OF_CHANNEL) * _BYTES_EACH >= len(block)
 
 
 class Repeats:

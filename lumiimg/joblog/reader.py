@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 8192
 """Of the end of a piece of a log, kept where it has an error: the last 100 lines or so."""
+_BEGINNING = 4096
+"""Lines of a file by which it is judged whether it is a copy."""
 _TAILS = 4096
 """Pieces of a log of which the end is kept."""
 _VALUES_SHARED = 65_536
@@ -67,26 +69,28 @@ class LogReader:
             self.begin(file)
             segment = self._log.segments[self._number]
         start = segment.lines
-        block, segment.unrecorded = without_records(block, start - segment.unrecorded, segment.unrecorded)
+        block, records = without_records(block, segment.records, start - segment.records)
+        segment.records += records
         is_cut = not block.endswith(b"\n")
-        count = block.count(b"\n") + is_cut
-        flooded = not is_cut and is_flooded(block, count)
-        if not flooded or block.startswith(b">"):
+        if start < _BEGINNING:
+            segment.looked_at += block.count(b"\n") + is_cut
             segment.quoted += block.count(b"\n>") + block.startswith(b">")
-        segment.lines += count
-        if flooded:
+        if not is_cut and is_flooded(block):
+            count = block.count(b"\n")
             for index, line, key in self._repeats.unread(block, start):
                 seen = self._read(line, self._gate.entries(line), file, start + index)
                 if seen is not None:
                     self._repeats.remember(key, seen)
         else:
-            for index, line, entries in self._gate.select(block):
+            count, hits = self._gate.select(block)
+            for index, line, entries in hits:
                 counted = tuple(filter(_is_grave, entries)) if is_cut else entries
                 self._read(line, counted, file, start + index)
         if not is_cut:
             self._read_tables(file, block, start)
             if segment.tail is not None:
                 segment.tail = (segment.tail + block)[-TAIL_BYTES:]
+        segment.lines += count
 
     def take_dump(self, dump: FlightDump) -> None:
         """Take in a dump of PyTorch's flight recorder."""

@@ -186,17 +186,19 @@ class LogSegment:
 
     file: str
     lines: int = 0
-    unrecorded: int = 0
-    """Lines that no collector of a container's log wrote (records.py)."""
+    records: int = 0
+    """Lines that begin as one of a collector of containers' logs, or are empty."""
+    looked_at: int = 0
+    """Lines of its beginning that were looked at for marks of a copy."""
     quoted: int = 0
-    """Lines that begin with `>`."""
+    """Those that begin with `>`."""
     tail: bytes | None = None
     """The end of it, where an error was seen in it."""
 
     @property
     def is_copy(self) -> bool:
         """Whether it was copied as a whole, as into a mail: most of its lines begin with the mark."""
-        return 2 * self.quoted > self.lines
+        return 2 * self.quoted > self.looked_at
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ def test_each_entry_matches_its_own_example() -> None:
             entry.match(message) and any(hint in message.text for hint in entry.hints) for message in messages(line)
         ), entry.id
         assert not any(VOCABULARY.foreign.search(text) for text in texts), entry.id
-        ((_, _, entries),) = gate.select(line)
+        _, ((_, _, entries),) = gate.select(line)
         assert entry in entries, entry.id
     for hint, entries in VOCABULARY.hints.items():
         found = gate.entries(f"zzz qqq xxx {hint} yyy".encode())

@@ -23,9 +23,8 @@ from lumiimg.host import import_calls
 from lumiimg.host.job_process import JobProcess
 from lumiimg.joblog import LogReader
 from lumiimg.joblog.bandwidth import BandwidthReader
-from lumiimg.joblog.files import blocks, refuse_binary
+from lumiimg.joblog.files import Tail, blocks, refuse_binary
 from lumiimg.joblog.flight import parsed, progress, stalled
-from lumiimg.joblog.follow import Tail
 from lumiimg.joblog.lines import messages, probe_event
 from lumiimg.report.json_output import json_text
 from lumiimg.report.text import show
@@ -76,7 +75,7 @@ def _log(data: bytes) -> str:
     return printed(show, log_document(["log"], answer), verbose=True)
 
 
-@target("log-file", "joblog.files.blocks", "joblog.files.refuse_binary", "joblog.follow.Tail", form="bytes")
+@target("log-file", "joblog.files.blocks", "joblog.files.refuse_binary", "joblog.files.Tail", form="bytes")
 def _source(data: bytes) -> None:
     path = str(written(data, "job.out"))
     for _ in Tail(path).read():

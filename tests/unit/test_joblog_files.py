@@ -23,8 +23,7 @@ from lumiimg.core.findings import Severity
 from lumiimg.core.text import hostlist
 from lumiimg.joblog import LogReader, LogReport, read_log
 from lumiimg.joblog import files as sources
-from lumiimg.joblog.files import blocks, log_files, whole_lines
-from lumiimg.joblog.follow import follow
+from lumiimg.joblog.files import blocks, follow, log_files, whole_lines
 from tests.shared.joblog import job_log
 
 if sys.version_info >= (3, 14):
