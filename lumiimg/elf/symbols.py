@@ -18,7 +18,6 @@ from __future__ import annotations
 import array
 import itertools
 import struct
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.elf.facts import DT_STRSZ, DT_STRTAB, Dynamic, SnapshotElf
@@ -200,14 +199,7 @@ def _words(dynamic: Dynamic, address: int, count: int) -> array.array[int]:
     data = dynamic.segments.at(address, 4 * count) if count else b""
     if len(data) != 4 * count:
         raise ElfError("the symbol hash table runs out of its segment")
-    return _numbers("I", data)
-
-
-def _numbers(kind: str, data: bytes) -> array.array[int]:
-    numbers = array.array(kind, data)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
+    return array.array("I", data)
 
 
 def _looked_up(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
@@ -245,5 +237,5 @@ def _infos_in(dynamic: Dynamic, address: int, size_bytes: int) -> set[int]:
         data = dynamic.segments.at(address + at, wanted)
         if len(data) != wanted:
             raise ElfError("the relocations run out of their segment")
-        infos.update(_numbers("Q", data)[1::_RELA_WORDS])
+        infos.update(array.array("Q", data)[1::_RELA_WORDS])
     return infos

@@ -134,7 +134,7 @@ class Snapshot:
     cpu: str | None
     """Model name."""
     intel: bool
-    """Whether the CPU is one of Intel, which changes where the loader looks (`elf/hwcaps.py`)."""
+    """Whether the CPU is one of Intel, which changes where the loader looks (`elf/glibc.py`)."""
     hwcaps: tuple[str, ...]
     """glibc-hwcaps levels of the CPU, best first."""
     glibc: Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\.[0-9]{1,3}\Z", description="a version like 2.38")] | None
