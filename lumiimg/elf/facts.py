@@ -211,7 +211,7 @@ class Dynamic:
 
     def names(self, tag: int) -> tuple[str, ...]:
         """Return the names of a tag that may be there several times, in their order."""
-        offsets = [value for number, value in self._entries if number == tag]
+        offsets = [value for number, value in self._entries if number == tag] if tag in self.values else []
         if len(offsets) > _MAX_NEEDED:
             raise ElfError(f"{len(offsets)} needed libraries")
         return tuple(map(self._string, offsets))

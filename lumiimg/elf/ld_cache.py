@@ -140,7 +140,7 @@ class LoaderCache:
 
     def _key(self, index: int) -> bytes | None:
         if index not in self._keys:
-            name = self._string(self._entry(index).key)
+            name = self._string(_NEW_ENTRY.unpack_from(self.table, index * _NEW_ENTRY.size)[1])
             self._keys[index] = None if name is None else _sort_key(name)
         return self._keys[index]
 

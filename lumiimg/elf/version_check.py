@@ -8,6 +8,7 @@ nobody asked for finds nothing (`find_needed`, `_dl_name_match_p`), and ld.so st
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.glibc import since
@@ -32,7 +33,7 @@ def check_versions(
     warns: bool,
 ) -> None:
     """Add what the loader finds wrong with the versions of some objects, in its words; `warns`: with its warnings."""
-    definitions: dict[LoadedObject, frozenset[str]] = {}
+    definitions_of = cache(lambda provider: frozenset(provider.facts.version_definitions))
     for loaded in objects:
         for need in loaded.facts.version_needs:
             provider = provider_of(need.file)
@@ -42,12 +43,10 @@ def check_versions(
                     what = f"needs versions of {need.file}, which it does not need: ld.so stops at an assertion"
                     result.errors.append(f"{loaded.path}: {what}")
                 continue
-            if provider not in definitions:
-                definitions[provider] = frozenset(provider.facts.version_definitions)
-            if need.name in definitions[provider]:
+            defined, by = definitions_of(provider), f"(required by {loaded.path})"
+            if need.name in defined:
                 continue
-            by = f"(required by {loaded.path})"
-            if not definitions[provider]:
+            if not defined:
                 words = f"no version information available {by}"
             elif need.weak:
                 words = f"weak version `{need.name}' not found {by}"

@@ -22,10 +22,12 @@ def needing(*needs: tuple[str, str, bool], relr: bool = False) -> LoadedObject:
     return loaded("libplug.so", replace(FACTS, version_needs=wanted, has_relr=relr))
 
 
-def check(*objects: LoadedObject, libc: ElfFacts = LIBC, minor: int | None = 34, missing: str = "") -> LoadResult:
+def check(
+    *objects: LoadedObject, libc: ElfFacts = LIBC, minor: int | None = 34, missing: str = "", warns: bool = True
+) -> LoadResult:
     there = {"libc.so.6": loaded("libc.so.6", libc)}
     found = LoadResult(missing_names={missing})
-    check_versions(objects, there.get, minor, found, warns=True)
+    check_versions(objects, there.get, minor, found, warns=warns)
     return found
 
 
@@ -36,6 +38,7 @@ def test_versions_are_defined_or_keep_the_file_from_loading_unless_they_are_weak
     assert [str(version) for version in found.missing_versions] == found.errors
     assert found.errors == ["/lib/libc.so.6: version `GLIBC_2.38' not found (required by /lib/libplug.so)"]
     assert found.warnings == ["/lib/libc.so.6: weak version `GLIBC_2.39' not found (required by /lib/libplug.so)"]
+    assert check(needing(("libc.so.6", "GLIBC_2.39", True)), warns=False).warnings == []
 
 
 def test_relative_relocations_have_to_be_asked_for_from_glibc_2_36_on() -> None:
