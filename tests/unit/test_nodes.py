@@ -148,36 +148,32 @@ def test_garbage_is_a_fact_about_its_node_and_of_no_weight_for_the_others(tmp_pa
         assert "answer" in silent.why, data[:80]
 
 
-@pytest.mark.threat
-def test_evidence_that_contradicts_its_fingerprint_is_a_fault_of_its_node_alone(tmp_path: Path) -> None:
-    """Nodes of a group are judged by the evidence of one of them, so that one must say what all of them say."""
-    bad = replace(WELL, findings=("plugin.listen problem", "rccl.runs ok"))
-    answer(tmp_path, "a", bad, RUN, PROOF)
-    for node in ("b", "c"):
-        answer(tmp_path, node, bad)
-    gathered = gather(tmp_path, RUN, ["a", "b", "c"], started=[])
-    assert [group.nodes for group in gathered.groups] == [("b", "c")]
-    assert told(gathered) == {"its answer contradicts itself": ("a",)}
-    assert summed(tmp_path, ["a", "b", "c"]).answer is Answer.NO
+BAD = replace(WELL, findings=("plugin.listen problem", "rccl.runs ok"))
+GIVEN: list[tuple[list[tuple[str, Fingerprint, str, *tuple[Finding, ...]]], str, dict[str, tuple[str, ...]]]] = [
+    # nodes of a group are judged by the evidence of one of them, so that one must say what all of them say
+    ([("a", BAD, RUN, PROOF), ("b", BAD, RUN), ("c", BAD, RUN)], "bc", {"its answer contradicts itself": ("a",)}),
+    # what an earlier check, or a node of another job, left
+    ([("a", WELL, "of-an-earlier-one"), ("x", WELL, RUN)], "", {"never started": ("a", "b", "c")}),
+    # a node that answers twice must say the same
+    ([("b", WELL, RUN), ("b", WELL, RUN), ("a", WELL, RUN), ("a", OTHER_CXI, RUN)], "b", {
+        "gave 2 different answers": ("a",), "never started": ("c",),
+    }),
+]  # fmt: skip
+"""Answers that lie in a folder, the nodes whose answers count, and why the others have none."""
 
 
 @pytest.mark.threat
-def test_what_an_earlier_check_or_a_node_of_another_job_left_is_no_answer(tmp_path: Path) -> None:
-    answer(tmp_path, "a", run="of-an-earlier-one")
-    answer(tmp_path, "elsewhere")
-    gathered = gather(tmp_path, RUN, ["a"], started=[])
-    assert (gathered.groups, told(gathered)) == ((), {"never started": ("a",)})
-
-
-def test_a_node_that_answers_twice_must_say_the_same(tmp_path: Path) -> None:
-    for name, second in (("same", WELL), ("changed", OTHER_CXI)):
-        answer(tmp_path, name)
-        file = next(path for path in tmp_path.iterdir() if path.name.startswith(f"node-{name}"))
-        file.rename(tmp_path / f"node-{name}.1.json")
-        answer(tmp_path, name, second)
-    gathered = gather(tmp_path, RUN, ["same", "changed"], started=[])
-    assert [group.nodes for group in gathered.groups] == [("same",)]
-    assert told(gathered) == {"gave 2 different answers": ("changed",)}
+def test_an_answer_counts_for_its_own_node_and_for_this_check_alone(tmp_path: Path) -> None:
+    for number, (given, counted, silent) in enumerate(GIVEN):
+        (folder := tmp_path / f"{number}").mkdir()
+        for order, words in enumerate(given):
+            answer(folder, *words)
+            (file,) = folder.glob(f"*.{os.getpid()}.json")
+            file.rename(folder / f"node-{words[0]}.{order}.json")
+        gathered = gather(folder, RUN, "abc", started=[])
+        assert ["".join(group.nodes) for group in gathered.groups] == ([counted] if counted else [])
+        assert told(gathered) == silent
+        assert summed(folder, [*"abc"]).answer is (Answer.NO if counted == "bc" else Answer.UNDECIDED)
 
 
 @pytest.mark.threat
@@ -422,31 +418,6 @@ def test_a_step_has_its_own_shape_whatever_that_of_the_job_is(stand_in: Path) ->
     together, *_ = slurm.run_step(("a", "b"), ["x"], variables, timeout_s=421, together=True).output.splitlines()
     assert {"--time=8", "--kill-on-bad-exit=1"} <= set(together.split())
     assert "--time" not in alone
-
-
-def test_nodes_that_were_cut_off_by_another_are_asked_once_more(
-    stand_in: Path, image: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Slurm ends a step in which one node cannot be reached; the stand-in of srun does, and then answers for `b`."""
-    monkeypatch.setattr("secrets.token_hex", lambda _: RUN)
-    for node in "ab":
-        (tmp_path / node).mkdir()
-        answer(tmp_path / node, node)
-    program(
-        stand_in,
-        "srun",
-        f"""
-        for word; do case $word in --nodelist=*) list=${{word#--nodelist=}};; esac; done
-        echo "$list" >>{tmp_path}/steps
-        touch {folder}/node-a.1.started {folder}/node-b.1.started
-        if [ "$list" = a,b,c ]; then cp {tmp_path}/a/* {folder}; exit 1; fi
-        cp {tmp_path}/b/* {folder}
-        """,
-    )
-    gathered, _ = asked(folder, ("a", "b", "c"), image, in_job(stand_in))
-    assert (tmp_path / "steps").read_text() == "a,b,c\nb\n"
-    assert [group.nodes for group in gathered.groups] == [("a", "b")]
-    assert told(gathered) == {"never started": ("c",)}
 
 
 def test_a_step_is_ended_before_the_time_of_the_job_is_up(
