@@ -67,8 +67,9 @@ def source(text: str, where: str, shell: Shell) -> None:
 class _Script(WordReader):
     """One script, or the body of a function, read and followed.
 
-    `runs` says whether what is read is run: None where only a shell knows, and then however often. What a method
-    returns is whether that succeeds: None where only a shell knows.
+    `runs` says whether what is read is run: None where only a shell knows, and then however often (`runs and None` is
+    that of a part which may be run where the whole is). What a method returns is whether that succeeds: None where
+    only a shell knows.
     """
 
     def __init__(self, text: str, at: int, where: str, shell: Shell) -> None:
