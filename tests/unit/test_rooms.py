@@ -187,3 +187,10 @@ def test_only_the_ground_opens_files_that_somebody_else_may_have_made() -> None:
             assert names & READ_DIRECTLY.keys(), f"{path}:{call.lineno}: {ast.unparse(call)}: use lumiimg/core/files.py"
             found |= names & READ_DIRECTLY.keys()
     assert found == READ_DIRECTLY.keys()
+
+
+def test_the_makefile_names_tests_that_are_there() -> None:
+    lists = re.findall(r"addprefix tests/unit/test_,([^)]*)\)", (PACKAGE.parent / "Makefile").read_text())
+    assert lists
+    for name in " ".join(lists).split():
+        assert [*(TESTS / "unit").glob(f"test_{name}")], name
