@@ -62,7 +62,7 @@ def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str 
 
 def open_variables(image: Image) -> Iterator[str]:
     """Yield, of the variables by which somebody goes, which ones the image's scripts leave open, and where."""
-    for name, statement in image.doubts.items():
+    for name, statement in image.description.doubts.items():
         if _READ.fullmatch(name):
             yield f"{statement}: what {name} is then is known only to a shell"
 

@@ -32,7 +32,7 @@ def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | No
         wanted, whose = site.processors, site.name
     else:
         wanted, whose = _OF_ROCM, "machines with ROCm"
-    said = _OF_GO.get(image.architecture or "", image.architecture)
+    said = _OF_GO.get(image.description.architecture or "", image.description.architecture)
     if said not in {None, wanted}:
         return f"the image says that it is for {said}, but {whose} has {wanted}"
     root = image.root

@@ -56,10 +56,12 @@ class SingularityDescription:
 
     @property
     def architecture(self) -> str | None:
+        """As Go calls it (`amd64`); None where the image names none."""
         return self._sif.architecture if self._sif else None
 
     @cached_property
     def labels(self) -> dict[str, str]:
+        """Its labels; empty without any."""
         labels = self._metadata.get("labels")
         if not isinstance(labels, dict):
             labels = _json_object(self._text(_LABELS) or "{}")
@@ -92,6 +94,7 @@ class SingularityDescription:
 
     @property
     def doubts(self) -> dict[str, str]:
+        """The variables of which only a shell knows the value, each with the statement that makes it so."""
         return self._shell.doubts
 
     @property
@@ -113,6 +116,7 @@ class SingularityDescription:
 
     @property
     def warnings(self) -> tuple[str, ...]:
+        """What of the image is not seen."""
         found = [*self._warnings]
         if self.lost:
             found.append(f"{self.lost}: what the script sets from here on is not known, nor what it did set")

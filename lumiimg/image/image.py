@@ -24,7 +24,7 @@ from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.tree import ImageError, NoImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from lumiimg.image.mounts import Mount
@@ -65,7 +65,8 @@ class Image:
         """All of its own files."""
         self.mounts: tuple[Mount, ...] = ()
         """What is mounted over them, and what may be: `root` shows only what is sure."""
-        self._description = description
+        self.description = description
+        """What it says of itself."""
         self._first = ""
         self._held = held.pop_all()
 
@@ -92,46 +93,21 @@ class Image:
         """
         over = tuple(mounts)
         root = self.root.mounted(mount for mount in over if mount.is_sure)
-        image = Image(self.kind, root, self._description, ExitStack())
+        image = Image(self.kind, root, self.description, ExitStack())
         image.unmounted, image.mounts, image._first = self.unmounted, (*self.mounts, *over), first or self._first
         return image
 
     @property
-    def architecture(self) -> str | None:
-        """Return the architecture that the image names, as Go calls it (`amd64`); None where it names none."""
-        return self._description.architecture
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """Return the labels of the image; empty without any."""
-        return self._description.labels
-
-    @property
-    def entrypoint(self) -> tuple[str, ...]:
-        """Return what an engine starts by `run`, with its arguments; empty where the image names nothing."""
-        return self._description.entrypoint
-
-    @property
     def environment(self) -> dict[str, str]:
         """Return what the environment scripts of the image export, or what its OCI config sets."""
-        environment = self._description.environment
+        environment = self.description.environment
         if self._first:
             return environment | {"PATH": f"{self._first}:{environment.get('PATH', DEFAULT_PATH)}"}
         return environment
 
-    @property
-    def doubts(self) -> Mapping[str, str]:
-        """Return the variables of which only a shell knows the value, each with the statement that makes it so."""
-        return self._description.doubts
-
     def is_in_doubt(self, name: str) -> bool:
         """Whether a variable may have another value, or none: only a shell knows."""
-        return name in self._description.doubts or bool(self._description.lost)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Return what of the image is not seen through this object."""
-        return self._description.warnings
+        return name in self.description.doubts or bool(self.description.lost)
 
 
 def open_image(path: Path, cache: Cache | None = None) -> Image:

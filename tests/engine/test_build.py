@@ -91,9 +91,9 @@ def test_our_reader_and_the_engine_read_the_same_of_the_image(engine: Engine, aw
     done = subprocess.run([engine.path, "inspect", "--json", "--all", awkward], capture_output=True, check=True)
     attributes = json.loads(done.stdout)["data"]["attributes"]
     with open_image(awkward) as image:
-        assert image.warnings == ()
-        assert image.labels == attributes["labels"]
-        assert image.labels["lumiimg.layer.02"] == "awkward"
+        assert image.description.warnings == ()
+        assert image.description.labels == attributes["labels"]
+        assert image.description.labels["lumiimg.layer.02"] == "awkward"
         spoken = inside(engine, awkward, "sh", "-c", 'printf %s "$SPOKEN"')
         assert image.environment["SPOKEN"] == spoken == 'it\'s [not] a "build argument" $HOME'
         assert image.environment["LD_LIBRARY_PATH"].startswith("/opt/awkward/lib")

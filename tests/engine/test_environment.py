@@ -78,5 +78,5 @@ def test_path_in_the_container_is_the_one_that_is_read(engine: Engine, sandbox: 
         if of_docker:
             docker.write_text(of_docker)
         with open_image(sandbox) as image:
-            assert image.warnings == ()
+            assert image.description.warnings == ()
             assert image.environment["PATH"] == _in_engine(engine, sandbox)["PATH"]

@@ -128,8 +128,8 @@ def test_layers_on_a_base_that_the_engine_builds_have_its_variables_once_and_all
         engine, tmp_path / "x.sif", "sh", "-c", "echo $A $V_TOP $FROM_SCRIPT ${PATH%%:/usr*}; cat /opt/seen /opt/tmp"
     ) == ("b c 1 1 /opt/base:/opt/bin\nword\nmine\n")
     with open_image(tmp_path / "x.sif") as opened:
-        assert opened.labels["a"] == "b"
-        assert opened.labels["lumiimg.layer.02"] == "top"
+        assert opened.description.labels["a"] == "b"
+        assert opened.description.labels["lumiimg.layer.02"] == "top"
         assert not opened.root.exists("/opt/lumiimg/build")
         assert not opened.root.exists("/tmp/mine")
         text = opened.root.read_bytes("/.singularity.d/env/90-environment.sh", 1 << 16).decode()

@@ -106,10 +106,10 @@ def test_scripts_that_are_too_long_alone_or_together_are_said_and_the_others_are
     (folder / ".singularity.d/labels.json").write_text(json.dumps({"a": "x" * 1_100_000}))
     with open_image(folder) as image:
         assert image.environment["A"] == "1"
-        assert [warning.partition(": ")[0] for warning in image.warnings] == [
+        assert [warning.partition(": ")[0] for warning in image.description.warnings] == [
             f"/{_ENV}/91-environment.sh",
             "/.singularity.d/labels.json",
         ]
-        assert image.labels == {}
+        assert image.description.labels == {}
     with open_image(_image(tmp_path / "b", **{f"n9{n}__more": "# " + "x" * 300_000 for n in range(4)})) as image:
-        assert image.warnings[0].startswith(f"/{_ENV}/93-more.sh")
+        assert image.description.warnings[0].startswith(f"/{_ENV}/93-more.sh")

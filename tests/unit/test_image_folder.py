@@ -62,4 +62,4 @@ def test_walk_leaves_out_what_engines_mount_over_and_a_link_to_the_folder_may_be
     (tmp_path / "link").symlink_to("real")
     with open_image(tmp_path / "link") as image:
         assert {entry.path for entry in image.root.walk()} == {"/proc", "/sys", "/dev", "/opt", "/opt/x"}
-        assert image.architecture is None
+        assert image.description.architecture is None

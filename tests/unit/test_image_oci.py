@@ -63,7 +63,7 @@ def _files(path: Path, cache: Path) -> dict[str, bytes]:
     found = {}
     with open_image(path, lambda: cache) as opened:
         assert isinstance(opened.environment, dict)
-        assert isinstance(opened.labels, dict)
+        assert isinstance(opened.description.labels, dict)
         for entry in opened.root.walk():
             with contextlib.suppress(OSError):
                 opened.root.stat(entry.path)

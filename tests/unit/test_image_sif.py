@@ -76,12 +76,12 @@ def _write(path: Path, data: bytes) -> Path:
 def test_files_labels_and_environment(squashfs: bytes, tmp_path: Path) -> None:
     with open_image(_write(tmp_path / "name-says-nothing", _sif(_good(squashfs)))) as image:
         assert image.kind is ImageKind.SIF
-        assert image.architecture == "amd64"
+        assert image.description.architecture == "amd64"
         assert image.root.read_bytes("/hello", 100) == b"hello"
-        assert image.labels == {"maintainer": "me", "n": "3"}
+        assert image.description.labels == {"maintainer": "me", "n": "3"}
         path = "/usr/bin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin"  # what Docker's lacks, the engine adds
         assert image.environment == {"PATH": path, "A": "v w", "LD_LIBRARY_PATH": "/opt/x:"}
-        assert image.warnings == ()
+        assert image.description.warnings == ()
 
 
 def test_overlay_partitions_are_laid_over_the_root_in_their_order(squashfs: bytes, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_overlay_partitions_are_laid_over_the_root_in_their_order(squashfs: byte
         assert image.root.read_bytes("/hello", 100) == b"upper"
         assert image.root.read_bytes("/lower", 100) == b"lower"
         assert image.environment["A"] == "v w"
-        assert image.warnings == ()
+        assert image.description.warnings == ()
 
 
 @pytest.mark.threat
@@ -117,7 +117,7 @@ def _packed(folder: Path, content: str) -> bytes:
 def test_overlay_partition_that_is_not_read_is_a_warning(squashfs: bytes, tmp_path: Path) -> None:
     objects = [*_good(squashfs), (PARTITION, "overlay", b"ext3", _partition(file_system=2, kind=4))]
     with open_image(_write(tmp_path / "a.sif", _sif(objects))) as image:
-        assert image.warnings == ("overlay partition 5 is not read: what it adds or changes is not seen",)
+        assert image.description.warnings == ("overlay partition 5 is not read: what it adds or changes is not seen",)
 
 
 def _only(kind: int, squashfs: bytes, extra: bytes = b"") -> bytes:

@@ -527,7 +527,7 @@ def test_an_image_carries_what_it_wants_of_the_machine_and_a_label_that_names_it
     assert build(base_alone(lock), image, cache, stand)
     assert not build(base_alone(lock), image, cache, stand)
     with open_image(image) as opened:
-        assert (read_manifest(opened.root), opened.labels) == (None, {"a": "b"})
+        assert (read_manifest(opened.root), opened.description.labels) == (None, {"a": "b"})
         assert (
             opened.root.stat("/.singularity.d").permissions
             == stand.files.joinpath(".singularity.d").stat().st_mode & 0o777
@@ -535,7 +535,7 @@ def test_an_image_carries_what_it_wants_of_the_machine_and_a_label_that_names_it
     # for a node it is another one: another image of the same layers
     assert build(base_alone(lock), image, cache, stand, node=node, replaces=True)
     with open_image(image) as opened:
-        assert opened.labels == {"a": "b", "lumiimg.bind-manifest": "/.lumiimg/bind-manifest.json"}
+        assert opened.description.labels == {"a": "b", "lumiimg.bind-manifest": "/.lumiimg/bind-manifest.json"}
         assert opened.root.read_bytes(MANIFEST_PATH, 1 << 20) == manifest_text(make_manifest(opened, node)).encode()
     assert stand.built == ["01-a"]
 

@@ -182,7 +182,7 @@ def _judge_tools(image: Image, tools: list[str], found: Findings) -> None:
 
 def _of_entrypoint(image: Image) -> Iterator[tuple[str, str]]:
     """Yield the files that the words of the entrypoint name, by path or on PATH, with their texts."""
-    words = " ".join(image.entrypoint).split()  # of ["/bin/sh", "-c", "/start.sh serve"], too
+    words = " ".join(image.description.entrypoint).split()  # of ["/bin/sh", "-c", "/start.sh serve"], too
     for name in words[:_MOST_WORDS]:
         for path in [name] if name.startswith("/") else [f"{folder}/{name}" for folder in search_path(image)]:
             if "\0" not in path and image.root.is_file(path):

@@ -227,7 +227,7 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
 def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProcess:
     """Return the process of the image's jobs that fares worst; others that have another RCCL are named."""
     found, image = Findings(Level.STATIC), context.image
-    for warning in (*image.warnings, *open_variables(image)):
+    for warning in (*image.description.warnings, *open_variables(image)):
         found.add(Code.IMAGE_PARTLY_READ, Severity.UNKNOWN, warning)
     if (musl := why_not_modelled(image.root)) is not None:
         found.add(Code.IMAGE_MUSL, Severity.UNKNOWN, musl)

@@ -112,7 +112,7 @@ def _judge_absence(
 
 def _hides_a_search(image: Image) -> bool:
     """Whether what is not seen of an image may lead the loader to a plugin."""
-    return bool(image.warnings) or any(map(image.is_in_doubt, _OF_THE_SEARCH))
+    return bool(image.description.warnings) or any(map(image.is_in_doubt, _OF_THE_SEARCH))
 
 
 def _remedies_for_a_name(

@@ -234,7 +234,7 @@ def _notes(image: Image, manifest: BindManifest | None, snapshot: Snapshot | Non
             yield NOTHING_BOUND
     if site is None:
         yield "no site was given (--site): no file system of it is bound, no variable for jobs is set"
-    yield from (*image.warnings, *open_variables(image))
+    yield from (*image.description.warnings, *open_variables(image))
 
 
 def missing_hint(taken: str | None) -> str:

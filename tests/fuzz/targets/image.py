@@ -62,7 +62,7 @@ def _visit(root: RootFileSystem) -> None:
 )
 def _image(data: bytes) -> None:
     with open_image(written(data, "image"), lambda: scratch() / "cache") as image:
-        _ = (image.labels, image.environment, image.warnings, image.architecture)
+        _ = (image.description.labels, image.environment, image.description.warnings, image.description.architecture)
         _visit(image.root)
 
 
@@ -111,7 +111,12 @@ def _stored(layout: Layout) -> None:
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
         folder = Path(name)
         with open_image(layout.write_folder(folder / "layout"), lambda: folder / "cache") as image:
-            _ = (image.labels, image.environment, image.architecture, image.entrypoint)
+            _ = (
+                image.description.labels,
+                image.environment,
+                image.description.architecture,
+                image.description.entrypoint,
+            )
             _visit(image.root)
 
 
@@ -187,7 +192,7 @@ def _description(data: bytes) -> None:
     files = {"/.singularity.d/env/90-environment.sh": script, "/.singularity.d/labels.json": labels}
     root_of("sandbox", files)
     with open_image(scratch() / "sandbox") as image:
-        _ = (image.labels, image.environment, image.warnings)
+        _ = (image.description.labels, image.environment, image.description.warnings)
 
 
 def make_sif(*objects: tuple[int, bytes, bytes, str]) -> bytes:
