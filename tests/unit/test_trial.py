@@ -644,7 +644,7 @@ def test_the_file_to_share_names_no_person_project_node_or_folder(
     folder = TrialFolder(place)
     home = f"/users/{user}"
     said = f"{node}: {home}/env/lib/librccl.so.1 of {user} in {place}/x, /scratch/{project}/{user}/i.sif, {project}"
-    one = claim("rccl", f"/scratch/{project}/{user}/x.so", "image-1.probe")
+    one = claim("rccl", f"/scratch/{project}/{user}/x.so", "image-1.probe", also=(said,))
     made = plan(one, replace(CLAIMS["site.libfabric"], source=said))
     folder.make(made)
     printed = json_text("check-nodes", on_nodes(group(rccl=said)))
