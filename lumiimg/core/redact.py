@@ -98,9 +98,9 @@ _RULES = tuple(
         # RFC 7617, RFC 6750; with a digit, as "basic installation" is none
         ("bearer basic", r"(\b(?i:bearer|basic)\s)(?=[^\s\d]{0,100}\d)[\w.~+/=-]{8,}"),
         ("=", _KEY_IN_QUERY),
-        ("token pass secret credential jwt authorization pw psw key auth aws_ PAT", rf"({_NAMED}){_VALUE}"),
         # lines of a Dockerfile, a C shell, a module
         ("ENV setenv", rf"(\b(?:ENV|setenv)[ \t(\"']+(?i:{_VARIABLE})[\"',]*[ \t]+)[^\s=][^\n]*"),
+        ("token pass secret credential jwt authorization pw psw key auth aws_ PAT", rf"({_NAMED}){_VALUE}"),
         ("auth", r"(\"auth\\?\"\s{0,9}:\s{0,9}\\?\")(?=[^\"]{0,200}[A-Z\d=])[\w+/=.-]{8,}"),
     )
 )
