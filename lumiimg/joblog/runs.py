@@ -82,19 +82,16 @@ def _is_another_run(before: _Span, after: _Span, *, between: bool) -> bool:
     return any(between or (of != _TASK and not there.isdisjoint(nodes)) for (_, of), there, nodes in again)
 
 
-def _spans(log: JobLog) -> Iterator[_Span]:
-    """Yield processes that are apart in the log, in its order."""
+def _spans(log: JobLog) -> list[_Span]:
+    """Return processes that are apart in the log, in its order."""
+    found: list[_Span] = []
     spans = [_span(process) for process in log.processes.values() if process.events]
-    current: _Span | None = None
     for span in sorted(spans, key=lambda span: span.start):
-        if current is not None and span.start <= current.end:
-            current.take(span)
-            continue
-        if current is not None:
-            yield current
-        current = span
-    if current is not None:
-        yield current
+        if found and span.start <= found[-1].end:
+            found[-1].take(span)
+        else:
+            found.append(span)
+    return found
 
 
 def _span(process: ProcessLog) -> _Span:

@@ -20,7 +20,6 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.core.findings import Severity
-from lumiimg.core.text import hostlist
 from lumiimg.joblog import LogReader, LogReport, read_log
 from lumiimg.joblog import files as sources
 from lumiimg.joblog.files import blocks, follow, log_files, whole_lines
@@ -256,19 +255,3 @@ def test_a_file_is_read_once_and_folders_to_a_depth(tmp_path: Path, monkeypatch:
     assert log_files([logs[0], str(tmp_path), logs[0], "-", "-"]) == [*logs, "-"]
     monkeypatch.setattr(sources, "DEPTH_LIMIT", 1)
     assert log_files([str(tmp_path)]) == logs[:1]
-
-
-FOLDED = [
-    ([], ""),
-    (["nid005000"], "nid005000"),
-    (["nid005001", "nid005000", "nid005003"], "nid[005000-005001,005003]"),
-    (["n1", "n10", "n2"], "n[1-2],n10"),
-    (["x3000c0s1b0n0.hsn.site", "x3000c0s1b0n1.hsn.site"], "x3000c0s1b0n[0-1].hsn.site"),
-    (["login", "a-1.x.y", "a-2.x.y"], "login,a-[1-2].x.y"),
-    (["nid005000", "nid005000"], "nid005000"),
-]
-
-
-def test_names_of_nodes_are_folded_as_slurm_does() -> None:
-    for names, text in FOLDED:
-        assert hostlist(names) == text, (names, text)

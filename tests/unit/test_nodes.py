@@ -533,3 +533,19 @@ def test_the_job_of_a_check_is_asked_for_what_its_user_asked_for(tmp_path: Path)
         assert read.json
         for name in ("nodes", "level", "simulate_gpu", "leave_out", "starts", "venv", "site", "host"):
             assert getattr(read, name) == getattr(arguments, name), name
+
+
+FOLDED = [
+    ([], ""),
+    (["nid005000"], "nid005000"),
+    (["nid005001", "nid005000", "nid005003"], "nid[005000-005001,005003]"),
+    (["n1", "n10", "n2"], "n[1-2],n10"),
+    (["x3000c0s1b0n0.hsn.site", "x3000c0s1b0n1.hsn.site"], "x3000c0s1b0n[0-1].hsn.site"),
+    (["login", "a-1.x.y", "a-2.x.y"], "login,a-[1-2].x.y"),
+    (["nid005000", "nid005000"], "nid005000"),
+]
+
+
+def test_names_of_nodes_are_folded_as_slurm_does() -> None:
+    for names, text in FOLDED:
+        assert hostlist(names) == text, (names, text)
