@@ -153,13 +153,6 @@ def test_whole_nodes_have_the_published_masks_and_on_shared_ones_nothing_is_boun
             assert "dev-g is for tests, taken by --partition alone" in shape["because"], words
 
 
-def test_explain_shows_the_arithmetic(image: Path, capsys: Capture) -> None:
-    assert main(["job", str(image), "--site", "lumi", "--explain"]) == ExitCode.GOOD
-    out = capsys.readouterr().out
-    assert "2^49 + 2^50 + … + 2^55 = 0x00fe000000000000" in out
-    assert "kept for the system: 0,8,16,24,32,40,48,56" in out
-
-
 # -- ranks --
 
 
