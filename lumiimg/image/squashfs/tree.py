@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _MIN_BLOCK_LOG, _MAX_BLOCK_LOG = 12, 20
 _CACHED_NODES = 200_000
 """Inodes, and names in directories."""
+_USUAL_BYTES = 256
+"""Of an inode in memory; the target of a symlink may have many more."""
 _HEAD_BYTES = 4096
 """Of a file: so much shows what it is, and of most files nothing more is asked."""
 # a listing of 64 MiB has some two million names; a file of 2 TiB in blocks of 128 KiB has a list of sizes of 64 MiB
@@ -153,8 +155,8 @@ class SquashfsTree:
     def _inode(self, reference: int) -> Inode:
         known = self._inodes.get(reference)
         if known is None:
-            cursor = self._blocks.cursor(self.superblock.inode_table, reference)
-            known = self._inodes.keep(reference, _read_inode(cursor, reference))
+            inode = _read_inode(self._blocks.cursor(self.superblock.inode_table, reference), reference)
+            known = self._inodes.keep(reference, inode, weight=1 + len(inode.target) // _USUAL_BYTES)
         return known
 
     def _listing(self, directory: Inode) -> dict[str, _Name]:
