@@ -205,9 +205,8 @@ def glibc_mismatch(process: Process) -> GlibcMismatch | None:
 
 def _differs(process: Process, part: LoadedObject, libc: LoadedObject, minor: int | None) -> str | None:
     """Return what shows that a part is of another build than libc.so.6, of glibc 2.`minor`."""
-    fs = process.files.fs
     try:
-        real, of_libc = fs.resolve(part.path), fs.resolve(libc.path)
+        real, of_libc = process.files.resolve(part.path), process.files.resolve(libc.path)
     except (OSError, BadInputError):
         return None
     if part.is_recorded != libc.is_recorded:
@@ -224,7 +223,7 @@ def _differs(process: Process, part: LoadedObject, libc: LoadedObject, minor: in
         return None
     beside = ((f"{folder}/{part.facts.soname}", part.facts), (f"{own}/{_LIBC}", libc.facts))
     for path, facts in beside:  # a copy of what lies beside the other is of the same build
-        other = facts_at(fs, path)
+        other = facts_at(process.files.fs, path)
         if other is not None and other.build_id is not None and other.build_id == facts.build_id:
             return None
     return f"it lies in {own}"

@@ -105,7 +105,7 @@ class Process:
         self._loader = loader = self.files.loader(facts.machine, facts.interpreter)
         minor = loader.glibc_minor
         if self._runs or since(minor, _FIRST_MINOR_WITH_REAL_ORIGIN):
-            absolute = self.files.fs.resolve(absolute)
+            absolute = self.files.resolve(absolute)
         origin = origin_of(absolute)
         main = LoadedObject(path, path, facts, FoundBy.PROGRAM, None, origin, is_recorded=opened.is_recorded)
         result.root = main
@@ -137,7 +137,7 @@ class Process:
     def may_differ_by_exec(self, path: str) -> bool:
         """Whether a program that was started as `ld.so --list` does it may load others where the kernel starts it."""
         absolute = self.config.absolute(path)
-        return not since(self.loader.glibc_minor, FIRST_MINOR_WITH_RELR) or self.files.fs.resolve(absolute) != absolute
+        return not since(self.loader.glibc_minor, FIRST_MINOR_WITH_RELR) or self.files.resolve(absolute) != absolute
 
     def dlopen(self, name: str, requester: LoadedObject | None = None, *, rtld_global: bool = False) -> LoadResult:
         """Load a library on top of what the process has; `requester` is the object whose code calls dlopen.

@@ -74,6 +74,8 @@ class ElfCache:
         self.fs = fs
         self.is_dir = cache(fs.is_dir)
         """Whether a directory is there."""
+        self.resolve = cache(fs.resolve)
+        """The path without symlinks."""
         self.open = cache(self._open)
         """Open and judge an absolute path for a machine: for None, the one that the file itself is for."""
         self.loader = cache(partial(read_loader, fs))
