@@ -118,6 +118,11 @@ def test_all_takes_every_program_and_library_once(root: Path, capsys: Capture) -
     _, files = ldd(capsys, root, "--all")
     own = {path for path in files if path.startswith("/app/")}
     assert own == {"/app/prog", "/app/liba.so"}
+    small = (root / "app/liba.so").read_bytes()
+    (root / "app/small.so").write_bytes(small[:4] + b"\1" + small[5:])
+    assert notes(capsys, root, "--all") == ["not looked at: 1 file of 32 bits, or for another byte order"]
+    _, named = ldd(capsys, root, "/app/small.so")
+    assert named["/app/small.so"]["errors"] == ["/app/small.so: wrong ELF class: ELFCLASS32"]
     for number in range(30):
         (root / f"opt/copy{number}.so").write_bytes((root / "app/liba.so").read_bytes())
     assert main(["ldd", str(root), "--all"]) == 1
