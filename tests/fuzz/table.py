@@ -21,7 +21,6 @@ NOT_FOREIGN = {
     "build.places": "the kernel's own words of mounts",
     "catalog.drivers": _OWN_TABLE,
     "catalog.ledger": _OWN_TABLE,
-    "cluster.module.wrappers": _OWN_TEXT,
     "definition.writer": _OWN_TEXT,
     "report.terminal": "the lines that rich has just drawn",
     "engine.process": "the lines of any child, not taken apart further",
