@@ -323,6 +323,20 @@ def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it() -> 
         assert "1 node gave no answer" in read.why
 
 
+def test_a_collective_without_a_node_says_nothing_of_the_network_between_all() -> None:
+    whole = ran(85.1)
+    assert whole.collective is not None
+    half = replace(whole, collective=replace(whole.collective, nodes=1, ranks=8))
+    steps = tuple(step(f"image-1.{name}") for name in ("run", "again", "without.X"))
+    few = replace(case(image_1__run=half, image_1__again=half, image_1__without__X=half), plan=plan(steps=steps))
+    of_variable = claim("without:X", "no change", "image-1.without.X")
+    for one in (claim("network", "ofi-cxi"), claim("bandwidth", None), claim("gpu-code", "runs"), of_variable):
+        read = few.measured(one)
+        assert (read.outcome(one), read.why) == (ClaimOutcome.UNMEASURED, "1 of 2 nodes took part in image-1.run"), one
+    alone = replace(few, plan=plan(steps=(step("image-1.run", nodes=1),)))
+    assert alone.measured(claim("bandwidth", None)).value == "85.1 GB/s"
+
+
 def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -625,6 +639,37 @@ def test_a_trial_of_another_user_is_not_run(
     monkeypatch.setattr("os.getuid", lambda: mine + 1)
     assert main(["trial", "run", str(tmp_path / "trial")]) == ExitCode.BAD_INPUT
     assert "is the trial of another user" in capsys.readouterr().err
+
+
+def test_a_link_to_a_plan_of_ones_own_makes_no_folder_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TrialFolder(tmp_path / "mine").make(plan(steps=(step("a"),)))
+    (theirs := tmp_path / "theirs").mkdir()
+    (theirs / "plan.json").symlink_to(tmp_path / "mine/plan.json")
+    real = Path.stat
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Of their folder, and of what they have put there, they are the owner."""
+        found = real(path, follow_symlinks=follow_symlinks)
+        is_theirs = path == theirs or (path.parent == theirs and not follow_symlinks)
+        return os.stat_result((*found[:4], found.st_uid + is_theirs, *found[5:10]))
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert main(["trial", "run", str(theirs)]) == ExitCode.BAD_INPUT
+    assert "is the trial of another user" in capsys.readouterr().err
+    assert [path.name for path in theirs.iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize("taken", ['{"nodes":2,"minutes":1e308}', '{"nodes":1,"minutes":-9.5}'])
+def test_what_no_job_takes_is_refused_in_one_line(
+    tmp_path: Path, taken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = trial(tmp_path, steps=(step("a"),))
+    (folder.jobs / "1.json").write_text(taken)
+    for action in ("run", "report"):
+        assert main(["trial", action, str(folder.path)]) == ExitCode.BAD_INPUT
+        assert "1.json: is not what a trial writes" in capsys.readouterr().err
 
 
 # -- names

@@ -124,7 +124,8 @@ class TrialFolder:
 
     def refuse_others(self) -> None:
         """Raise BadInputError for a trial of another user: its steps are commands, and would run as the caller."""
-        if (self.path / PLAN).stat().st_uid != os.getuid():
+        # the folder, too, and no link to a plan of one's own: the script that is to be submitted lies beside it
+        if {self.path.stat().st_uid, (self.path / PLAN).lstat().st_uid} != {os.getuid()}:
             hint = "run one of your own in another folder"
             raise BadInputError("is the trial of another user", where=str(self.path), hint=hint)
 
@@ -165,7 +166,7 @@ class TrialFolder:
 
     def spent(self, without: str = "") -> float:
         """Return the node minutes that the jobs have taken."""
-        return sum(one.nodes * max(one.minutes, 0.0) for one in self.job_times(without))
+        return sum(one.nodes * one.minutes for one in self.job_times(without))
 
 
 def _read(path: Path, kind: type[T]) -> T | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.text import count
@@ -184,7 +186,7 @@ class JobTime:
     """What one job has taken, as it says itself: no more than that."""
 
     nodes: int
-    minutes: float
+    minutes: Annotated[float, msgspec.Meta(ge=0, le=1 << 20)]
     hosts: tuple[str, ...] = ()
     """Its nodes. They, and the account, do not leave the folder of the trial."""
     account: str = ""
