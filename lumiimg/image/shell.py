@@ -239,6 +239,6 @@ class WordReader:
             word.pieces.append(inner.value)
             word.is_known &= inner.is_known
             word.is_sure &= inner.is_sure
-        elif value and not operator.endswith("+"):
-            word.pieces.append(value)
+        elif not operator.endswith("+"):
+            word.pieces.append(value or "")
         self.shell.count(len(word.pieces[-1]) if word.pieces else 0)

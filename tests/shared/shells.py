@@ -72,6 +72,7 @@ OPEN = (
     "export LD_LIBRARY_PATH=/a:/b:\nexport LD_LIBRARY_PATH=${LD_LIBRARY_PATH%:}",
     'export A="${Z:=set}$Z"',
     "export A=${A:-${B:=c}}${B}",
+    "A=; : ${A=x}$B/y; export A",
     "export A=1; unset -v A",
     "for IFS in a b; do :; done; export A=1",
     "A=1; unset IFS; export A",

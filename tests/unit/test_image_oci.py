@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +42,7 @@ from tests.shared.oci_builder import (
     random_layer,
     tar,
 )
-from tests.shared.programs import examples, needs
+from tests.shared.programs import examples, needs, patient
 
 Capture = pytest.CaptureFixture[str]
 _CONTENT = tar(member("a", b"content" * 9999), member("etc/name", b"name"))
@@ -234,6 +235,24 @@ def test_a_tar_that_others_may_write_is_not_used(tmp_path: Path, cache: Path, sp
     ]
 
 
+@pytest.mark.threat
+@pytest.mark.parametrize("spoil", ["swapped", "pruned"])
+def test_what_was_verified_is_read_whatever_has_its_name_now(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
+) -> None:
+    folder = image(_CONTENT).write_folder(tmp_path / "layout")
+    replace = Path.replace
+
+    def replace_and_spoil(partial: Path, target: Path) -> Path:
+        replace(partial, target).unlink()
+        if spoil == "swapped":
+            target.write_bytes(_CONTENT.replace(b"name", b"mane"))
+        return target
+
+    monkeypatch.setattr(Path, "replace", replace_and_spoil)
+    assert _files(folder, cache)["/etc/name"] == b"name"
+
+
 def test_without_room_one_line_names_the_folder(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -384,6 +403,15 @@ def test_a_docker_archive_that_lies_or_is_none_is_named(tmp_path: Path) -> None:
         (tmp_path / "a.tar").write_bytes(data)
         with pytest.raises(ImageError, match=words):
             open_image(tmp_path / "a.tar")
+
+
+@pytest.mark.threat
+def test_a_link_that_goes_up_and_down_takes_no_time(tmp_path: Path) -> None:
+    folder = image(tar(link("a", "b/" * 40_000 + "../" * 40_000), member("a/x", b"here"))).write_folder(tmp_path / "a")
+    started = time.process_time()
+    with open_image(folder) as opened:
+        assert opened.root.read_bytes("/x", 9) == b"here"
+    assert time.process_time() - started < patient(6)
 
 
 @pytest.mark.threat

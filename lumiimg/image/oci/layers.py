@@ -136,12 +136,15 @@ def _unpack(layer: Layer, content: Iterator[bytes], path: Path, most_bytes: int)
             _verify(layer, _written(content, file, most_bytes, layer.where))
             file.flush()
             os.fsync(file.fileno())  # a name that outlives a crash must not be that of half a file
-        return HostFile.of_image(path)
+            # by its name it could be another, or none: others may write to the folder, or prune the cache
+            tar = HostFile(f"/proc/self/fd/{file.fileno()}")
     except (OSError, FailedError) as error:
         why = error.what if isinstance(error, FailedError) else error.strerror
         hint = "let LUMIIMG_CACHE name a folder with room for the whole image"
         what = f"has no room for an unpacked layer: {why}"
         raise MissingHereError(what, where=str(path.parent), hint=hint) from error
+    tar.name = str(path)
+    return tar
 
 
 def _find(path: Path) -> HostFile | None:

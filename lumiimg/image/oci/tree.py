@@ -144,7 +144,7 @@ class LayeredTree:
             name = todo.pop()
             node = nodes[-1].names.get(name)
             if name == "..":
-                nodes[1:] = nodes[1:-1]
+                del nodes[max(1, len(nodes) - 1) :]
             elif node is not None and node.kind is FileKind.SYMLINK:
                 links += 1
                 target = node.target
