@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.site_choice import site_to_make_for
 from lumiimg.check.adaptation import nothing_added, objections_of
 from lumiimg.cli import build
@@ -20,6 +22,7 @@ from lumiimg.resolve.image_base import read_foreign
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    open_catalogue(os.environ, arguments.layers)  # what is wrong with it is said first, as by `build`
     inputs = Inputs.of(arguments, site_to_make_for)
     site = inputs.target
     read: list[Path] = []
