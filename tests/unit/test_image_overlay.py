@@ -7,10 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.image import FileKind, RootFileSystem
+from lumiimg.image import FileKind, ImageError, RootFileSystem
 from lumiimg.image.host_file import HostFile
 from lumiimg.image.overlay import OverlayTree
-from lumiimg.image.squashfs.format import NO_TABLE, SUPERBLOCK, Superblock
+from lumiimg.image.squashfs.format import (
+    METADATA_BYTES,
+    METADATA_HEADER,
+    METADATA_STORED,
+    NO_TABLE,
+    POINTER,
+    SUPERBLOCK,
+    XATTR_SET,
+    XATTR_TABLE,
+    Superblock,
+)
 from lumiimg.image.squashfs.tree import SquashfsTree
 from tests.shared.programs import squashed
 
@@ -119,3 +129,21 @@ def test_opaque_folders_are_known_by_their_attributes(packed: list[Path], tmp_pa
     opaque = tree.child(tree.root, "opaque")
     assert opaque is not None
     assert tree.xattrs(opaque) == {}
+
+
+@pytest.mark.threat
+def test_sets_that_share_very_many_attributes_are_not_all_read(packed: list[Path], tmp_path: Path) -> None:
+    data = packed[0].read_bytes()
+    fields = Superblock(*SUPERBLOCK.unpack(data[: SUPERBLOCK.size]))
+    count, start = 10_000, len(data)
+    block = METADATA_HEADER.pack(METADATA_STORED | METADATA_BYTES)
+    places = []
+    for content, blocks in ((bytes(METADATA_BYTES), 33), (XATTR_SET.pack(0, 32_768, 0) * 512, count // 512 + 1)):
+        places = [len(data) + number * (len(block) + METADATA_BYTES) for number in range(blocks)]
+        data += (block + content) * blocks
+    fields = fields._replace(size_bytes=len(data) + 1000, xattr_table=len(data))
+    table = XATTR_TABLE.pack(start, count, 0) + b"".join(POINTER.pack(place) for place in places)
+    path = tmp_path / "many"
+    path.write_bytes(SUPERBLOCK.pack(*fields) + data[SUPERBLOCK.size :] + table.ljust(1000, b"\0"))
+    with pytest.raises(ImageError, match="an inode with 32768 extended attributes"):
+        SquashfsTree(HostFile.of_image(path)).has_opaque()

@@ -35,6 +35,8 @@ _MAX_XATTR_BYTES = 65536
 _MAX_XATTRS = 65536 // 2
 _MOST_SETS = 10_000
 """Sets of extended attributes that are looked at for an opaque directory."""
+_MANY_XATTRS, _MAX_READ_XATTRS = 100, 1 << 20
+"""Attributes in a set that no real inode has, and how many of such sets are read in all: a few seconds."""
 
 
 class _Name(NamedTuple):
@@ -80,6 +82,7 @@ class SquashfsTree:
         self._listings: Cache[int, dict[str, _Name]] = Cache(_CACHED_NODES)
         self._owners: dict[int, int] = {}
         """User and group ids by their numbers, as far as they were looked up."""
+        self._read_xattrs = 0
         self.root = self._inode(self.superblock.root_inode)
         if self.root.kind is not FileKind.DIRECTORY:
             raise ImageError("the root of the squashfs file system is not a directory", where=source.name)
@@ -199,7 +202,8 @@ class SquashfsTree:
             raise ImageError(f"set {number} of {count} sets of attributes", where=self._source.name)
         pointers = self.superblock.xattr_table + disk.XATTR_TABLE.size
         reference, count, _ = self._blocks.entry(pointers, number, disk.XATTR_SET)
-        if count > _MAX_XATTRS:
+        self._read_xattrs += count if count > _MANY_XATTRS else 0
+        if count > _MAX_XATTRS or self._read_xattrs > _MAX_READ_XATTRS:
             raise ImageError(f"an inode with {count} extended attributes", where=self._source.name)
         cursor = self._blocks.cursor(start, reference)
         found: dict[bytes, bytes] = {}
