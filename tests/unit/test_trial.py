@@ -326,15 +326,19 @@ def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it() -> 
 def test_a_collective_without_a_node_says_nothing_of_the_network_between_all() -> None:
     whole = ran(85.1)
     assert whole.collective is not None
-    half = replace(whole, collective=replace(whole.collective, nodes=1, ranks=8))
-    steps = tuple(step(f"image-1.{name}") for name in ("run", "again", "without.X"))
-    few = replace(case(image_1__run=half, image_1__again=half, image_1__without__X=half), plan=plan(steps=steps))
-    of_variable = claim("without:X", "no change", "image-1.without.X")
-    for one in (claim("network", "ofi-cxi"), claim("bandwidth", None), claim("gpu-code", "runs"), of_variable):
-        read = few.measured(one)
-        assert (read.outcome(one), read.why) == (ClaimOutcome.UNMEASURED, "1 of 2 nodes took part in image-1.run"), one
-    alone = replace(few, plan=plan(steps=(step("image-1.run", nodes=1),)))
-    assert alone.measured(claim("bandwidth", None)).value == "85.1 GB/s"
+    alone = replace(whole, collective=replace(whole.collective, nodes=1, ranks=8), groups=(one_node := group(),))
+    without = claim("without:X", "no change", "image-1.without.X")
+    claims = claim("network", "ofi-cxi"), claim("bandwidth", None), claim("gpu-code", "runs"), without
+    for other in (
+        replace(alone, silent=(UnresponsiveNodes(("b",), "gave no answer"),)),
+        replace(alone, groups=(one_node, replace(one_node, nodes=("b",)))),  # could not be probed
+    ):
+        few = case(image_1__run=other, image_1__again=other, image_1__without__X=other)
+        for one in claims:
+            read = few.measured(one)
+            assert (read.outcome(one), read.why) == (ClaimOutcome.UNMEASURED, "1 of 2 nodes took part in image-1.run")
+    # a step that is meant for one node, in a trial of two
+    assert case(image_1__run=alone).measured(claims[1]).value == "85.1 GB/s"
 
 
 def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(

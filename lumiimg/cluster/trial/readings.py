@@ -176,17 +176,19 @@ def _of_run(read: Callable[[CollectiveOutcome, Claim], Measured]) -> Callable[[T
         report = results.of(claim.step, NodesReport)
         if report is None or report.collective is None:
             return Measured(None, _NOTHING if report is None else report.levels.get("run", _NO_RESULT))
-        if (why := _without_a_node(results, claim.step, report.collective)) is not None:
+        if (why := _without_a_node(report, claim.step)) is not None:
             return Measured(None, why)
         return read(report.collective, claim)
 
     return of_step
 
 
-def _without_a_node(results: TrialResults, step: str, ran: CollectiveOutcome) -> str | None:
-    """Return that a collective says nothing of its step's nodes, as some had no part in it; on one nothing is sent."""
-    wanted = next((one.nodes for one in results.plan.steps if one.name == step), ran.nodes)
-    return f"{ran.nodes} of {count(wanted, 'node')} took part in {step}" if ran.nodes < wanted else None
+def _without_a_node(report: NodesReport | None, step: str) -> str | None:
+    """Return that a collective says nothing of the nodes of its step, as some had no part in it."""
+    if report is None or report.collective is None:
+        return None
+    took_part, asked = report.collective.nodes, sum(len(some.nodes) for some in (*report.groups, *report.silent))
+    return f"{took_part} of {count(asked, 'node')} took part in {step}" if took_part < asked else None
 
 
 def _network(ran: CollectiveOutcome, _: Claim) -> Measured:
@@ -223,7 +225,7 @@ def _changed(results: TrialResults, claim: Claim) -> Measured:
     base, ran = first.collective if first is not None else None, report.collective
     if base is None or (before := _best(base)) is None:
         return Measured(None, "there is no run to compare it with")
-    if (why := _without_a_node(results, f"{of}.run", base) or _not_comparable(base, again, report)) is not None:
+    if (why := _without_a_node(first, f"{of}.run") or _not_comparable(base, again, report)) is not None:
         return Measured(None, why)
     if ran is None or (now := _best(ran)) is None:
         return Measured("it fails", report.levels["run"] if ran is None else _NO_RESULT, same=False)
