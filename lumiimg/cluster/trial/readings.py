@@ -187,7 +187,8 @@ def _without_a_node(report: NodesReport | None, step: str) -> str | None:
     """Return that a collective says nothing of the nodes of its step, as some had no part in it."""
     if report is None or report.collective is None:
         return None
-    took_part, asked = report.collective.nodes, sum(len(some.nodes) for some in (*report.groups, *report.silent))
+    asked = sum(map(len, (*(group.nodes for group in report.groups), *(entry.nodes for entry in report.silent))))
+    took_part = report.collective.nodes
     return f"{took_part} of {count(asked, 'node')} took part in {step}" if took_part < asked else None
 
 
