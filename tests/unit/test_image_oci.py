@@ -219,14 +219,18 @@ def test_without_a_cache_nothing_stays_of_what_was_unpacked(tmp_path: Path, monk
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize("spoil", ["open", "link"])
-def test_a_tar_that_others_may_write_is_not_used(tmp_path: Path, cache: Path, spoil: str) -> None:
+@pytest.mark.parametrize("spoil", ["open", "link", "cut off", "empty"])
+def test_a_tar_that_others_may_write_or_that_is_cut_off_is_not_used(tmp_path: Path, cache: Path, spoil: str) -> None:
     folder = image(_CONTENT).write_folder(tmp_path / "layout")
     good = _files(folder, cache)
     (found,) = _unpacked(cache)
     found.write_bytes(_CONTENT.replace(b"name", b"mane"))
     if spoil == "open":
         found.chmod(0o660)
+    elif spoil == "cut off":
+        found.write_bytes(_CONTENT[: 1 << 16])
+    elif spoil == "empty":
+        found.write_bytes(b"")
     else:
         found.symlink_to(found.rename(tmp_path / "elsewhere"))
     assert _files(folder, cache) == good

@@ -46,6 +46,8 @@ _FREE_BYTES = 4 << 30
 _MAX_RATIO = 200
 _SPARE_BYTES = 256 << 20
 """What is left free on the disk."""
+_END = bytes(1024)
+"""Of a tar, as good as always; one without it is unpacked each time."""
 _ABANDONED_S = 24 * 3600.0
 """A file that nobody wrote to for so long is that of a process that is gone."""
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -152,7 +154,8 @@ def _find(path: Path) -> HostFile | None:
     with suppress(OSError):
         file = HostFile(path, follow=False)
         seen = os.fstat(file.fileno())
-        if seen.st_uid == os.getuid() and not seen.st_mode & 0o022:
+        end = file.read_at(max(0, file.size - len(_END)), len(_END))  # a copy of a cache may have been cut off
+        if seen.st_uid == os.getuid() and not seen.st_mode & 0o022 and end == _END:
             with suppress(OSError):
                 os.utime(file.fileno())  # the longest unused is pruned first
             return file
