@@ -186,7 +186,7 @@ class GlibcMismatch:
 def glibc_mismatch(process: Process) -> GlibcMismatch | None:
     """Return what of the C library in a process is of another build than its libc.so.6; None where nothing shows it."""
     libc, loader, of_loader = process.find(_LIBC), process.loader.path, process.loader.banner
-    if libc is None:
+    if libc is None or libc is process.objects[0]:  # a libc.so.6 alone, as of a compiler's sysroot: nobody runs it
         return None
     own = process.files.banner(process.config.absolute(libc.path))
     said = f"{libc.path}: {own or 'a file of the host'}"

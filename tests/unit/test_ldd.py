@@ -17,7 +17,7 @@ from lumiimg.core.findings import Severity
 from lumiimg.report.document import Document, Section, Tree, trees_of
 from lumiimg.report.text import show
 from tests.shared import fabric_builder
-from tests.shared.elf_builder import NOTES, exe, library, new_runpath, note_source, program, runpath, so, trace
+from tests.shared.elf_builder import LOADER, NOTES, exe, library, new_runpath, note_source, program, runpath, so, trace
 from tests.shared.programs import EVERYTHING
 
 Capture = pytest.CaptureFixture[str]
@@ -228,6 +228,15 @@ def test_a_program_with_a_loader_of_another_version_than_its_c_library_would_end
         assert any("two builds" in note for note in answer.get("notes", ())) is (build == "other one")
     assert main(["ldd", str(root), "/app/sums"]) == 1
     assert "/app/sums, started by its name\n" in capsys.readouterr().out
+
+
+def test_a_c_library_of_a_sysroot_is_not_taken_for_a_program(root: Path, capsys: Capture) -> None:
+    """libc.so.6 names the loader of its own machine, to print its version: of conda's sysroot it is /lib64's."""
+    interpreter = f'const char interp[] __attribute__((section(".interp"))) = "{LOADER}";'
+    banner = 'const char banner[] = "GNU C Library (other) stable release version 2.17.\\n";'
+    library(root / "opt/sysroot/libc.so.6", source=interpreter + banner)
+    assert main(["ldd", str(root), "/opt/sysroot/libc.so.6", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == {"schema", "files"}
 
 
 def test_a_part_of_the_c_library_that_a_bind_brings_is_said_to_be_of_another_build(root: Path, capsys: Capture) -> None:
