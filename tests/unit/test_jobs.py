@@ -383,6 +383,18 @@ def test_what_the_first_start_of_a_job_left_does_not_end_its_second(image: Path,
     assert not (second / "ended").exists()
 
 
+@pytest.mark.threat
+def test_nobody_else_may_write_to_the_folder_of_a_job_from_its_first_moment(image: Path, tmp_path: Path) -> None:
+    (programs := tmp_path / "programs").mkdir()
+    stand_in = programs / "mkdir"
+    stand_in.write_text('#!/bin/sh\n/bin/mkdir "$@" && case $* in *nccl) stat -c %a "$@" ;; esac\n')
+    stand_in.chmod(0o755)
+    for mask, mode in (("000", "755"), ("002", "755"), ("077", "700")):
+        run = Run(f"umask {mask}\n{short(image, *TWO_GPUS)}", tmp_path, SLURM_JOB_ID=f"1{mask}")
+        assert run.code == 0, run.err
+        assert run.out.split()[:2] == [mode, mode]
+
+
 def test_what_must_come_from_the_host_is_bound_with_its_reason(tmp_path: Path, capsys: Capture) -> None:
     node = snapshot(fabric_builder.host(tmp_path / "host"))
     image = fabric_builder.image(tmp_path / "image", glibc=41)

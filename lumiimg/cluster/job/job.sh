@@ -8,11 +8,11 @@ set -euo pipefail
 @START@
 @ROBUST@
 #? The folder of this job: what it logs of its network, and the files below, which are run. mkdir takes none that
-#? somebody else has made; a job that is started again gets a new one
+#? somebody else has made, and nobody else may write to it from its first moment; a job that is started again gets a
+#? new one
 export LUMIIMG_JOB="$PWD/lumiimg-@NUMBER@"
 if [ -e "$LUMIIMG_JOB" ]; then LUMIIMG_JOB+="-$(date +%s)"; fi
-mkdir "$LUMIIMG_JOB" "$LUMIIMG_JOB/nccl"
-chmod go-w "$LUMIIMG_JOB" "$LUMIIMG_JOB/nccl"
+(umask go-w; mkdir "$LUMIIMG_JOB" "$LUMIIMG_JOB/nccl")
 #? Which network carried the traffic; the exit code of the job stays that of the step
 trap @END@ EXIT
 @VARIABLES@
