@@ -4,8 +4,9 @@ And whether the parts of the C library in a process are of one build. They share
 private to a build, under one version name in all of them (GLIBC_PRIVATE): that this is defined says nothing.
 libc.so.6, and ld.so from 2.33 on, say of which build they are; of the others it shows where they lie, in the number
 that their files' names had up to 2.33, and in what they define. Tried with the libraries of glibc 2.31, 2.36, 2.41 and
-2.43, one of another release at a time: with another ld.so or libc.so.6 each process ended; with another libm.so.6,
-libdl.so.2 or librt.so.1 some did, and some did not. Of two builds of one version (2.36-9+deb12u7 and u14) none ended.
+2.43, one of another release at a time: with another ld.so or libc.so.6 processes ended at their start, crashed or hung
+(of those with 2.41 and 2.43, `ls` ran, `bash` did not); with another libm.so.6, libdl.so.2 or librt.so.1 some did, and
+some did not. Of two builds of one version (2.36-9+deb12u7 and u14) none ended.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ class GlibcMismatch:
     evidence: tuple[str, ...]
     """Of both, what shows it."""
     is_fatal: bool
-    """Whether it is an ld.so of another version: the process ends at its start."""
+    """Whether it is an ld.so of another version: nearly every process ends at its start, crashes or hangs."""
 
 
 def glibc_mismatch(process: Process) -> GlibcMismatch | None:

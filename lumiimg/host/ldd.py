@@ -200,9 +200,7 @@ class _Listing:
             started = Process(root, settings, cache=self._cache).start(path, exec_start=True)
             if mixed is not None and ends:
                 builds = ", ".join(mixed.evidence)
-                started.errors.append(
-                    f"{path}: would end at its start: ld.so and libc.so.6 are of two versions: {builds}"
-                )
+                started.errors.append(f"{path}: may crash or hang: ld.so and libc.so.6 are of two versions: {builds}")
             if (started.closure, started.errors) != (outcome.closure, outcome.errors):
                 self._by_kernel[path] = started
 
