@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import stat
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from lz4 import block  # type: ignore[import-untyped]
 
+import lumiimg.image.squashfs.format as disk
 from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
 from lumiimg.image.squashfs.blocks import Decompressor
 from lumiimg.image.squashfs.format import Compressor
@@ -227,3 +229,32 @@ def test_block_that_unpacks_to_more_than_a_block_is_refused() -> None:
     ):
         with pytest.raises(ImageError, match=words):
             Decompressor(compressor).whole(packed, 8192)
+
+
+@pytest.mark.threat
+def test_the_first_bytes_of_a_huge_file_take_no_list_of_all_its_blocks(tmp_path: Path) -> None:
+    """Packed, the list of 16 million holes is a quarter of a megabyte."""
+
+    def metadata(data: bytes) -> bytes:
+        packed = (zlib.compress(data[at : at + disk.METADATA_BYTES]) for at in range(0, len(data), disk.METADATA_BYTES))
+        return b"".join(disk.METADATA_HEADER.pack(len(block)) + block for block in packed)
+
+    block_bytes, holes = 128 << 10, 16 << 20
+    listing = disk.RUN.pack(0, 0, 2) + disk.ENTRY.pack(32, 0, 2, 3) + b"huge"
+    folder = disk.COMMON.pack(1, 0o755, 0, 0, 0, 1) + disk.DIRECTORY.pack(0, 2, len(listing) + 3, 0, 1)
+    file = disk.COMMON.pack(9, 0o644, 0, 0, 0, 2) + disk.LONG_FILE.pack(
+        disk.SUPERBLOCK.size, holes * block_bytes, 0, 1, disk.NO_FRAGMENT, 0, disk.NO_XATTRS
+    )
+    tables = [metadata(folder + file + bytes(4 * holes)), metadata(listing), metadata(disk.ID.pack(0))]
+    inodes, directories, ids, end = itertools.accumulate(map(len, tables), initial=disk.SUPERBLOCK.size)
+    fields = disk.Superblock(
+        *(disk.MAGIC, 2, 0, block_bytes, 0, Compressor.GZIP, 17, 0, 1, *disk.VERSION, 0, end + disk.POINTER.size),
+        *(end, disk.NO_TABLE, inodes, directories, disk.NO_TABLE, disk.NO_TABLE),
+    )
+    path = tmp_path / "image.squashfs"
+    path.write_bytes(disk.SUPERBLOCK.pack(*fields) + b"".join(tables) + disk.POINTER.pack(ids) + bytes(4096))
+    with open_image(path) as image:
+        tracemalloc.start()
+        assert image.root.open("/huge").read_at(0, 4) == bytes(4)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        tracemalloc.stop()

@@ -137,14 +137,18 @@ class SquashfsTree:
         """Return bytes as they are stored; `size` is the caller's to bound."""
         return self._source.read_exactly(position, size)
 
-    def content(self, node: Inode) -> Content:
-        """Return where the content of a regular file is; a tail in a fragment is not a block."""
+    def content(self, node: Inode, most_blocks: int | None = None) -> Content:
+        """Return where the content of a regular file is; a tail in a fragment is not a block.
+
+        Only the first `most_blocks` blocks where it is given: a list of 64 MiB can be a few kilobytes in the image.
+        """
         if node.file is None:
             raise ImageError(f"a {node.kind} cannot be opened", where=self._source.name)
         count, rest = divmod(node.size_bytes, self.superblock.block_bytes)
         count += bool(rest and node.file.fragment == disk.NO_FRAGMENT)
         if count > _MAX_BLOCKS:
             raise ImageError(f"a file of {node.size_bytes} bytes in the squashfs file system")
+        count = count if most_blocks is None else min(count, most_blocks)
         words = Cursor(self._blocks, *node.words_at).read(4 * count)
         return node.file._replace(words=struct.unpack(f"<{count}I", words))
 
@@ -234,6 +238,10 @@ class SquashfsFile:
         return self._tree.content(self._node)
 
     @cached_property
+    def _first(self) -> Content:
+        return self._tree.content(self._node, most_blocks=1)
+
+    @cached_property
     def _starts(self) -> tuple[int, ...]:
         sizes = (word & ~disk.BLOCK_STORED for word in self._content.words)
         return tuple(itertools.accumulate(sizes, initial=self._content.start))
@@ -242,8 +250,8 @@ class SquashfsFile:
         end = min(offset + size, self.size)
         if offset >= end:
             return b""
-        if end <= _HEAD_BYTES and (words := self._content.words) and words[0]:
-            return self._blocks.beginning(self._content.start, words[0], end)[offset:]
+        if end <= _HEAD_BYTES and (words := self._first.words) and words[0]:
+            return self._blocks.beginning(self._first.start, words[0], end)[offset:]
         first, skip = divmod(offset, self._block_bytes)
         parts = [self._block(index) for index in range(first, (end - 1) // self._block_bytes + 1)]
         if len(parts) == 1:
@@ -256,14 +264,15 @@ class SquashfsFile:
     def _block(self, index: int) -> bytes:
         """Return one block of the content, whole but for the last."""
         expected = min(self._block_bytes, self.size - index * self._block_bytes)
-        words = self._content.words
+        content = self._content if index else self._first
+        words = content.words
         if index < len(words):
             if not words[index]:
                 return bytes(expected)
-            data = self._blocks.data(self._starts[index], words[index])
+            data = self._blocks.data(self._starts[index] if index else content.start, words[index])
         else:
-            start = self._content.fragment_offset
-            data = self._blocks.data(*self._tree.fragment_place(self._content.fragment))[start : start + expected]
+            start = content.fragment_offset
+            data = self._blocks.data(*self._tree.fragment_place(content.fragment))[start : start + expected]
         if len(data) != expected:
             raise ImageError(f"a squashfs block of {len(data)} bytes where the file has {expected}")
         return data
