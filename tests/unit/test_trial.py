@@ -433,7 +433,7 @@ def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "trial.json: is not the folder of a trial" in capsys.readouterr().err
     image, new = str(fabric_builder.image(tmp_path / "image")), ["trial", "run", str(tmp_path / "new")]
     assert main(["trial", "run", str(tmp_path), image, "--site", "lumi"]) == ExitCode.BAD_INPUT
-    assert "cannot be made: File exists" in capsys.readouterr().err
+    assert "is there already, and has no trial; name a new folder" in capsys.readouterr().err
     assert main([*new, image, "--site", "nowhere"]) == ExitCode.BAD_INPUT
     assert main([*new, image, "--site", "lumi", "--node-minutes", "1"]) == ExitCode.BAD_INPUT
     assert not (tmp_path / "new").exists(), "nothing is half written"

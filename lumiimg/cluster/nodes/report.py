@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.answer import advice_from_findings, levels_taken
 from lumiimg.check.pipeline import NO_RCCL, NOT_ASKED, CheckResult, conclude
 from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes  # noqa: TC001 - as above
+from lumiimg.core.errors import shortened
 from lumiimg.core.findings import Advice, Answer, Finding, Level
 from lumiimg.core.text import count, hostlist
 from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - as above
@@ -195,7 +196,7 @@ def differences(of: Fingerprint, usual: Fingerprint) -> tuple[str, ...]:
     """Return what a fingerprint has other than the usual one, what most explains the rest first; a few at most."""
     if of == usual:
         return ()
-    found = tuple(dict.fromkeys(_all(of, usual))) or ("something that is not shown here",)
+    found = tuple(dict.fromkeys(map(shortened, _all(of, usual)))) or ("something that is not shown here",)
     more = len(found) - _DIFFERENCES + 1
     return found if more < 2 else (*found[: _DIFFERENCES - 1], f"{more} more differences")
 

@@ -77,6 +77,8 @@ class TrialFolder:
 
     def make(self, plan: TrialPlan) -> None:
         """Write the plan into a new folder. Raises BadInputError where it cannot be made, FailedError."""
+        if os.path.lexists(self.path):
+            raise BadInputError("is there already, and has no trial", where=str(self.path), hint="name a new folder")
         try:
             self.path.mkdir(parents=True)
             for folder in (self.steps, self.nodes, self.jobs):
