@@ -13,7 +13,7 @@ from lumiimg.check.adaptation import nothing_added, objections_of
 from lumiimg.cli import build
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.cli.request import fetch_image, resolve_request
+from lumiimg.cli.request import fetch_image, read_request, resolve_request
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.document import Item
 from lumiimg.report.text import show_items
@@ -22,7 +22,7 @@ from lumiimg.resolve.image_base import read_foreign
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    open_catalogue(os.environ, arguments.layers)  # what is wrong with it is said first, as by `build`
+    read_request(arguments, open_catalogue(os.environ, arguments.layers))  # its faults come first, as in `build`
     inputs = Inputs.of(arguments, site_to_make_for)
     site = inputs.target
     read: list[Path] = []
