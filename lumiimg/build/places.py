@@ -6,15 +6,11 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.build.provenance import is_ours
 from lumiimg.core.errors import BadInputError, FailedError
 from lumiimg.core.files import read_beginning, refuse_bad_name
 from lumiimg.core.text import size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _IN_MEMORY = {"tmpfs", "ramfs"}
 _LEAST_BYTES = 256 << 20
@@ -46,14 +42,6 @@ def refuse_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
         raise BadInputError("is not a file, and the log would be written there", where=str(log), hint="remove it")
     if log.exists() and not force and read_beginning(log, 3) not in {b"== ", b""}:
         raise BadInputError("exists already, and is not a build log", where=str(log), hint="--force replaces it")
-
-
-def refuse_inputs(output: Path, reads: Iterable[Path | None]) -> None:
-    """Raise BadInputError where what is read would be written over, by whatever name."""
-    for path in (output, log_path(output)):
-        for source in reads:
-            if source is not None and path.exists() and source.exists() and path.samefile(source):
-                raise BadInputError(f"is {source} itself", where=str(path), hint="-o names another file")
 
 
 def refuse_folder(folder: Path, *, force: bool) -> None:

@@ -89,7 +89,7 @@ class Conclusion:
 
 
 def check_image(context: ImageInContext, level: Level | None, *, simulate: bool = False) -> CheckReport:
-    """Check an image up to `level`, or as far as is possible here if it is None; with what a host offers, if given.
+    """Check an image up to `level`, None for the highest that is possible here; with what a host offers, if given.
 
     `simulate`: ask RCCL with a stand-in for HIP too (`probe/simulation.py`).
 
@@ -166,7 +166,7 @@ def take_levels(
     simulate: bool,
     without: str | None = None,
 ) -> LevelsTaken[T]:
-    """Run the probes, and then a collective, as far as `level` goes; None: as far as is possible.
+    """Run the probes, and then a collective, up to `level`; None: up to the highest that is possible.
 
     `folder` is seen wherever they run. `without`: a variable that the collective has neither of the site nor of the
     image.

@@ -104,7 +104,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LumiimgError as error:
         if isinstance(error, RefusedError):
             _report_site(arguments)
-        _suggest(error)
+        if error.hint is None:
+            from lumiimg.cli.suggestions import add_suggestion  # only where something is wrong
+
+            add_suggestion(error)
         write_error("lumiimg", str(error), error.sentence, error.hint)
         if vars(arguments).get("verbose"):
             for line in error.more:
@@ -133,16 +136,6 @@ def _execute(arguments: argparse.Namespace) -> int:
     sys.stdout.flush()  # an answer that nothing has taken is none
     _report_site(arguments)
     return code
-
-
-def _suggest(error: LumiimgError) -> None:
-    """Give an error its hint where that depends on what is beside a file."""
-    if error.hint is None and error.where and not os.path.lexists(error.where):
-        from lumiimg.cli.suggestions import suggest_image  # only where something is wrong
-        from lumiimg.image import NoImageError
-
-        if isinstance(error, NoImageError):
-            error.hint = suggest_image(error.where)
 
 
 def _report_site(arguments: argparse.Namespace) -> None:

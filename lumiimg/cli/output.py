@@ -90,6 +90,7 @@ class Output:
         One that cannot be read does not keep the others from it.
         """
         from lumiimg.check.images import ImageAnswer, ImageAnswers
+        from lumiimg.cli.suggestions import add_suggestion
         from lumiimg.report.views.images import images_document
 
         answers: list[ImageAnswer] = []
@@ -103,6 +104,7 @@ class Output:
                     write_json_line(kind, report)
                 answers.append(ImageAnswer.of(report))
             except LumiimgError as error:
+                add_suggestion(error)
                 answers.append(ImageAnswer.of_error(image, error))
             if time.monotonic() - said_at > _SOON_S:
                 said_at = time.monotonic()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lumiimg.build.build_host import host_for_builds
 from lumiimg.build.builder import ImageBuild, RebuildResult, build_image
-from lumiimg.build.places import refuse_inputs, refuse_output
+from lumiimg.build.places import log_path, refuse_output
 from lumiimg.build.provenance import PLAN, carried_files
 from lumiimg.build.rebuild import read_carried, refuse_files, with_base
 from lumiimg.catalog.catalogue import open_catalogue
@@ -19,7 +19,7 @@ from lumiimg.cli.image_build import progress_of, report_built, start_of
 from lumiimg.cli.locked import note_what_is_from_elsewhere
 from lumiimg.cli.request import open_sources
 from lumiimg.core.errors import ExitCode
-from lumiimg.core.files import file_sha256
+from lumiimg.core.files import file_sha256, refuse_places
 from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import without_passwords
 from lumiimg.engine.workspace import scratch_folder
@@ -34,7 +34,8 @@ from lumiimg.resolve.lock_file import to_record
 
 def execute(arguments: argparse.Namespace) -> int:
     check_result(arguments)
-    refuse_inputs(arguments.output, (arguments.image, arguments.base, arguments.host))
+    for place in (arguments.output, log_path(arguments.output)):
+        refuse_places({"-o": place}, (arguments.image, arguments.base, arguments.host))
     refuse_output(arguments.output, force=arguments.force, may_be_the_same=True)
     cache, sources = read_settings(os.environ).cache, open_sources(arguments)
     with scratch_folder(cache / "work") as scratch, progress_of(arguments) as progress:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from lumiimg.core.errors import LumiimgError
 from lumiimg.core.text import as_operand, engine_word, shell_quote
 from lumiimg.core.toml import package_toml
 
@@ -73,6 +74,15 @@ def retired(command: str, words: Iterable[str]) -> tuple[str, str] | None:
             if successor := instead.get(f"{command} {gone}".strip()):
                 return gone, successor
     return None
+
+
+def add_suggestion(error: LumiimgError) -> None:
+    """Give an error its hint where that depends on what is beside a file."""
+    if error.hint is None and error.where and not os.path.lexists(error.where):
+        from lumiimg.image import NoImageError  # which no other error needs
+
+        if isinstance(error, NoImageError):
+            error.hint = suggest_image(error.where)
 
 
 def suggest_image(name: str) -> str:

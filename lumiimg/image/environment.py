@@ -107,7 +107,7 @@ class _Script(WordReader):
     # -- what comes next --
 
     def _peek(self) -> str:
-        """Return the operator that comes next, or the word as far as it has no blank; nothing at the end."""
+        """Return the operator that comes next, or the word up to a blank; nothing at the end."""
         if blanks := _BLANKS.match(self.text, self.at):
             self.at = blanks.end()
         found = _OPERATOR.match(self.text, self.at) or _BARE.match(self.text, self.at)

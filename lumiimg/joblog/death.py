@@ -73,7 +73,7 @@ class _Candidate(NamedTuple):
 
 
 def death_of(troubled: Sequence[tuple[ProcessLog, Sequence[Trouble]]], log: JobLog) -> End:
-    """Return how the job ended, as far as the lines of its processes with their troubles say."""
+    """Return how the job ended, by the lines of its processes with their troubles."""
     lines = _LastLines(troubled, log)
     clean_up = frozenset(one.signature.id for one in lines.clean_up)
     first = lines.first(_STANDS_ALONE, _OF_NETWORK) or lines.first(_MAY_FOLLOW, frozenset({Effect.RUN_ERROR}))
@@ -224,7 +224,7 @@ def _starts(processes: Sequence[ProcessLog]) -> Iterator[int]:
 
 
 def _whom(one: _Candidate) -> tuple[str | None, str | None]:
-    """Return the rank and the node that a death hit, as far as its line or its process says."""
+    """Return the rank and the node that a death hit, where its line or its process names them."""
     said = dict(one.match.values)
     if one.ends in {ExitRole.OUTSIDE, ExitRole.CANCELLED}:  # Slurm says on which node it runs the job's script
         return None, said.get("node")

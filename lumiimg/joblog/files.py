@@ -347,7 +347,7 @@ class Tail:
         self._lines = LineSplitter()
 
     def read(self) -> Iterator[bytes]:
-        """Yield what was added, as blocks of whole lines; nothing while there is no file.
+        """Yield the new lines in blocks; nothing while the file is absent.
 
         Raises WrittenAgainError for a file that became shorter, or another one under the name, and BadInputError for
         one that is not text, or cannot be read.

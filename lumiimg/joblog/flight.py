@@ -68,7 +68,7 @@ class FlightDump:
     groups: dict[str, GroupSeen]
     """By the name of the process group."""
     members: dict[str, tuple[int, ...]]
-    """Ranks of the groups, as far as they are written down."""
+    """Ranks of the groups that are written down."""
 
 
 def read_dump(file: str) -> FlightDump:

@@ -54,7 +54,7 @@ class JudgedProcess(NamedTuple):
 
     @property
     def ranks(self) -> list[int | None]:
-        """Its ranks in its largest communicator: those of the job, as far as the log shows."""
+        """Its ranks in its largest communicator: those of the job that the log shows."""
         seen = self.process.communicators.values()
         largest = max((one.ranks for one in seen), default=0)
         return [*sorted({one.rank for one in seen if one.ranks == largest})] or [None]
@@ -155,7 +155,7 @@ def _numbers(variables: Mapping[str, str], *names: str) -> list[int]:
 
 
 def transport(processes: Sequence[ProcessLog], job: ProcessLog) -> Transport:
-    """Return how the network was used, as far as all that tell agree."""
+    """Return how the network was used, where all that print it agree."""
     lists = [_INTERFACE.findall(one.value("interfaces")) for one in first_matches(processes, "socket")]
     nics = _agreed_value(job, "nics", "count")
     pxn = _agreed_value(job, "pxn", "pxn")

@@ -66,6 +66,7 @@ def test_one_that_is_not_an_image_does_not_keep_the_others_from_it(
         validated(line, "check")
     assert [json.loads(line)["image"] for line in lines] == ["no plugin", "needs-host-1"]
     assert "2 cannot be read" in err
+    assert "the images there:" in " ".join(err.split()), "as where it is the only one"
     assert check(capsys, "a.txt", "needs-host-1")[0] == ExitCode.BAD_INPUT
     assert check(capsys, "needs-host-2", "needs-host-1")[0] == ExitCode.UNDECIDED
     assert check(capsys, "needs-host-2", "a.txt", "--quiet")[1].count("\n") == 1

@@ -99,7 +99,7 @@ class VllmFeature:
     date: dt.date
 
     def is_in(self, stack: Stack) -> bool:
-        """Whether the vLLM of an image has it, as far as its version is known."""
+        """Whether the vLLM of an image has it, by its version."""
         vllm = version_of(stack.version("vllm") or "")
         return vllm is not None and vllm >= Version(self.version)
 

@@ -96,7 +96,7 @@ def check_nodes(
     simulate: bool = False,
     without: str | None = None,
 ) -> NodesReport:
-    """Check an image on a number of nodes of a job, up to `level`, or as far as is possible there if it is None.
+    """Check an image on a number of nodes of a job, up to `level`, or the highest that is possible there if it is None.
 
     `on_progress` hears twice a second how far it is. `simulate`: as `check_image` has it. `without`: a variable that
     the collective has neither of the site nor of the image. This process may be on a login node, in the shell of

@@ -54,7 +54,7 @@ class Allocation:
     ends: float | None = None
     """When its time is up, by `time.monotonic`; None: it is not known, or there is no limit."""
     ran_s: float = 0.0
-    """For how long it has run already, as far as Slurm says."""
+    """For how long it has run already, by Slurm."""
 
 
 def sbatch_words(text: str) -> list[str]:

@@ -90,7 +90,7 @@ class TrialFolder:
     def write_job(self, plan: TrialPlan) -> Path:
         """Write the script of a job of Slurm that does what is left, and return its place.
 
-        It asks for what its steps take as a rule and half of that again, as far as the trial's node minutes go.
+        It asks for what its steps take as a rule and half of that again, within the trial's node minutes.
 
         Raises FailedError where less time is left than a step takes.
         """

@@ -32,7 +32,7 @@ _MOST_PRESET = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What one node shows, as far as claims are about it."""
+    """What one node shows of what claims are about."""
 
     node: str
     processors: str

@@ -80,8 +80,10 @@ def joined(found: Iterable[tuple[str | None, int]], nothing: str) -> Measured:
     if len(numbers) == 1:
         why = f"{count(silent, 'node')} did not show it" if silent else ""
         return Measured(next(iter(numbers)), why, partial=bool(silent))
-    told = (f"{value} on {count(nodes, 'node')}" for value, nodes in sorted(numbers.items(), key=lambda one: -one[1]))
-    return Measured("; ".join(told), "the nodes differ", same=False)
+    by_value = (
+        f"{value} on {count(nodes, 'node')}" for value, nodes in sorted(numbers.items(), key=lambda one: -one[1])
+    )
+    return Measured("; ".join(by_value), "the nodes differ", same=False)
 
 
 def _of_some(read: Measured, silent: int) -> Measured:
@@ -235,8 +237,8 @@ def _changed(results: TrialResults, claim: Claim) -> Measured:
     twice, ratio = _best(again.collective) if again is not None else None, now / before
     noise = max(_TOLERANCE, abs(before - twice) / before * 2 if twice is not None else 0.0)
     what = NO_CHANGE if abs(ratio - 1) <= noise else "slower" if ratio < 1 else "faster"
-    told = f"{what}: {now:.4g} GB/s, {ratio:.2f} of {before:.4g}"
-    return Measured(told, f"two runs alike differ by up to {noise:.0%}", now, same=what == NO_CHANGE)
+    change = f"{what}: {now:.4g} GB/s, {ratio:.2f} of {before:.4g}"
+    return Measured(change, f"two runs alike differ by up to {noise:.0%}", now, same=what == NO_CHANGE)
 
 
 def _not_comparable(base: CollectiveOutcome, again: NodesReport | None, report: NodesReport) -> str | None:

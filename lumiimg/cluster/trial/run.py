@@ -47,7 +47,7 @@ def run_in_job(
     environment: Mapping[str, str],
     say: Callable[[str], None],
 ) -> None:
-    """Do the steps that are left, as far as the time of this job goes, and the node minutes of the trial.
+    """Do the steps that are left, within the time of this job and the node minutes of the trial.
 
     Raises FailedError where nothing can be kept.
     """

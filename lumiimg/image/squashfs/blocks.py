@@ -1,4 +1,4 @@
-"""The blocks of a squashfs file system: of data, and of metadata, unpacked once as far as memory is bounded."""
+"""The blocks of a squashfs file system: of data, and of metadata, unpacked once within a bound of memory."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class SquashfsTree:
         self._inodes: Cache[int, Inode] = Cache(_CACHED_NODES)
         self._listings: Cache[int, dict[str, _Name]] = Cache(_CACHED_NODES)
         self._owners: dict[int, int] = {}
-        """User and group ids by their numbers, as far as they were looked up."""
+        """User and group ids by their numbers: those that were looked up."""
         self._read_xattrs = 0
         self.root = self._inode(self.superblock.root_inode)
         if self.root.kind is not FileKind.DIRECTORY:
