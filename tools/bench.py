@@ -23,7 +23,7 @@ from PySquashfsImage import SquashFsImage
 
 from lumiimg.cluster.nodes.node import Fingerprint, Library, NodeAnswer, gather, write_answer
 from lumiimg.cluster.nodes.report import build_report
-from lumiimg.core.findings import Code, Finding, Level, Severity
+from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.elf import Process
 from lumiimg.engine.engine import PACKED, exec_words, of_kernel
 from lumiimg.fabric.path import FabricPath
@@ -176,7 +176,7 @@ def simulate(folder: Path) -> list[str]:
     job = [f"nid{number:06}" for number in range(5000, 5000 + NODES)]
     for number, node in enumerate(job[:-1]):
         lines = tuple(f"{node}:{n}:{number} [0] NCCL INFO NET/OFI Selected Provider is cxi" for n in range(6))
-        proof = Finding(Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "it listens on 4 NIC(s)", evidence=lines)
+        proof = Finding("provider.cxi", Severity.OK, Level.PROBE, "it listens on 4 NIC(s)", evidence=lines)
         fingerprint = other if number % 997 == 3 else well
         write_answer(folder, NodeAnswer("run", node, 900, fingerprint, (proof,)))
     return job

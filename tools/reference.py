@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import finding_types
 from lumiimg.cli.commands import COMMANDS, make_parser
-from lumiimg.core.findings import Code, Level, Remedy, Severity
+from lumiimg.core.findings import Level, Remedy, Severity
 from lumiimg.joblog import vocabulary
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _answered_by(meaning: FindingType) -> str:
     probe = meaning.answered_by or meaning.demoted_by
     if probe is not None:
         return f"`{probe}`"
-    return "" if meaning.survives_probe or Severity.UNKNOWN not in meaning.static else f"`{Code.PROVIDER_CXI}`"
+    return "" if meaning.survives_probe or Severity.UNKNOWN not in meaning.static else "`provider.cxi`"
 
 
 def signatures() -> Iterator[str]:

@@ -9,7 +9,7 @@ from lumiimg.check.context import open_for_check
 from lumiimg.check.registry import Findings
 from lumiimg.check.static.files import check_files
 from lumiimg.check.static.variables import doubted, judge_plugin_name, judge_variables
-from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
+from lumiimg.core.findings import Answer, Finding, Level, Severity
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.stack import OWN_PACKAGES, PLUGIN_COMPONENT
 
@@ -38,8 +38,8 @@ class Objections:
         if not layers:
             return self
         brings = any(PLUGIN_COMPONENT in layer.layer.provides for layer in layers)
-        stays = {Code.PLUGIN_NOT_ON_PATH} if "net-api" in base.has else set()
-        stays |= {Code.BIND_REFUSED} if lock.fabric is Fabric.HOST and not brings else set()
+        stays = {"plugin.not-on-path"} if "net-api" in base.has else set()
+        stays |= {"bind.refused"} if lock.fabric is Fabric.HOST and not brings else set()
         return Objections(self.settings, tuple(finding for finding in self.files if finding.id in stays))
 
     @property
@@ -50,7 +50,7 @@ class Objections:
     @property
     def binds_refused(self) -> bool:
         """Whether none of the node's libraries loads."""
-        return any(found.id is Code.BIND_REFUSED and found.severity is Severity.PROBLEM for found in self.files)
+        return any(found.id == "bind.refused" and found.severity is Severity.PROBLEM for found in self.files)
 
 
 @dataclass(frozen=True, slots=True)

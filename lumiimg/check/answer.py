@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.sites import sbatch_options, where_to_submit
 from lumiimg.check.registry import finding_types
 from lumiimg.check.static.commands import ON_NODE, SCAN
-from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Code, Family, Finding, Level, Severity
+from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Finding, Level, Severity
 from lumiimg.core.text import shell_join
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext
     from lumiimg.fabric.path import FabricPath
 
-_EFFECTS = frozenset({Family.RCCL, Family.RUN, Family.SIMULATED})
+_EFFECTS = frozenset({"rccl", "run", "simulated"})
 """What RCCL made of what is wrong with its plugin."""
 _SEVERITIES = (Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO)
-_BY_NODES = frozenset({Code.IMAGE_DRIVER})
+_BY_NODES = frozenset({"image.driver"})
 """Open questions that no level settles but on a node."""
-_GREEN = frozenset({Code.RUN_NETWORK, Code.PROVIDER_CXI})
-_OF_LOADER = frozenset({Code.PROGRAM_LOAD, Code.RCCL_LOAD, Code.PLUGIN_LOADS, Code.FABRIC_TWO_HIP})
+_GREEN = frozenset({"run.network", "provider.cxi"})
+_OF_LOADER = frozenset({"program.load", "rccl.load", "plugin.loads", "fabric.two-hip"})
 """Of which `lumiimg ldd` shows more."""
 
 
@@ -49,7 +49,7 @@ def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level
         return Answer.NO
     unanswered = {finding.level for finding in findings if finding.severity is Severity.UNKNOWN}
     beyond = any(finding_types()[f.id].survives_probe and f.severity is Severity.UNKNOWN for f in findings)
-    proved = not beyond and any(f.id is Code.PROVIDER_CXI and f.severity is Severity.OK for f in findings)
+    proved = not beyond and any(f.id == "provider.cxi" and f.severity is Severity.OK for f in findings)
     if proved and not unanswered & {Level.PROBE, Level.RUN}:
         return Answer.NO_OBSTACLE
     if _ran(findings) and Level.RUN not in unanswered:
@@ -62,7 +62,7 @@ def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level
 
 def _ran(findings: Iterable[Finding]) -> bool:
     """Whether a collective was seen to go over the fast network."""
-    return any(finding.id is Code.RUN_NETWORK and finding.severity is Severity.OK for finding in findings)
+    return any(finding.id == "run.network" and finding.severity is Severity.OK for finding in findings)
 
 
 def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
@@ -99,14 +99,12 @@ def merge_levels(
         of_files = "so say the files; as it is run here, a plugin is loaded"
         merged.append(_noted(finding, of_files) if kind.demoted_by in seen else finding)
     if _ran(ran):  # a collective calls RCCL alone, of all that has GPU code
-        merged = [f if f.id.family is Family.GPU else _noted(f, "the collective went over Slingshot") for f in merged]
-    if any(finding.id is Code.RUN_SELECTED and finding.severity is Severity.OK for finding in ran):
+        merged = [f if f.family == "gpu" else _noted(f, "the collective went over Slingshot") for f in merged]
+    if any(finding.id == "run.selected" and finding.severity is Severity.OK for finding in ran):
         served = "a collective ran on the GPUs here"
-        merged = [_noted(f, served) if f.id is Code.IMAGE_DRIVER else f for f in merged]
+        merged = [_noted(f, served) if f.id == "image.driver" else f for f in merged]
     merged += ran
-    return tuple(
-        sorted(merged, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.id.family in _EFFECTS))
-    )
+    return tuple(sorted(merged, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.family in _EFFECTS)))
 
 
 def _noted(finding: Finding, why: str) -> Finding:
@@ -144,7 +142,7 @@ def next_step(
     check = shell_join(["lumiimg", "check", context.name, *context.options])
     decided_by = _deciding(answer, findings)
     code = decided_by.id if decided_by is not None else None
-    if code is Code.PLUGIN_NEEDS_HOST and "--host" not in context.machine:
+    if code == "plugin.needs-host" and "--host" not in context.machine:
         where = f"{ON_NODE}{f' of {site.name}' if site is not None else ''}"
         return Advice(advice.why, f"{SCAN} && {check} --host host.json", where)
     why = advice.why or "the files show no obstacle; only a run shows which provider is used"
@@ -160,7 +158,7 @@ def _deciding(answer: Answer, findings: Sequence[Finding]) -> Finding | None:
     severity = Severity.PROBLEM if answer is Answer.NO else Severity.UNKNOWN
     found = [finding for finding in findings if finding.severity is severity]
     # what is not known of the network, before what jobs meet beside it
-    found.sort(key=lambda f: f.severity is Severity.UNKNOWN and (f.id.family is Family.GPU or f.id in _BY_NODES))
+    found.sort(key=lambda f: f.severity is Severity.UNKNOWN and (f.family == "gpu" or f.id in _BY_NODES))
     return next((f for f in found if f.level is Level.RUN), found[0] if found else None)
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TypedDict, Unpack
 
-from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity, with_values
+from lumiimg.core.findings import Finding, Level, Remedy, Severity, with_values
 from lumiimg.core.text import shell_quote
 from lumiimg.core.toml import package_toml
 from lumiimg.fabric.path import Part  # noqa: TC001 - msgspec reads the types of the fields
@@ -64,9 +64,9 @@ class FindingType(Reason):
     run: tuple[Severity, ...] = ()
     no: str | None = None
     """The sentence of an answer whose first problem it is; None where the sentence about TCP sockets fits."""
-    answered_by: Code | None = None
+    answered_by: str | None = None
     """The good finding of a probe that takes the place of this one of files."""
-    demoted_by: Code | None = None
+    demoted_by: str | None = None
     """The good finding of a probe beside which an obstacle or open question of files is only a note."""
     survives_probe: bool = False
     """Whether, as an open question, it stays open when cxi listens: RCCL may go past a plugin that works."""
@@ -79,14 +79,14 @@ class FindingType(Reason):
 
 
 @cache
-def finding_types() -> dict[Code, FindingType]:
+def finding_types() -> dict[str, FindingType]:
     """Return the table."""
     import msgspec
 
-    return msgspec.convert(package_toml(__package__, "registry.toml"), dict[Code, FindingType])
+    return msgspec.convert(package_toml(__package__, "registry.toml"), dict[str, FindingType])
 
 
-def remedies_for(code: Code, reason: str, **names: str) -> tuple[Remedy, ...]:
+def remedies_for(code: str, reason: str, **names: str) -> tuple[Remedy, ...]:
     """Return what the registry says to do about one of several reasons for a finding."""
     return finding_types()[code].reasons[reason].remedies(names)
 
@@ -111,7 +111,7 @@ class Findings:
 
     def add(
         self,
-        code: Code,
+        code: str,
         severity: Severity,
         summary: str | None = None,
         *,

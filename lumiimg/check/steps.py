@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import PartSource, finding_types
-from lumiimg.core.findings import Code, Finding, Level, Severity
+from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.fabric.job_path import part_of_verdict
 from lumiimg.fabric.names import part_of
 from lumiimg.fabric.path import NOT_REACHED, FabricPath, Origin, Part, Side, Step
@@ -44,7 +44,7 @@ def fabric_steps(
             part = _part_of(finding, verdict)
             if finding.severity is severity and part is not None:
                 blocking.setdefault(part, finding)
-    built_in = next((finding.where for finding in findings if finding.id is Code.PROVIDER_CXI_BUILT_IN), None)
+    built_in = next((finding.where for finding in findings if finding.id == "provider.cxi-built-in"), None)
     files = (path.rccl, path.plugin, path.libfabric, built_in, path.libcxi, None)
     made: list[Step] = []
     is_reached = True
@@ -107,16 +107,16 @@ def _evidence(part: Part, file: str | None, findings: Sequence[Finding]) -> tupl
     by_level = sorted(findings, key=lambda finding: _rank(finding.level))
     held = {finding.id: finding for finding in by_level if finding.severity is Severity.OK}
     known = {finding.id: finding for finding in findings if finding.severity in {Severity.OK, Severity.INFO}}
-    loads = held.get(Code.PLUGIN_LOADS)
-    found = held.get(Code.RUN_NETWORK) or (held.get(Code.RUN_SELECTED) if part is not Part.NIC else None)
+    loads = held.get("plugin.loads")
+    found = held.get("run.network") or (held.get("run.selected") if part is not Part.NIC else None)
     if found is not None:
         return found.level, found.summary
     match part:
         case Part.RCCL if file is not None:
-            found = held.get(Code.RCCL_RUNS) or known.get(Code.RCCL_FOUND)
+            found = held.get("rccl.runs") or known.get("rccl.found")
             return (found.level, found.summary) if found else (Level.STATIC, "it is what a program would get")
         case Part.PLUGIN if loads is not None:
-            return loads.level, held.get(Code.RCCL_OPENS_PLUGIN, loads).summary
+            return loads.level, held.get("rccl.opens-plugin", loads).summary
         case Part.PLUGIN if file is not None:
             return Level.STATIC, f"{file} is found by a name that RCCL asks for"
         case Part.LIBFABRIC | Part.LIBCXI if file is not None:
@@ -124,7 +124,7 @@ def _evidence(part: Part, file: str | None, findings: Sequence[Finding]) -> tupl
                 return Level.PROBE, f"{file} was mapped in the process of the plugin"
             return Level.STATIC, f"{file} is what the loader gives the plugin"
         case Part.PROVIDER | Part.NIC:
-            built_in = known.get(Code.PROVIDER_CXI_BUILT_IN) if part is Part.PROVIDER else None
-            found = held.get(Code.PROVIDER_CXI) or built_in
+            built_in = known.get("provider.cxi-built-in") if part is Part.PROVIDER else None
+            found = held.get("provider.cxi") or built_in
             return (found.level, found.summary) if found else None
     return None

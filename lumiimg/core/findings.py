@@ -62,123 +62,6 @@ class Level(StrEnum):
     """A real collective on GPUs, or the log of one."""
 
 
-class Family(StrEnum):
-    """The word in front of the dot of a code: where on the way to the network the finding was made."""
-
-    IMAGE = "image"
-    PROGRAM = "program"
-    RCCL = "rccl"
-    PLUGIN = "plugin"
-    LIBRARY = "library"
-    FABRIC = "fabric"
-    PROVIDER = "provider"
-    NETWORK = "network"
-    BIND = "bind"
-    GPU = "gpu"
-    LOADER = "loader"
-    SIMULATED = "simulated"
-    PROBE = "probe"
-    RUN = "run"
-
-
-class Code(StrEnum):
-    """What a finding is. Its text is stable: scripts read it in `--json`.
-
-    `lumiimg/check/registry.toml` has what each means and is said with it, which part of the fabric path it is about,
-    and what can answer it.
-    """
-
-    IMAGE_ARCHITECTURE = "image.architecture"
-    IMAGE_BINDS = "image.binds"
-    IMAGE_CACHES_IN_HOME = "image.caches-in-home"
-    IMAGE_COVERED = "image.covered"
-    IMAGE_CUDA_PACKAGES = "image.cuda-packages"
-    IMAGE_DRIVER = "image.driver"
-    IMAGE_ENTRYPOINT = "image.entrypoint"
-    IMAGE_HIP_DEVICES = "image.hip-devices"
-    IMAGE_MUSL = "image.musl"
-    IMAGE_NUMPY = "image.numpy"
-    IMAGE_OTHER_TORCH = "image.other-torch"
-    IMAGE_PARTLY_READ = "image.partly-read"
-    IMAGE_SHADOWED_TOOL = "image.shadowed-tool"
-    IMAGE_TWO_MPI = "image.two-mpi"
-    PROGRAM_CUDA = "program.cuda"
-    PROGRAM_LOAD = "program.load"
-    PROGRAM_OPENS = "program.opens"
-    PROGRAM_OTHER_FILES = "program.other-files"
-    PROGRAM_PROBE = "program.probe"
-    PROGRAM_UNKNOWN = "program.unknown"
-    PROGRAM_VENV_IMAGE = "program.venv-image"
-    PROGRAM_VENV_PYTHON = "program.venv-python"
-    PROGRAM_VENV_TORCH = "program.venv-torch"
-    RCCL_ABSENT = "rccl.absent"
-    RCCL_FOUND = "rccl.found"
-    RCCL_LOAD = "rccl.load"
-    RCCL_NO_PLUGIN = "rccl.no-plugin"
-    RCCL_OPENS_PLUGIN = "rccl.opens-plugin"
-    RCCL_PROBE = "rccl.probe"
-    RCCL_RUNS = "rccl.runs"
-    RCCL_SETTINGS = "rccl.settings"
-    RCCL_SEVERAL = "rccl.several"
-    RCCL_SILENT = "rccl.silent"
-    RCCL_UNKNOWN = "rccl.unknown"
-    PLUGIN_ABSENT = "plugin.absent"
-    PLUGIN_API = "plugin.api"
-    PLUGIN_CRASH = "plugin.crash"
-    PLUGIN_DANGLING = "plugin.dangling"
-    PLUGIN_DEVICES = "plugin.devices"
-    PLUGIN_HANDSHAKE = "plugin.handshake"
-    PLUGIN_HANG = "plugin.hang"
-    PLUGIN_INIT = "plugin.init"
-    PLUGIN_LISTEN = "plugin.listen"
-    PLUGIN_LOADS = "plugin.loads"
-    PLUGIN_NEEDS_HOST = "plugin.needs-host"
-    PLUGIN_NOT_ON_PATH = "plugin.not-on-path"
-    PLUGIN_OTHER_NAME = "plugin.other-name"
-    PLUGIN_PROPERTIES = "plugin.properties"
-    PLUGIN_SYMBOLS = "plugin.symbols"
-    LIBRARY_CUT_OFF = "library.cut-off"
-    LIBRARY_NOT_FOR_ALL = "library.not-for-all"
-    FABRIC_INTERPOSED = "fabric.interposed"
-    FABRIC_MIXED = "fabric.mixed"
-    FABRIC_SEARCH_PATH_LEAK = "fabric.search-path-leak"
-    FABRIC_TWO_HIP = "fabric.two-hip"
-    PROVIDER_CXI = "provider.cxi"
-    PROVIDER_CXI_BUILT_IN = "provider.cxi-built-in"
-    PROVIDER_EXCLUDED = "provider.excluded"
-    PROVIDER_NO_CXI = "provider.no-cxi"
-    PROVIDER_NO_GPU_MEMORY = "provider.no-gpu-memory"
-    PROVIDER_NO_LIBFABRIC = "provider.no-libfabric"
-    PROVIDER_OTHER = "provider.other"
-    PROVIDER_UNNAMED = "provider.unnamed"
-    NETWORK_FORCED = "network.forced"
-    BIND_LOADS = "bind.loads"
-    BIND_MANIFEST = "bind.manifest"
-    BIND_NOTE = "bind.note"
-    BIND_REFUSED = "bind.refused"
-    GPU_BESIDE = "gpu.beside"
-    GPU_CODE = "gpu.code"
-    GPU_XNACK = "gpu.xnack"
-    LOADER_LISTS = "loader.lists"
-    LOADER_NOT_MODELLED = "loader.not-modelled"
-    LOADER_OTHER_BUILD = "loader.other-build"
-    SIMULATED_NETWORK = "simulated.network"
-    PROBE_ENGINE = "probe.engine"
-    RUN_BANDWIDTH = "run.bandwidth"
-    RUN_DATA_ERRORS = "run.data-errors"
-    RUN_ENVIRONMENT = "run.environment"
-    RUN_FAILED = "run.failed"
-    RUN_HANG = "run.hang"
-    RUN_NETWORK = "run.network"
-    RUN_OTHER_RCCL = "run.other-rccl"
-    RUN_SELECTED = "run.selected"
-
-    @property
-    def family(self) -> Family:
-        """The family of the code: `plugin` of `plugin.absent`."""
-        return Family(self.partition(".")[0])
-
-
 STAND_INS = {
     "image": "image.sif",
     "base": "./image.sif",
@@ -278,8 +161,8 @@ class Remedy(str):
 class Finding:
     """One result of a check."""
 
-    id: Code
-    """What was found; stable and dotted: `plugin.absent`."""
+    id: str
+    """What was found; stable and dotted: `plugin.absent`. lumiimg/check/registry.toml says what each means."""
     severity: Severity
     """How it bears on the answer: `ok` evidence for the fast network, `info` of no weight, `unknown` a question left
     open, `problem` an obstacle."""
@@ -300,6 +183,11 @@ class Finding:
     """What to do: sentences, or commands to copy."""
     source: str | None = None
     """Where the rule comes from."""
+
+    @property
+    def family(self) -> str:
+        """Where on the way to the network it was found: `plugin` of `plugin.absent`."""
+        return self.id.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)

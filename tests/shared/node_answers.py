@@ -9,7 +9,7 @@ from lumiimg.check.static.files import HostFit
 from lumiimg.check.static.process import StaticResult
 from lumiimg.cluster.nodes.node import Fingerprint, Library, NodeAnswer, gather, write_answer
 from lumiimg.cluster.nodes.report import NodesReport, build_report
-from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity
+from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.fabric.path import FabricPath
 from lumiimg.host.image_manifest import CarriedManifest
 from lumiimg.host.snapshot import Nic
@@ -36,7 +36,7 @@ OTHER_CXI = replace(WELL, libraries=(FABRIC, replace(CXI, name="libcxi.so.1.7.0"
 def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = RUN, *findings: Finding) -> None:
     """Write what a node answers; its evidence is that of its fingerprint, unless it is named."""
     made = (
-        Finding(Code(text.split()[0]), Severity(text.split()[1]), Level.PROBE, "as it was", remedy=(Remedy("do that"),))
+        Finding(text.split()[0], Severity(text.split()[1]), Level.PROBE, "as it was", remedy=(Remedy("do that"),))
         for text in fingerprint.findings
     )
     write_answer(folder, NodeAnswer(run, node, 900, fingerprint, findings or tuple(made)))

@@ -18,7 +18,7 @@ from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.cluster.nodes.node import UnresponsiveNodes
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
-from lumiimg.core.findings import Answer, Code, Finding, Level, Remedy, Severity
+from lumiimg.core.findings import Answer, Finding, Level, Remedy, Severity
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.gpu import GpuFit, role_of
@@ -82,10 +82,10 @@ FABRIC = FabricPath(
     provider="cxi",
 )
 PROBED = (
-    Finding(Code.RCCL_RUNS, Severity.OK, Level.PROBE, "/opt/rocm/lib/librccl.so.1 was opened in the container"),
-    Finding(Code.PLUGIN_LOADS, Severity.OK, Level.PROBE, f"{FABRIC.plugin} was opened, with all its libraries"),
+    Finding("rccl.runs", Severity.OK, Level.PROBE, "/opt/rocm/lib/librccl.so.1 was opened in the container"),
+    Finding("plugin.loads", Severity.OK, Level.PROBE, f"{FABRIC.plugin} was opened, with all its libraries"),
     Finding(
-        Code.PROVIDER_CXI,
+        "provider.cxi",
         Severity.OK,
         Level.PROBE,
         "the plugin selected the provider cxi and listens on 4 NIC(s)",
@@ -95,7 +95,7 @@ PROBED = (
 OTHER = (
     *PROBED[:2],
     Finding(
-        Code.PROVIDER_OTHER,
+        "provider.other",
         Severity.PROBLEM,
         Level.PROBE,
         "the plugin works, but selected the provider tcp, which is TCP and not Slingshot",

@@ -18,7 +18,7 @@ import pytest
 from lumiimg.check.registry import Findings, finding_types
 from lumiimg.cli.commands import parser_for
 from lumiimg.core.errors import LumiimgError
-from lumiimg.core.findings import STAND_INS, Advice, Code, Severity
+from lumiimg.core.findings import STAND_INS, Advice, Severity
 
 _WORDS = re.compile(
     r"(?<![\w$/.-])(?:IMAGE|SITE|NAME|PATH|FILE|DIR|PROGRAM|OPTIONS|PROJECT|MODEL|PID|COMMAND)(?![\w/.=-])"
@@ -67,7 +67,7 @@ def sentences_are_whole() -> Iterator[None]:
     """Have each finding get a sentence, and the names for every place of it that the registry has."""
     add = Findings.add
 
-    def checked(self: Findings, code: Code, severity: Severity, summary: str | None = None, **given: Any) -> None:
+    def checked(self: Findings, code: str, severity: Severity, summary: str | None = None, **given: Any) -> None:
         add(self, code, severity, summary, **given)
         kind = finding_types()[code]
         own = kind.reasons[given["reason"]] if given.get("reason") is not None else kind

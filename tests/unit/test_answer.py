@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lumiimg.check.answer import advice_from_findings, decide, levels_taken, merge_levels, next_step, sentence
+from lumiimg.check.registry import finding_types
 from lumiimg.core.errors import ExitCode
-from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Code, Finding, Level, Remedy, Severity
+from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Finding, Level, Remedy, Severity
 from lumiimg.fabric.path import FabricPath
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ BAD, OPEN, GOOD, INFO = Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severit
 
 
 def found(identity: str, severity: Severity, level: Level = Level.STATIC) -> Finding:
-    return Finding(Code(identity), severity, level, f"about {identity}")
+    return Finding(identity, severity, level, f"about {identity}")
 
 
 CXI = found("provider.cxi", GOOD, Level.PROBE)
@@ -164,8 +165,8 @@ def test_a_collective_that_went_over_slingshot_outdoes_doubts_about_it() -> None
         "fabric.mixed": INFO,
         "rccl.several": INFO,
     }
-    assert "went over Slingshot" in merged[Code.PLUGIN_SYMBOLS].summary
-    assert "went over Slingshot" not in merged[Code.RCCL_SEVERAL].summary
+    assert "went over Slingshot" in merged["plugin.symbols"].summary
+    assert "went over Slingshot" not in merged["rccl.several"].summary
     both = merge_levels([found("rccl.load", BAD)], [], [found("run.failed", BAD, Level.RUN)])
     assert [finding.id for finding in both] == ["rccl.load", "run.failed"]
     code = found("gpu.code", BAD)
@@ -179,7 +180,7 @@ def test_a_collective_that_ran_shows_that_the_driver_serves_the_image(severity: 
     driver = found("image.driver", severity)
     assert merge_levels([driver], [CXI]) == (driver, CXI)
     ran = merge_levels([driver], [CXI], [found("run.selected", GOOD, Level.RUN)])
-    assert {finding.id: finding.severity for finding in ran}[Code.IMAGE_DRIVER] is INFO
+    assert {finding.id: finding.severity for finding in ran}["image.driver"] is INFO
     for other in (found("run.selected", OPEN, Level.RUN), found("run.bandwidth", GOOD, Level.RUN)):
         assert driver in merge_levels([driver], [CXI], [other])
     symbols = found("plugin.symbols", severity)
@@ -187,9 +188,9 @@ def test_a_collective_that_ran_shows_that_the_driver_serves_the_image(severity: 
 
 
 def test_of_what_the_loader_decides_ldd_shows_more() -> None:
-    for code in Code:
+    for code in finding_types():
         bad = replace(found(code, BAD), where="/opt/lib/librccl.so.1")
-        shown = code in {Code.PROGRAM_LOAD, Code.RCCL_LOAD, Code.PLUGIN_LOADS, Code.FABRIC_TWO_HIP}
+        shown = code in {"program.load", "rccl.load", "plugin.loads", "fabric.two-hip"}
         advice = advice_from_findings(Answer.NO, [bad], "an image.sif")
         assert advice.why == f"about {code}"
         assert advice.next == ("lumiimg ldd 'an image.sif' /opt/lib/librccl.so.1" if shown else None)
@@ -203,9 +204,9 @@ def test_of_what_the_loader_decides_ldd_shows_more() -> None:
 
 
 def test_why_an_answer_is_green_is_what_was_seen_to_use_the_network() -> None:
-    for code in Code:
+    for code in finding_types():
         advice = advice_from_findings(Answer.NO_OBSTACLE, [found(code, GOOD, Level.PROBE)])
-        is_proof = code in {Code.RUN_NETWORK, Code.PROVIDER_CXI}
+        is_proof = code in {"run.network", "provider.cxi"}
         assert advice.why == (f"about {code}" if is_proof else None)
         assert advice_from_findings(Answer.NO_OBSTACLE, [found(code, OPEN)]) == NO_ADVICE
     ran = replace(RAN, remedy=(Remedy("two nodes would decide it", "lumiimg check a.sif --nodes 2"),))

@@ -29,7 +29,7 @@ from lumiimg.check.run.collective import (
 )
 from lumiimg.check.run.execution import Ranks, RunResult, judge, run_collective
 from lumiimg.check.static.process import StaticResult
-from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
+from lumiimg.core.findings import Answer, Finding, Level, Severity
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
 from lumiimg.fabric.path import FabricPath
@@ -137,8 +137,8 @@ def test_a_collective_over_slingshot_is_green_whatever_was_open_before(tmp_path:
     assert by_id(result)["run.bandwidth"].severity is Severity.OK
     assert "86 GB/s at 256 MiB" in by_id(result)["run.bandwidth"].summary
     below = (
-        Finding(Code.PLUGIN_INIT, Severity.UNKNOWN, Level.PROBE, "open"),
-        Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "not in the files"),
+        Finding("plugin.init", Severity.UNKNOWN, Level.PROBE, "open"),
+        Finding("plugin.absent", Severity.PROBLEM, Level.STATIC, "not in the files"),
     )
     green = (Answer.NO_OBSTACLE, "no obstacle found at level run: a real collective went over Slingshot")
     assert answer(result, *below) == green
@@ -219,10 +219,10 @@ def test_what_a_collective_left_decides_no_more_than_it_shows(case: dict[str, An
     decided, words = answer(result)
     assert decided is ANSWERS[severity]
     if severity is OPEN:  # what the probes saw stands
-        assert answer(result, Finding(Code.PLUGIN_LISTEN, BAD, Level.PROBE, "it failed"))[0] is Answer.NO
+        assert answer(result, Finding("plugin.listen", BAD, Level.PROBE, "it failed"))[0] is Answer.NO
     if identity == "run.other-rccl":
         assert len(result.findings.found) == 1
-        listens = Finding(Code.PROVIDER_CXI, GOOD, Level.PROBE, "it listens")
+        listens = Finding("provider.cxi", GOOD, Level.PROBE, "it listens")
         assert answer(result, listens)[0] is Answer.UNDECIDED
     if name == "sockets":
         assert finding.remedy
@@ -237,7 +237,7 @@ def test_one_node_shows_what_rccl_selects_and_that_two_would_decide(tmp_path: Pa
     assert selected.severity is Severity.OK
     assert selected.remedy[0].startswith("two nodes would decide it")
     assert answer(result)[0] is Answer.UNDECIDED
-    listens = Finding(Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "listens")
+    listens = Finding("provider.cxi", Severity.OK, Level.PROBE, "listens")
     told, words = answer(result, listens)
     assert told is Answer.NO_OBSTACLE
     assert words.startswith("no obstacle found at level probe:"), "the run adds nothing to what the probe proved"

@@ -16,7 +16,7 @@ from lumiimg.check.static.files import check_libraries
 from lumiimg.cli.main import main
 from lumiimg.core.access import BytesInMemory
 from lumiimg.core.errors import ExitCode
-from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
+from lumiimg.core.findings import Answer, Finding, Level, Severity
 from lumiimg.fabric.rccl import read_rccl
 from lumiimg.image import open_image
 from tests.shared.checks import checked, unread
@@ -285,7 +285,7 @@ def test_a_libfabric_with_cxi_that_does_not_know_gpu_memory_is_a_question(root: 
 def test_the_command_that_gives_a_plugin_can_be_carried_out_as_it_stands(
     built_with: str, machine: str, command: str
 ) -> None:
-    lacking = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "no net plugin")
+    lacking = Finding("plugin.absent", Severity.PROBLEM, Level.STATIC, "no net plugin")
     image, built = (built_with, []) if built_with.endswith(".sif") else ("theirs", built_with.split())
     context = unread(Path(image), built_with=tuple(built), machine=tuple(machine.split()))
     (found,) = final_findings(context, (lacking,))
@@ -353,9 +353,9 @@ def test_what_rccl_sets_by_its_own_file_counts_where_nothing_else_sets_it(root: 
     report = checked(root)
     assert report.answer is Answer.NO
     told = {finding.id: finding for finding in report.findings}
-    assert told[Code.NETWORK_FORCED].summary.startswith("NCCL_NET=Socket in /etc/rccl.conf ")
-    assert told[Code.NETWORK_FORCED].remedy[0].startswith("take NCCL_NET out of the image's /etc/rccl.conf")
-    assert told[Code.PROVIDER_EXCLUDED].summary.startswith("FI_PROVIDER=tcp in /etc/rccl.conf ")
+    assert told["network.forced"].summary.startswith("NCCL_NET=Socket in /etc/rccl.conf ")
+    assert told["network.forced"].remedy[0].startswith("take NCCL_NET out of the image's /etc/rccl.conf")
+    assert told["provider.excluded"].summary.startswith("FI_PROVIDER=tcp in /etc/rccl.conf ")
     of_user = {"NCCL_NET": "AWS Libfabric", "FI_PROVIDER": "cxi"}
     assert checked(root, of_user).answer is Answer.NO_OBSTACLE
     told_by_user = finding(check(root, {**of_user, "NCCL_NET": "IB"}), "network.forced")

@@ -13,7 +13,7 @@ import pytest
 
 from lumiimg.check.registry import Findings, finding_types
 from lumiimg.check.static.commands import concluded
-from lumiimg.core.findings import STAND_INS, Code, Level, Severity
+from lumiimg.core.findings import STAND_INS, Level, Severity
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "lumiimg"
@@ -29,34 +29,39 @@ def attributes(node: ast.AST, owner: str) -> set[str]:
     }
 
 
-DOUBTED = (Code.PROVIDER_EXCLUDED, Code.RCCL_LOAD, Code.LIBRARY_CUT_OFF, Code.PROGRAM_CUDA, Code.GPU_XNACK)
+def codes_in(node: ast.AST) -> set[str]:
+    """Return the codes of findings that are written in it."""
+    return {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and part.value in finding_types()}
+
+
+DOUBTED = ("provider.excluded", "rccl.load", "library.cut-off", "program.cuda", "gpu.xnack")
 """Found as problems, and open where they hang on a variable that only a shell knows."""
 
 
-def pairs(table: ast.AST) -> Iterator[tuple[Code, Severity]]:
+def pairs(table: ast.AST) -> Iterator[tuple[str, Severity]]:
     """Yield what the rows of a table name together."""
     rows = [node for node in ast.walk(table) if isinstance(node, ast.Tuple)]
-    for code, severity in (p for row in rows for p in product(attributes(row, "Code"), attributes(row, "Severity"))):
-        yield Code[code], Severity[severity]
+    for code, severity in (p for row in rows for p in product(codes_in(row), attributes(row, "Severity"))):
+        yield code, Severity[severity]
 
 
-def produced(level: Level) -> Iterator[tuple[Code, Severity]]:
+def produced(level: Level) -> Iterator[tuple[str, Severity]]:
     """Yield what the code of a wing of check/ gives to findings: (code, severity)."""
     for path in (PACKAGE / "check" / WINGS[level]).glob("*.py"):
         module = ast.parse(path.read_text())
-        tables = [node for node in module.body if isinstance(node, ast.Assign) and attributes(node, "Code")]
+        tables = [node for node in module.body if isinstance(node, ast.Assign) and codes_in(node)]
         for call in ast.walk(module):
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add"):
                 continue
             if len(call.args) < 2:
                 continue
-            if not attributes(call.args[0], "Code") and (rows := [row for table in tables for row in pairs(table)]):
+            if not codes_in(call.args[0]) and (rows := [row for table in tables for row in pairs(table)]):
                 yield from rows
                 continue
-            codes = attributes(call.args[0], "Code") or {name for table in tables for name in attributes(table, "Code")}
+            codes = codes_in(call.args[0]) or {name for table in tables for name in codes_in(table)}
             # a severity in a variable is one of these two
             severities = attributes(call.args[1], "Severity") or {"PROBLEM", "UNKNOWN"}
-            yield from ((Code[code], Severity[severity]) for code in codes for severity in severities)
+            yield from ((code, Severity[severity]) for code in codes for severity in severities)
     if level is Level.STATIC:  # what `doubted` of check/static/variables.py makes of problems
         yield from ((code, Severity.UNKNOWN) for code in DOUBTED)
 
@@ -68,11 +73,20 @@ def test_each_level_finds_what_the_registry_says_with_the_severities_that_it_say
 
 
 def test_each_code_has_one_meaning_and_is_found_at_some_level() -> None:
-    assert set(finding_types()) == set(Code)
     for code, meaning in finding_types().items():
         assert any(meaning.severities(level) for level in Level), code
         assert meaning.text.endswith("."), code
         assert (meaning.no is None) or Severity.PROBLEM in (*meaning.static, *meaning.probe, *meaning.run), code
+
+
+def test_what_looks_like_a_code_is_one() -> None:
+    """A code that is misspelled where a finding is asked for would never be met."""
+    families = {code.partition(".")[0] for code in finding_types()}
+    looks = re.compile(rf"(?:{'|'.join(families)})\.[a-z][a-z-]+")
+    for path in (path for room in ("check", "cluster", "report", "cli") for path in (PACKAGE / room).rglob("*.py")):
+        found = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+        for text in (text for text in found if isinstance(text, str) and looks.fullmatch(text)):
+            assert text in finding_types() or text == "image.sif", (path, text)
 
 
 def test_what_answers_a_finding_is_seen_by_a_probe() -> None:
@@ -83,16 +97,16 @@ def test_what_answers_a_finding_is_seen_by_a_probe() -> None:
 
 def test_every_text_of_the_registry_is_whole_and_gets_the_names_that_it_has() -> None:
     """A place that no caller fills would be printed as it is; a reason that none gives would never be."""
-    given: dict[Code, set[str]] = {}
-    reasons: dict[Code, set[str]] = {}
+    given: dict[str, set[str]] = {}
+    reasons: dict[str, set[str]] = {}
     for path in (PACKAGE / "check").rglob("*.py"):
         module = ast.parse(path.read_text())
         nodes = list(ast.walk(module))
         texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
         texts |= {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
-        for code in attributes(module, "Code"):
-            given.setdefault(Code[code], set()).update(texts)
-            reasons.setdefault(Code[code], set()).update(texts)
+        for code in codes_in(module):
+            given.setdefault(code, set()).update(texts)
+            reasons.setdefault(code, set()).update(texts)
     for code, kind in finding_types().items():
         assert kind.reasons.keys() <= reasons[code], code
         for of in (kind, *kind.reasons.values()):
@@ -109,14 +123,14 @@ def test_a_name_out_of_an_image_ends_no_quotes_of_a_command() -> None:
     """Nor is `{image}` in the path of a plugin filled with the name of the image."""
     for name in ("/opt/a b/x.so", "/opt/$(id)/x.so", "/opt/'; id; '/x.so", "/opt/{image}/x.so", "/opt/{path}"):
         found = Findings(Level.STATIC)
-        found.add(Code.RCCL_SEVERAL, Severity.INFO, "two", reason="other", names={"path": name})
+        found.add("rccl.several", Severity.INFO, "two", reason="other", names={"path": name})
         (remedy,) = concluded(found.found[0].remedy, "it's; id; ' {site}.sif", "lumi")
         assert shlex.split(str(remedy.command)) == ["lumiimg", "ldd", "it's; id; ' {site}.sif", name], name
 
 
 def test_what_a_finding_says_of_an_image_is_no_text_of_the_registry() -> None:
     found = Findings(Level.STATIC)
-    found.add(Code.IMAGE_COVERED, Severity.INFO, reason="hidden", where="/{folder}", cause="/opt/{where} is bound")
+    found.add("image.covered", Severity.INFO, reason="hidden", where="/{folder}", cause="/opt/{where} is bound")
     assert (found.found[0].summary, found.found[0].cause) == (
         "/{folder} is in the image, and is not there in the container",
         "/opt/{where} is bound",

@@ -18,7 +18,7 @@ from lumiimg.check.run.log_answer import LogAnswer
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
-from lumiimg.core.findings import Answer, Code, Finding, Level, Remedy, Severity
+from lumiimg.core.findings import Answer, Finding, Level, Remedy, Severity
 from lumiimg.joblog import read_lines
 from lumiimg.report.junit import junit_text
 from lumiimg.report.markup import shown
@@ -94,7 +94,7 @@ def strings_of(data: Any) -> Iterator[str]:
 def test_foreign_text_stays_text_wherever_it_stands() -> None:
     for text in HOSTILE:
         finding = Finding(
-            Code.PLUGIN_ABSENT,
+            "plugin.absent",
             Severity.PROBLEM,
             Level.PROBE,
             text,
@@ -106,7 +106,7 @@ def test_foreign_text_stays_text_wherever_it_stands() -> None:
             text,
         )
         fabric = replace(pages.FABRIC, rccl=text, plugin=f"/opt/{text}/x.so", libfabric=text)
-        told = replace(finding, id=Code.PLUGIN_LOADS)
+        told = replace(finding, id="plugin.loads")
         steps = fabric_steps(fabric, (told, finding), {}, plugin_version=text)
         levels = levels_taken(text, text)
         report = CheckReport(text, Answer.NO, text, levels, Level.PROBE, fabric, steps, (told, finding), FILES)
@@ -185,7 +185,7 @@ def test_what_was_measured_is_drawn_beside_the_figure_of_the_site(tmp_path: Path
 
 
 def test_ten_thousand_lines_of_evidence_and_findings_are_cut_and_counted() -> None:
-    one = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.PROBE, "x" * 5000, evidence=("line",) * 10_000)
+    one = Finding("plugin.absent", Severity.PROBLEM, Level.PROBE, "x" * 5000, evidence=("line",) * 10_000)
     levels = levels_taken("done", "done")
     steps = fabric_steps(pages.FABRIC, (one,), {})
     report = CheckReport("image", Answer.NO, "NO", levels, Level.PROBE, pages.FABRIC, steps, (one,) * 250, FILES)
@@ -255,7 +255,7 @@ def test_junit_of_a_check_fails_where_the_answer_is_no(tmp_path: Path) -> None:
 
 
 def test_junit_of_a_check_that_cannot_tell_has_errors_and_of_a_green_one_none() -> None:
-    doubt = Finding(Code.PLUGIN_NEEDS_HOST, Severity.UNKNOWN, Level.STATIC, "it must come from the host")
+    doubt = Finding("plugin.needs-host", Severity.UNKNOWN, Level.STATIC, "it must come from the host")
     levels = levels_taken("done", "done")
     open_ = CheckReport(
         "image", Answer.UNDECIDED, "CANNOT TELL", levels, Level.STATIC, pages.FABRIC, (), (doubt,), FILES

@@ -43,7 +43,7 @@ from lumiimg.cluster.nodes.node import (
 )
 from lumiimg.cluster.nodes.report import build_report, differences
 from lumiimg.core.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
-from lumiimg.core.findings import Answer, Code, Finding, Level, Severity
+from lumiimg.core.findings import Answer, Finding, Level, Severity
 from lumiimg.core.text import hostlist
 from lumiimg.engine.engine import find_engine
 from lumiimg.fabric.path import FabricPath
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 TOOLS = ProbePrograms("/probe", (("/a", "/probe"),), "the tests")
 PROOF = Finding(
-    Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "the plugin selected the provider cxi and listens on 4 NIC(s)"
+    "provider.cxi", Severity.OK, Level.PROBE, "the plugin selected the provider cxi and listens on 4 NIC(s)"
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.steps import fabric_steps
-from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity
+from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.fabric.job_path import job_path, nodes_of_path
 from lumiimg.fabric.path import FabricPath, Part, Side, Step, path_sentence
 from lumiimg.host.origins import origins
@@ -80,7 +80,7 @@ def test_a_plugin_that_listened_on_the_nics_makes_every_step_hold_at_the_level_o
     ],
 )
 def test_a_problem_breaks_the_step_that_it_is_about(identity: str, part: Part) -> None:
-    problem = Finding(Code(identity), Severity.PROBLEM, Level.PROBE, "it is so", remedy=(Remedy("do this"),))
+    problem = Finding(identity, Severity.PROBLEM, Level.PROBE, "it is so", remedy=(Remedy("do this"),))
     steps = fabric_steps(FABRIC, (problem,), KNOWN)
     assert [one.part for one in steps if one.severity is Severity.PROBLEM] == [part]
     assert step(steps, part).remedy == ("do this",)
@@ -91,13 +91,13 @@ def test_a_problem_breaks_the_step_that_it_is_about(identity: str, part: Part) -
     [(Verdict.SOCKET, Part.PLUGIN), (Verdict.OFI_OTHER, Part.PROVIDER), (Verdict.PLUGIN_INIT_ERROR, Part.PROVIDER)],
 )
 def test_a_collective_that_went_elsewhere_breaks_the_step_that_its_verdict_names(verdict: Verdict, part: Part) -> None:
-    took = Finding(Code.RUN_NETWORK, Severity.PROBLEM, Level.RUN, "it took another network")
+    took = Finding("run.network", Severity.PROBLEM, Level.RUN, "it took another network")
     steps = fabric_steps(FABRIC, (took,), KNOWN, verdict=verdict.value)
     assert [one.part for one in steps if one.severity is Severity.PROBLEM] == [part]
 
 
 def test_an_open_question_outweighs_evidence_of_its_own_level_only() -> None:
-    doubt = Finding(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, Level.STATIC, "symbols are not recorded")
+    doubt = Finding("plugin.symbols", Severity.UNKNOWN, Level.STATIC, "symbols are not recorded")
     files = replace(PROBED[1], level=Level.STATIC)
     assert states(fabric_steps(FABRIC, (files, doubt), KNOWN))[Part.PLUGIN] is Severity.UNKNOWN
     assert states(fabric_steps(FABRIC, (*PROBED, doubt), KNOWN))[Part.PLUGIN] is Severity.OK

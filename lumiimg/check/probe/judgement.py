@@ -11,7 +11,7 @@ from packaging.version import Version
 from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, Container, ProbeRun, explained
 from lumiimg.check.probe.process import command_of, judge_process_of_job
 from lumiimg.check.registry import Findings
-from lumiimg.core.findings import Code, Family, Level, Severity
+from lumiimg.core.findings import Level, Severity
 from lumiimg.elf import FoundBy
 from lumiimg.fabric.names import PLUGIN_FILES, part_of
 from lumiimg.fabric.path import FabricPath, Part
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # What RCCL says of the plugin when it opens it; the wording is that of every generation (NET/Plugin lines).
 _PLUGIN_LINE = re.compile(r"NET/Plugin")
 _LOADER_COMPLAINT = re.compile(r"^(?!INFO|WARNING).*(not found|error while loading|cannot open)")
-_STAGES = {12: Code.PLUGIN_INIT, 13: Code.PLUGIN_DEVICES, 14: Code.PLUGIN_PROPERTIES, 15: Code.PLUGIN_LISTEN}
+_STAGES = {12: "plugin.init", 13: "plugin.devices", 14: "plugin.properties", 15: "plugin.listen"}
 """What failed, by the exit codes of the handshake."""
 _SIGNAL_BASE = 128
 _LAST_SIGNAL = 192
@@ -116,15 +116,15 @@ class _Probes:
         found, is_open = self.result.findings, run.first("dlopen").get("ok") == "1"
         names = {"rccl": rccl, "ending": run.ending}
         if is_open and not run.has("signal"):
-            found.add(Code.RCCL_RUNS, Severity.OK, names=names)
+            found.add("rccl.runs", Severity.OK, names=names)
         elif is_open:
             # It was opened, and died later: of the plugin that it opened, most likely, which the handshake shows.
-            found.add(Code.RCCL_RUNS, Severity.INFO, reason="died", names=names)
+            found.add("rccl.runs", Severity.INFO, reason="died", names=names)
         elif not run.has("dlopen") and not run.has("signal") and not run.is_hung:
-            found.add(Code.RCCL_PROBE, Severity.UNKNOWN, reason="not-asked", names=names, evidence=run.tail)
+            found.add("rccl.probe", Severity.UNKNOWN, reason="not-asked", names=names, evidence=run.tail)
         else:
             error = run.first("dlopen").get("error") or f"it {run.ending}"
-            found.add(Code.RCCL_LOAD, Severity.PROBLEM, reason="in-container", where=rccl, evidence=(error,))
+            found.add("rccl.load", Severity.PROBLEM, reason="in-container", where=rccl, evidence=(error,))
         return is_open
 
     def _learn_version(self, run: ProbeRun) -> Generation | None:
@@ -140,9 +140,7 @@ class _Probes:
             files = path.plugin_files or Rccl(version).names(path.named_by)
             self.result.path = replace(path, plugin_files=files, accepts=path.accepts or generation.accepts)
             names = {"version": version}
-            self.result.findings.add(
-                Code.RCCL_UNKNOWN, Severity.INFO, reason="said", names=names, source=generation.basis
-            )
+            self.result.findings.add("rccl.unknown", Severity.INFO, reason="said", names=names, source=generation.basis)
         return generation
 
     def _judge_rccl(self, run: ProbeRun, generation: Generation | None, in_job: str | None) -> str | None:
@@ -155,40 +153,40 @@ class _Probes:
         proof = tuple(lines[-EVIDENCE_LINES:])
         names = {"version": self.result.path.rccl_version or "of this image", "ending": run.ending}
         if plugin is not None:
-            found.add(Code.RCCL_OPENS_PLUGIN, Severity.OK, names=names, where=plugin, evidence=proof)
+            found.add("rccl.opens-plugin", Severity.OK, names=names, where=plugin, evidence=proof)
         elif generation is None or not generation.unique_id_loads_plugin:
-            found.add(Code.RCCL_SILENT, Severity.INFO, names=names, source=generation.basis if generation else None)
+            found.add("rccl.silent", Severity.INFO, names=names, source=generation.basis if generation else None)
         elif not run.has("uniqueid"):
-            found.add(Code.RCCL_PROBE, Severity.UNKNOWN, reason="no-answer", names=names, evidence=run.tail)
+            found.add("rccl.probe", Severity.UNKNOWN, reason="no-answer", names=names, evidence=run.tail)
         elif not lines:
-            found.add(Code.RCCL_PROBE, Severity.UNKNOWN, reason="no-line", evidence=run.tail)
+            found.add("rccl.probe", Severity.UNKNOWN, reason="no-line", evidence=run.tail)
         else:
             reason = "old" if generation.since < Version("2.17") else None
-            found.add(Code.RCCL_NO_PLUGIN, Severity.PROBLEM, reason=reason, names=names, evidence=proof)
+            found.add("rccl.no-plugin", Severity.PROBLEM, reason=reason, names=names, evidence=proof)
         return plugin
 
     def _judge_handshake(self, run: ProbeRun, names: list[str]) -> None:
         found, opened = self.result.findings, run.first("dlopen")
         if run.is_hung:
             at = {"during": run.first("timeout").get("during", "its run")}
-            found.add(Code.PLUGIN_HANG, Severity.PROBLEM, names=at, evidence=run.tail)
+            found.add("plugin.hang", Severity.PROBLEM, names=at, evidence=run.tail)
         elif run.has("signal") or _SIGNAL_BASE < run.exit_code <= _LAST_SIGNAL:
             at = {"number": str(run.exit_code - _SIGNAL_BASE), "during": "handled", **run.first("signal")}
             if at["during"] == "rccl":
                 at["rccl"] = str(self.result.path.rccl)
-                found.add(Code.RCCL_LOAD, Severity.PROBLEM, reason="crash", names=at, evidence=run.tail)
+                found.add("rccl.load", Severity.PROBLEM, reason="crash", names=at, evidence=run.tail)
             else:
                 reason = "sigbus" if at["number"] == "7" else None
-                found.add(Code.PLUGIN_CRASH, Severity.PROBLEM, reason=reason, names=at, evidence=run.tail)
+                found.add("plugin.crash", Severity.PROBLEM, reason=reason, names=at, evidence=run.tail)
         elif not run.has("dlopen"):
-            found.add(Code.PLUGIN_HANDSHAKE, Severity.UNKNOWN, names={"ending": run.ending}, evidence=run.tail)
+            found.add("plugin.handshake", Severity.UNKNOWN, names={"ending": run.ending}, evidence=run.tail)
         elif opened.get("ok") != "1":
             self._judge_failed_open(run, names)
         else:
             plugin = opened.get("file") or opened.get("path")
             libfabric, libcxi = run.mapped(Part.LIBFABRIC), run.mapped(Part.LIBCXI)
             self.result.path = replace(self.result.path, plugin=plugin, libfabric=libfabric, libcxi=libcxi)
-            found.add(Code.PLUGIN_LOADS, Severity.OK, reason="opened", names={"plugin": str(plugin)})
+            found.add("plugin.loads", Severity.OK, reason="opened", names={"plugin": str(plugin)})
             if plugin is not None:
                 self._judge_libraries(plugin)
             self._judge_stages(run)
@@ -205,20 +203,20 @@ class _Probes:
         if listed:
             fabric = [line for line in listed if re.match(r"lib(fabric|cxi|amdhip64|hsa-runtime64)\.so", line)]
             names, evidence = {"number": str(len(listed))}, tuple(fabric[:EVIDENCE_LINES])
-            self.result.findings.add(Code.LOADER_LISTS, Severity.INFO, names=names, evidence=evidence)
+            self.result.findings.add("loader.lists", Severity.INFO, names=names, evidence=evidence)
 
     def _judge_failed_open(self, run: ProbeRun, names: list[str]) -> None:
         found, opened = self.result.findings, run.first("dlopen")
         path, error = opened.get("path", "the plugin"), opened.get("error", "")
         if _is_absent(run, path) and self.static.path.plugin is None:
-            if not any(finding.id.family is Family.PLUGIN for finding in self.static.findings):
+            if not any(finding.family == "plugin" for finding in self.static.findings):
                 asked = {"names": " or ".join(names)}
-                found.add(Code.PLUGIN_ABSENT, Severity.PROBLEM, reason="in-container", names=asked, evidence=(error,))
+                found.add("plugin.absent", Severity.PROBLEM, reason="in-container", names=asked, evidence=(error,))
             return  # else the files say more: another name, another folder, or nothing at all
         file = opened.get("file") or self.static.path.plugin or path
         complaints = filter(_LOADER_COMPLAINT.search, self._list_libraries(file) if "/" in file else ())
         details = explained(run.read_log().causes, evidence=(error, *complaints))
-        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="in-container", names={"file": file}, **details)
+        found.add("plugin.loads", Severity.PROBLEM, reason="in-container", names={"file": file}, **details)
 
     def _judge_stages(self, run: ProbeRun) -> None:
         found, log, nothing = self.result.findings, run.read_log(), self.inconclusive
@@ -227,7 +225,7 @@ class _Probes:
             what = (
                 f"the plugin exports net API {none.get('exported') or 'none'}; this RCCL takes {none.get('accepted')}"
             )
-            found.add(Code.PLUGIN_API, Severity.PROBLEM, what, reason="refused")
+            found.add("plugin.api", Severity.PROBLEM, what, reason="refused")
             return
         api, provider = run.number("using", "version") or self.result.path.plugin_api, log.provider
         self.result.path = replace(self.result.path, plugin_api=api, provider=provider)
@@ -239,17 +237,17 @@ class _Probes:
         if run.exit_code in _STAGES:
             found.add(_STAGES[run.exit_code], severity, names=names, **explained(causes, evidence=evidence))
         elif not _listens(run):
-            found.add(Code.PLUGIN_HANDSHAKE, Severity.UNKNOWN, reason="not-whole", names=names, evidence=run.tail)
+            found.add("plugin.handshake", Severity.UNKNOWN, reason="not-whole", names=names, evidence=run.tail)
         elif provider == "cxi":
             names["number"] = str(len(run.all("listen")))
             named = tuple(line for line in evidence if "rovider" in line)
-            found.add(Code.PROVIDER_CXI, Severity.OK, names=names, evidence=named or evidence[:2])
+            found.add("provider.cxi", Severity.OK, names=names, evidence=named or evidence[:2])
         elif provider is not None:
             names["provider"] = provider
             selected = [line for line in lines if "rovider is" in line][-2:]
-            found.add(Code.PROVIDER_OTHER, severity, names=names, **explained(causes, evidence=selected))
+            found.add("provider.other", severity, names=names, **explained(causes, evidence=selected))
         else:
-            found.add(Code.PROVIDER_UNNAMED, Severity.UNKNOWN, evidence=evidence)
+            found.add("provider.unnamed", Severity.UNKNOWN, evidence=evidence)
 
 
 def _is_absent(run: ProbeRun, name: str) -> bool:

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.check.probe.container import EVIDENCE_LINES, ProbeRun
-from lumiimg.core.findings import Code, Severity
+from lumiimg.core.findings import Severity
 from lumiimg.fabric.names import part_of
 from lumiimg.fabric.rccl import generation_of
 
@@ -98,17 +98,17 @@ def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -
     assert job is not None  # noqa: S101 - asked by the caller
     names = {"title": job.title, "ending": run.ending, "number": str(len(static.opened))}
     if not run.has("end"):
-        found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, names=names, evidence=run.tail)
+        found.add("program.probe", Severity.UNKNOWN, names=names, evidence=run.tail)
     elif failed:
         error, names["at"] = failed.get("error", ""), failed.get("step", "").replace("=", " ")
         details: FindingDetails = {"where": job.program, "evidence": (error,)}
         if _OF_THE_LOADER.search(error):
-            found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, reason="in-container", names=names, **details)
+            found.add("program.load", Severity.PROBLEM, reason="in-container", names=names, **details)
         else:
-            found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, reason="fails", names=names, **details)
+            found.add("program.probe", Severity.UNKNOWN, reason="fails", names=names, **details)
     elif lines := _differences([event.get("path", "") for event in run.all("mapped")], static):
         found.add(
-            Code.PROGRAM_OTHER_FILES,
+            "program.other-files",
             Severity.UNKNOWN,
             names=names,
             where=job.program,
@@ -117,7 +117,7 @@ def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -
         )
     else:
         reason = None if job.is_python else "started"
-        found.add(Code.PROGRAM_OPENS, Severity.OK, reason=reason, names=names, where=job.program)
+        found.add("program.opens", Severity.OK, reason=reason, names=names, where=job.program)
 
 
 def _differences(mapped: Sequence[str], static: StaticResult) -> list[str]:

@@ -12,7 +12,7 @@ import re
 
 from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ProbeRun, explained
 from lumiimg.check.registry import Findings
-from lumiimg.core.findings import Code, Level, Severity
+from lumiimg.core.findings import Level, Severity
 from lumiimg.fabric.path import Part
 from lumiimg.joblog import vocabulary
 
@@ -44,25 +44,25 @@ def judge(run: ProbeRun, version: str | None, probed: str | None, *, inconclusiv
         what = f"{rccl} takes {plugin or 'a plugin'} and says `Using network {chosen[-1]}`"
         if plugin and probed and plugin != probed:
             what += f"; everything else here about a plugin is about {probed}"
-            found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, where=plugin, evidence=shown)
+            found.add("simulated.network", Severity.UNKNOWN, what, where=plugin, evidence=shown)
         else:
             what += f", on the provider {report.provider}" if report.provider else ""
-            found.add(Code.SIMULATED_NETWORK, Severity.OK, what, where=plugin, evidence=shown)
+            found.add("simulated.network", Severity.OK, what, where=plugin, evidence=shown)
     elif not chosen and not any(_GIVES_UP.search(line) for line in lines):
         what = f"{rccl} did not get as far as its network: it {run.ending}, which may be due to the stand-in"
-        found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, evidence=run.tail)
+        found.add("simulated.network", Severity.UNKNOWN, what, evidence=run.tail)
     else:
         goes_on = f"goes on with {chosen[-1]}" if chosen else "gives up"
         started = any(match and not _is_built_in(match[1]) for match in map(_STARTED.search, run.output.splitlines()))
         if taken and inconclusive and not started:
             what = f"{rccl} opens the plugin, whose init fails here, and {goes_on}; that proves nothing: {inconclusive}"
-            found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, evidence=shown)
+            found.add("simulated.network", Severity.UNKNOWN, what, evidence=shown)
         else:
             does = (
                 "starts the plugin" if started else "opens the plugin, whose init fails" if taken else "takes no plugin"
             )
             what = f"{rccl} {does}, and {goes_on}"
-            found.add(Code.SIMULATED_NETWORK, Severity.PROBLEM, what, **explained(report.causes, evidence=lines))
+            found.add("simulated.network", Severity.PROBLEM, what, **explained(report.causes, evidence=lines))
     return found
 
 

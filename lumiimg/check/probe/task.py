@@ -12,7 +12,7 @@ from lumiimg.check.probe.container import ALL_REDUCE, PROGRAMS, SIMULATION, Cont
 from lumiimg.check.probe.judgement import ProbeResult, probe
 from lumiimg.check.static.process import StaticResult  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.core.errors import MissingHereError
-from lumiimg.core.findings import Code, Severity
+from lumiimg.core.findings import Severity
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import Part
 from lumiimg.resolve.venv import BIN, MOUNT
@@ -112,7 +112,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     by = f"probed with {engine.name}, programs {task.tools.origin}"
     if engine.kind is EngineKind.NAMESPACES:
         by += "; the engine of a cluster may bind more and set other variables"
-    result.findings.add(Code.PROBE_ENGINE, Severity.INFO, by)
+    result.findings.add("probe.engine", Severity.INFO, by)
     return result
 
 

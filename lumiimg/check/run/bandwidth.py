@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings
-from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity
+from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.core.text import count, size
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
         where = f"{measured.file}:{measured.line}"
         if measured.wrong:
             findings.add(
-                Code.RUN_DATA_ERRORS,
+                "run.data-errors",
                 Severity.PROBLEM,
                 f"{measured.name}: {count(measured.wrong, 'wrong result')}: the collective gives wrong data",
                 reason="benchmark",
@@ -37,11 +37,11 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
         reference = reference_of(measured, nodes, site)
         if reference is None or measured.best_gb_s is None:
             why = _not_compared(measured, nodes, site)
-            findings.add(Code.RUN_BANDWIDTH, Severity.INFO, f"{measured.sentence}{why}", where=where)
+            findings.add("run.bandwidth", Severity.INFO, f"{measured.sentence}{why}", where=where)
             continue
         slow = measured.best_gb_s < reference.least_gb_s
         findings.add(
-            Code.RUN_BANDWIDTH,
+            "run.bandwidth",
             Severity.PROBLEM if slow else Severity.OK,
             f"{measured.sentence}; a healthy network gives {reference.gb_s:g} GB/s",
             where=where,

@@ -36,7 +36,7 @@ from lumiimg.check.run.collective import (
     prepare,
 )
 from lumiimg.core.errors import MissingHereError
-from lumiimg.core.findings import Code, Level, Severity
+from lumiimg.core.findings import Level, Severity
 from lumiimg.core.text import count
 from lumiimg.engine.process import Completed, run
 from lumiimg.joblog import FAST, Cause, Effect, LogReport, Verdict, read_log, vocabulary
@@ -127,7 +127,7 @@ def run_collective(
     result = judge(folder / LOGS, ended, collective, site)
     if site is not None and variables:
         what = f"it ran with what a job on {site.name} sets: {', '.join(map('='.join, variables))}"
-        result.findings.add(Code.RUN_ENVIRONMENT, Severity.INFO, what, source=site.source)
+        result.findings.add("run.environment", Severity.INFO, what, source=site.source)
     return result
 
 
@@ -190,19 +190,19 @@ class _Run:
         unseen = "an unknown RCCL (the start of its output is not kept)"
         ran = other or (unseen if self.ended.truncated else "an RCCL that is not a file of its own")
         lines = (f"imported: {mapped[other]}",) if other else ()
-        self.found.add(Code.RUN_OTHER_RCCL, Severity.UNKNOWN, names={"ran": ran, "wanted": wanted}, evidence=lines)
+        self.found.add("run.other-rccl", Severity.UNKNOWN, names={"ran": ran, "wanted": wanted}, evidence=lines)
         return True
 
     def judge_end(self, silent: int) -> None:
         """Judge how the program ended, whatever the network was; `silent`: nodes of which no rank showed itself."""
         found, program, nodes = self.found, self.program, self.collective.nodes
         wrong, details = program.all("wrong"), explained(self.causes, evidence=program.tail)
-        is_known = any(finding.id is Code.RUN_DATA_ERRORS for finding in found.found)
+        is_known = any(finding.id == "run.data-errors" for finding in found.found)
         severity = Severity.UNKNOWN if self.collective.inconclusive or nodes == 1 else Severity.PROBLEM
         if wrong and not is_known:
             what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
             lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
-            found.add(Code.RUN_DATA_ERRORS, Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
+            found.add("run.data-errors", Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
         elif program.is_hung or program.exit_code == _TIMED_OUT:
             during = program.first("timeout").get("during", "its run")
             what = f"the collective did not return from {during} within {TIMEOUT_S} s"
@@ -210,11 +210,11 @@ class _Run:
                 severity = Severity.UNKNOWN
                 who = f"no rank of {silent} of {count(nodes, 'node')} appeared"
                 what += f", and {who}: it is not known whether the step and its container started there"
-            found.add(Code.RUN_HANG, severity, what, **details)
+            found.add("run.hang", severity, what, **details)
         elif program.exit_code != 0 and not is_known:
             what = f"the collective failed: {program.name} {program.ending}"
             severity = severity if self.report.failed_running else Severity.UNKNOWN
-            found.add(Code.RUN_FAILED, severity, what, **details)
+            found.add("run.failed", severity, what, **details)
 
     def judge_network(self, inconclusive: str | None) -> None:
         """Judge which network carried the traffic, or would have on several nodes."""
@@ -234,12 +234,12 @@ class _Run:
             reason, what = "one-node", "the log does not say which network RCCL selected"
         elif is_one and verdict in FAST:
             what = f"{by}: RCCL selected {network}; nothing crosses it on one node, so no traffic is proved"
-            found.add(Code.RUN_SELECTED, Severity.OK, what, evidence=proof)
+            found.add("run.selected", Severity.OK, what, evidence=proof)
             return
         elif verdict in FAST and (missing := self._missing()):
             what = f"{network} was selected; it is not proved that it carried all traffic: {missing}"
         elif verdict in FAST and report.severity is Severity.OK:
-            found.add(Code.RUN_NETWORK, Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
+            found.add("run.network", Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
             return
         elif report.severity is Severity.UNKNOWN:
             what = f"the log does not prove which network carried the traffic ({verdict.value})"
@@ -253,7 +253,7 @@ class _Run:
         else:
             would = "is what RCCL took, and would carry that of two nodes" if is_one else "carried the traffic"
             severity, what, details = Severity.PROBLEM, f"{network} {would}", explained(self.causes, evidence=proof)
-        found.add(Code.RUN_NETWORK, severity, f"{by}: {what}", reason=reason, **details)
+        found.add("run.network", severity, f"{by}: {what}", reason=reason, **details)
 
     def _missing(self) -> str | None:
         """Return what a collective over several nodes lacks for a proof; None where it lacks nothing."""

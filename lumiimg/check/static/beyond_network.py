@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.core.errors import BadInputError
-from lumiimg.core.findings import Code, Finding, Level, Severity
+from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.core.toml import package_toml
 from lumiimg.gpu import GpuFit
 from lumiimg.host.container_view import variable_of
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 _SHOWN = 8
 _LACKS = {GpuFit.NO: "none", GpuFit.PART: "part", GpuFit.UNKNOWN: "unknown", GpuFit.XNACK: "xnack"}
 _OF_VENV = {
-    VenvFault.OTHER_PYTHON: (Code.PROGRAM_VENV_PYTHON, Severity.PROBLEM, None),
-    VenvFault.OWN_TORCH: (Code.PROGRAM_VENV_TORCH, Severity.PROBLEM, "own"),
-    VenvFault.OWN_PART: (Code.PROGRAM_VENV_TORCH, Severity.UNKNOWN, "part"),
-    VenvFault.OTHER_IMAGE: (Code.PROGRAM_VENV_IMAGE, Severity.UNKNOWN, None),
-    VenvFault.NOT_KNOWN: (Code.PROGRAM_VENV_IMAGE, Severity.UNKNOWN, None),
+    VenvFault.OTHER_PYTHON: ("program.venv-python", Severity.PROBLEM, None),
+    VenvFault.OWN_TORCH: ("program.venv-torch", Severity.PROBLEM, "own"),
+    VenvFault.OWN_PART: ("program.venv-torch", Severity.UNKNOWN, "part"),
+    VenvFault.OTHER_IMAGE: ("program.venv-image", Severity.UNKNOWN, None),
+    VenvFault.NOT_KNOWN: ("program.venv-image", Severity.UNKNOWN, None),
 }
 _COPIES = re.compile(r"HIP_VISIBLE_DEVICES=[\"']?\$\{?ROCR_VISIBLE_DEVICES")
 _HOME = re.compile(r"~|\$\{?HOME\b|/root(?:/|$)|/home(?:/|$)|/users(?:/|$)")
@@ -73,7 +73,7 @@ def findings_of_machine(context: ImageInContext, static: StaticResult) -> tuple[
     found, snapshot = Findings(Level.STATIC), context.snapshot
     lacking = wrong_processors(context.image, (static.job.program,) if static.job else (), snapshot, context.site)
     if lacking is not None:
-        found.add(Code.IMAGE_ARCHITECTURE, Severity.PROBLEM, lacking)
+        found.add("image.architecture", Severity.PROBLEM, lacking)
     is_seen = snapshot is not None and snapshot.gpu_driver is not None
     is_known = context.site is not None or snapshot is not None  # else the image's packages need not be read
     for rule in window_on_node(stack_of(context.contents), context.site, snapshot) if is_known else ():
@@ -81,12 +81,12 @@ def findings_of_machine(context: ImageInContext, static: StaticResult) -> tuple[
             continue  # the question is the network's, and a driver that nobody knows leaves it as it is
         what = f"{rule.have}: {rule.because}"
         if rule.outcome is RuleOutcome.OK:
-            found.add(Code.IMAGE_DRIVER, Severity.INFO, what, source=rule.source)
+            found.add("image.driver", Severity.INFO, what, source=rule.source)
             continue
         severity, reason = Severity.UNKNOWN, "seen" if is_seen else "not-seen"
         if rule.outcome is RuleOutcome.REFUSED:
             severity, reason = Severity.PROBLEM, "refused"
-        found.add(Code.IMAGE_DRIVER, severity, what, reason=reason, cause=f"needed: {rule.need}", source=rule.source)
+        found.add("image.driver", severity, what, reason=reason, cause=f"needed: {rule.need}", source=rule.source)
     return tuple(found.found)
 
 
@@ -96,13 +96,13 @@ def findings_of_gpu(account: GpuAccount | None) -> tuple[Finding, ...]:
     if account is not None:
         if account.taken_for is not None:
             names = {"processor": account.processor, "machine": account.machine, "other": account.taken_for}
-            found.add(Code.GPU_CODE, Severity.PROBLEM, reason="override", names=names)
+            found.add("gpu.code", Severity.PROBLEM, reason="override", names=names)
         _judge_needed(account, [part for part in account.parts if part.needed], found)
         for part in account.parts:
             if not part.needed and part.fit is not GpuFit.RUNS:
                 details: FindingDetails = {"where": part.paths[0], "cause": part.without}
                 names = _names(account, part)
-                found.add(Code.GPU_BESIDE, Severity.INFO, reason=_LACKS[part.fit], names=names, **details)
+                found.add("gpu.beside", Severity.INFO, reason=_LACKS[part.fit], names=names, **details)
     return tuple(found.found)
 
 
@@ -110,18 +110,18 @@ def _judge_needed(account: GpuAccount, needed: Sequence[ComponentFit], found: Fi
     """Judge what each job calls: a finding for each kind of answer."""
     parts = {fit: [part for part in needed if part.fit is fit] for fit in GpuFit}
     if none := parts[GpuFit.NO]:
-        found.add(Code.GPU_CODE, Severity.PROBLEM, reason="none", names=_names(account, *none), **_details(none))
+        found.add("gpu.code", Severity.PROBLEM, reason="none", names=_names(account, *none), **_details(none))
     if retried := parts[GpuFit.XNACK]:
-        found.add(Code.GPU_XNACK, Severity.PROBLEM, names=_names(account, *retried), **_details(retried))
+        found.add("gpu.xnack", Severity.PROBLEM, names=_names(account, *retried), **_details(retried))
     for part in parts[GpuFit.UNKNOWN]:
         details: FindingDetails = {"where": part.paths[0], "cause": part.why}
-        found.add(Code.GPU_CODE, Severity.UNKNOWN, reason="unknown", names=_names(account, part), **details)
+        found.add("gpu.code", Severity.UNKNOWN, reason="unknown", names=_names(account, part), **details)
     for part in parts[GpuFit.PART]:
-        found.add(Code.GPU_CODE, Severity.INFO, reason="part", names=_names(account, part), where=part.paths[0])
+        found.add("gpu.code", Severity.INFO, reason="part", names=_names(account, part), where=part.paths[0])
     if runs := parts[GpuFit.RUNS]:
-        found.add(Code.GPU_CODE, Severity.OK, reason="runs", names=_names(account, *runs))
+        found.add("gpu.code", Severity.OK, reason="runs", names=_names(account, *runs))
     if not needed:
-        found.add(Code.GPU_CODE, Severity.UNKNOWN, reason="nothing-found", names=_names(account))
+        found.add("gpu.code", Severity.UNKNOWN, reason="nothing-found", names=_names(account))
 
 
 def _names(account: GpuAccount, *parts: ComponentFit) -> dict[str, str]:
@@ -165,7 +165,7 @@ def _judge_caches(image: Image, environment: Mapping[str, str], variables: list[
     if homes:
         names = {"variable": next(iter(homes)), "value": in_force[next(iter(homes))]}
         lines = tuple(homes.values())[:_SHOWN]
-        found.add(Code.IMAGE_CACHES_IN_HOME, Severity.INFO, names=names, evidence=lines)
+        found.add("image.caches-in-home", Severity.INFO, names=names, evidence=lines)
 
 
 def _judge_tools(image: Image, tools: list[str], found: Findings) -> None:
@@ -177,7 +177,7 @@ def _judge_tools(image: Image, tools: list[str], found: Findings) -> None:
         if len(real) > 1:
             first, *others = real.values()
             names, lines = {"tool": name, "times": str(len(real)), "other": others[0]}, tuple(others[:_SHOWN])
-            found.add(Code.IMAGE_SHADOWED_TOOL, Severity.INFO, names=names, where=first, evidence=lines)
+            found.add("image.shadowed-tool", Severity.INFO, names=names, where=first, evidence=lines)
 
 
 def _of_entrypoint(image: Image) -> Iterator[tuple[str, str]]:
@@ -197,7 +197,7 @@ def _judge_entrypoint(image: Image, variables: list[str], found: Findings) -> No
     sets = list(dict.fromkeys(re.findall(rf"\b({'|'.join(variables)})=", text)))
     if sets:
         names = {"variable": sets[0], "path": path, "variables": ", ".join(sets)}
-        found.add(Code.IMAGE_ENTRYPOINT, Severity.INFO, names=names, where=path)
+        found.add("image.entrypoint", Severity.INFO, names=names, where=path)
 
 
 def _judge_scripts(image: Image, found: Findings) -> None:
@@ -206,7 +206,7 @@ def _judge_scripts(image: Image, found: Findings) -> None:
     scripts = islice(scripts_in(image.root, folders), _MOST_SCRIPTS)
     copying = [path for path, text in scripts if _COPIES.search(text)]
     if copying:
-        found.add(Code.IMAGE_HIP_DEVICES, Severity.INFO, where=copying[0], evidence=tuple(copying[1:_SHOWN]))
+        found.add("image.hip-devices", Severity.INFO, where=copying[0], evidence=tuple(copying[1:_SHOWN]))
 
 
 def _judge_mpi(root: RootFileSystem, settings: LoaderConfig, job: JobProcess, packages: str, found: Findings) -> None:
@@ -215,7 +215,7 @@ def _judge_mpi(root: RootFileSystem, settings: LoaderConfig, job: JobProcess, pa
         names = {"framework": str(job.framework), "files": " and ".join(clash.files), "first": next(iter(clash.errors))}
         lines = tuple(line for of_order in clash.errors.values() for line in of_order)[:_SHOWN]
         reason = "one-order" if len(clash.errors) == 1 else None
-        found.add(Code.IMAGE_TWO_MPI, Severity.INFO, reason=reason, names=names, where=clash.module, evidence=lines)
+        found.add("image.two-mpi", Severity.INFO, reason=reason, names=names, where=clash.module, evidence=lines)
 
 
 def _judge_python(contents: Inventory, packages: str, of_c10: tuple[str, ...], found: Findings) -> None:
@@ -224,15 +224,15 @@ def _judge_python(contents: Inventory, packages: str, of_c10: tuple[str, ...], f
     wrong = tuple(sorted(f"{name} {of}" for name, of in versions.items() if is_in_the_way(name, of)))
     if wrong:
         names = {"packages": ", ".join(wrong[:3])}
-        found.add(Code.IMAGE_CUDA_PACKAGES, Severity.INFO, names=names, where=packages, evidence=wrong[:_SHOWN])
+        found.add("image.cuda-packages", Severity.INFO, names=names, where=packages, evidence=wrong[:_SHOWN])
     lacking = of_other_torch(root, f"{packages}/torch/lib/libc10.so", modules, of_c10)
     if lacking:
         lines = tuple(f"{path}: undefined symbol: {symbol}" for path, symbol in lacking.items())
         names, where = {"first": lines[0]}, next(iter(lacking))
-        found.add(Code.IMAGE_OTHER_TORCH, Severity.INFO, names=names, where=where, evidence=lines[:_SHOWN])
+        found.add("image.other-torch", Severity.INFO, names=names, where=where, evidence=lines[:_SHOWN])
     numpy = versions.get("numpy", "")
     major = numpy.partition(".")[0]
     old = of_numpy_1(root, modules) if major.isdecimal() and int(major) >= 2 else ()
     if lines := tuple(f"{path}: compiled with NumPy 1" for path in old):
         names = {"version": numpy, "first": lines[0]}
-        found.add(Code.IMAGE_NUMPY, Severity.INFO, names=names, evidence=lines[:_SHOWN])
+        found.add("image.numpy", Severity.INFO, names=names, evidence=lines[:_SHOWN])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.site_choice import DEFAULT, site_to_make_for
 from lumiimg.core.errors import LumiimgError
-from lumiimg.core.findings import Code, Finding, Remedy, Severity, first_command
+from lumiimg.core.findings import Finding, Remedy, Severity, first_command
 from lumiimg.core.text import shell_join, shell_quote
 from lumiimg.resolve.request import RequestOptions, request_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext
     from lumiimg.resolve.image_base import ForeignBase
 
-_ADAPTED = frozenset({Code.PLUGIN_ABSENT, Code.PLUGIN_DANGLING})
+_ADAPTED = frozenset({"plugin.absent", "plugin.dangling"})
 """Of an image that holds no plugin."""
 SCAN = "lumiimg host scan -o host.json"
 """To be typed on a node, before a command that takes the file."""
@@ -39,13 +39,13 @@ def with_commands(context: ImageInContext, findings: Iterable[Finding]) -> tuple
 
 
 def _remedies(context: ImageInContext, finding: Finding) -> Iterator[Remedy]:
-    if finding.id is Code.BIND_LOADS:
+    if finding.id == "bind.loads":
         yield Remedy(command=bind_command(context.name, context.machine))
         return
-    is_wanting = finding.id in {*_ADAPTED, Code.PLUGIN_API} or _is_of_plugin(finding)
+    is_wanting = finding.id in {*_ADAPTED, "plugin.api"} or _is_of_plugin(finding)
     if finding.severity is Severity.PROBLEM and is_wanting:
         yield _with_plugin(context, finding)
-        if finding.id is Code.PLUGIN_ABSENT:
+        if finding.id == "plugin.absent":
             return
     yield from concluded(finding.remedy, context.name, site_of(context.machine), context)
 
@@ -187,7 +187,7 @@ def _is_replaced(option: str, value: str, machine: Sequence[str]) -> bool:
 
 def _is_of_plugin(finding: Finding) -> bool:
     """Whether a plugin is not loaded for what is wrong with its own file, by the words of the loader."""
-    if finding.id is not Code.PLUGIN_LOADS or not finding.evidence or first_command(finding.remedy):
+    if finding.id != "plugin.loads" or not finding.evidence or first_command(finding.remedy):
         return False
     file = finding.where or finding.evidence[0].partition(": ")[0]
     own = (f"{file}: ", f"{file.rpartition('/')[2]}: ")

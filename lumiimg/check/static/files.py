@@ -24,7 +24,7 @@ from lumiimg.check.static.process import (
 )
 from lumiimg.check.static.process_faults import check_unmodelled
 from lumiimg.check.static.variables import doubted
-from lumiimg.core.findings import Answer, Code, Finding, Level, Remedy, Severity
+from lumiimg.core.findings import Answer, Finding, Level, Remedy, Severity
 from lumiimg.fabric.names import LIBFABRIC, RCCL_OR_PLUGIN
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import SolvedManifest
@@ -116,7 +116,7 @@ class HostFit:
     def against(self) -> tuple[Finding, ...]:
         """What stands, or may stand, against it: first that no binds load, then other obstacles."""
         against = [finding for finding in self.static.findings if finding.severity in _AGAINST]
-        against.sort(key=lambda finding: (finding.id is not Code.BIND_REFUSED, finding.severity is Severity.UNKNOWN))
+        against.sort(key=lambda finding: (finding.id != "bind.refused", finding.severity is Severity.UNKNOWN))
         return tuple(against)
 
     @property
@@ -183,7 +183,7 @@ def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
     static = files.static
     around = findings_of_machine(context, static)
     # that no binds load may follow from the processors of the machine, which says more
-    found = sorted((*static.findings, *around), key=lambda finding: finding.id is Code.BIND_REFUSED)
+    found = sorted((*static.findings, *around), key=lambda finding: finding.id == "bind.refused")
     return files.with_findings((*findings_of_venv(context), *found, *find_faults(context, static)))
 
 
@@ -207,7 +207,7 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
     gpu = account_of_gpu(context.contents, of, context.variable, paths)
     found = Findings(Level.STATIC, [*doubted(findings_of_gpu(gpu), context.variables), *static.findings])
     if carried.sentence is not None:
-        found.add(Code.BIND_MANIFEST, Severity.INFO, carried.sentence)
+        found.add("bind.manifest", Severity.INFO, carried.sentence)
     return HostFit(
         image=str(context.path),
         host=snapshot.host if snapshot else None,
@@ -228,9 +228,9 @@ def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProces
     """Return the process of the image's jobs that fares worst; others that have another RCCL are named."""
     found, image = Findings(Level.STATIC), context.image
     for warning in (*image.description.warnings, *open_variables(image)):
-        found.add(Code.IMAGE_PARTLY_READ, Severity.UNKNOWN, warning)
+        found.add("image.partly-read", Severity.UNKNOWN, warning)
     if (musl := why_not_modelled(image.root)) is not None:
-        found.add(Code.IMAGE_MUSL, Severity.UNKNOWN, musl)
+        found.add("image.musl", Severity.UNKNOWN, musl)
         return without_rccl(context, StaticResult(findings=tuple(found.found)), with_site=with_site)
     files, jobs, inside = context.contents.rccl_files, context.jobs, context.inside
     if jobs.hidden:
@@ -247,7 +247,7 @@ def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProces
         rccl = result.static.path.rccl
         if rccl not in {None, static.path.rccl}:
             names = {"job": other.title, "path": rccl or "", "worst": job.title}
-            found.add(Code.RCCL_SEVERAL, Severity.INFO, reason="other", names=names, where=rccl)
+            found.add("rccl.several", Severity.INFO, reason="other", names=names, where=rccl)
     _note_shadowed(image, static.findings, found)
     return replace(worst, static=replace(static, findings=(*found.found, *static.findings)))
 
@@ -270,12 +270,12 @@ def _note_program(jobs: JobProcesses, checked: CheckedProcess, job: JobProcess, 
         is_of_image = all(
             each.need == LIBFABRIC or (each.of_host and each.need.startswith("GLIBC_")) for each in refusals
         )
-        of_each = {Code.BIND_REFUSED} if is_of_image else set()
+        of_each = {"bind.refused"} if is_of_image else set()
         own = [f for f in static.findings if f.severity is Severity.PROBLEM and f.id not in of_each]
         lines = tuple(f"if it is this one: {finding.summary}" for finding in own)
         static = replace(static, findings=tuple(finding for finding in static.findings if finding not in own))
     what = jobs.note or ""
-    found.add(Code.PROGRAM_UNKNOWN, Severity.UNKNOWN if jobs.is_open else Severity.INFO, what, evidence=lines)
+    found.add("program.unknown", Severity.UNKNOWN if jobs.is_open else Severity.INFO, what, evidence=lines)
     return static
 
 
@@ -283,7 +283,7 @@ def _judge_hidden_program(image: Image, program: str, found: Findings) -> None:
     """Judge that what jobs of the image start is not there in the container."""
     real = image.unmounted.resolve(program)
     by = next((mount.by for mount in image.mounts if mount.hides(real)), None)
-    found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, reason="covered", where=program, evidence=(real,), cause=by)
+    found.add("program.load", Severity.PROBLEM, reason="covered", where=program, evidence=(real,), cause=by)
 
 
 def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -> None:
@@ -291,7 +291,7 @@ def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -
     lacking = {re.escape(name.rpartition("/")[2]) for finding in findings for name in finding.chain[-1:]}
     wanted = re.compile("|".join((RCCL_OR_PLUGIN.pattern, *sorted(lacking))))
     for mount, path in islice(hidden_files(image, wanted), _SHOWN):
-        found.add(Code.IMAGE_COVERED, Severity.INFO, reason="hidden", where=path, cause=mount.by)
+        found.add("image.covered", Severity.INFO, reason="hidden", where=path, cause=mount.by)
 
 
 def _alone(context: ImageInContext, demand: Demand) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError, one_line
-from lumiimg.core.findings import Code, Remedy, Severity
+from lumiimg.core.findings import Remedy, Severity
 from lumiimg.core.toml import package_toml
 from lumiimg.elf import exported_symbols, undefined_in
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PLUGIN_FILES, net_api, part_of
@@ -64,7 +64,7 @@ def load_plugin(
     if broken:
         name, outcome = next(iter(broken.items()))
         of, lines = {"name": name}, tuple(outcome.errors[:4])
-        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="not-a-library", names=of, evidence=lines)
+        found.add("plugin.loads", Severity.PROBLEM, reason="not-a-library", names=of, evidence=lines)
     elif names:
         _judge_absence(variables, process, files, path, library, tuple(absent[:4]), found)
     return None
@@ -92,22 +92,22 @@ def _judge_absence(
     passed_over = next(filter(None, map(process.passes_over, same_name)), None)
     if dangling and not same_name:
         names["target"] = root.readlink(dangling[0])
-        found.add(Code.PLUGIN_DANGLING, severity, names=names, where=dangling[0], evidence=lines)
+        found.add("plugin.dangling", severity, names=names, where=dangling[0], evidence=lines)
     elif passed_over is not None:
         names["why"], where = passed_over, same_name[0]
-        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="passed-over", names=names, where=where, evidence=lines)
+        found.add("plugin.loads", Severity.PROBLEM, reason="passed-over", names=names, where=where, evidence=lines)
     elif same_name:
         folder, settings = posixpath.dirname(same_name[0]), process.config
         names |= {"folder": folder, "searched": str(settings.library_path), "wanted": _prepended(folder, settings)}
-        found.add(Code.PLUGIN_NOT_ON_PATH, severity, names=names, where=same_name[0], evidence=lines)
+        found.add("plugin.not-on-path", severity, names=names, where=same_name[0], evidence=lines)
     elif elsewhere:
         ways = _remedies_for_a_name(variables, process, elsewhere[0], path, library)
         details: FindingDetails = {"where": elsewhere[0], "evidence": lines, "remedy": ways}
         renamed = "renamed" if posixpath.basename(elsewhere[0]) in PLUGIN_FILES else "suffixed"
         reason = "named" if path.named_by else renamed
-        found.add(Code.PLUGIN_OTHER_NAME, severity, reason=reason, names=names, **details)
+        found.add("plugin.other-name", severity, reason=reason, names=names, **details)
     else:
-        found.add(Code.PLUGIN_ABSENT, severity, names=names, evidence=lines, chain=(path.rccl or "", asked[0]))
+        found.add("plugin.absent", severity, names=names, evidence=lines, chain=(path.rccl or "", asked[0]))
 
 
 def _hides_a_search(image: Image) -> bool:
@@ -135,7 +135,7 @@ def _remedies_for_a_name(
         return (leading[0],)
     # of a name and its suffixed form, the second
     name = shlex.quote(posixpath.join(folder, (asked or own)[-1 if without else 0]))
-    link = remedies_for(Code.PLUGIN_OTHER_NAME, "link", file=shlex.quote(file), link=name)
+    link = remedies_for("plugin.other-name", "link", file=shlex.quote(file), link=name)
     return (*leading[:1], *(() if asked else without), *link)
 
 
@@ -168,7 +168,7 @@ def judge_plugin(
     if libfabric is not None:
         _judge_provider(root, process, plugin, libfabric, provider_path, found)
     elif not any(finding.severity in {Severity.PROBLEM, Severity.UNKNOWN} for finding in found.found):
-        found.add(Code.PROVIDER_NO_LIBFABRIC, Severity.UNKNOWN, where=plugin.path)
+        found.add("provider.no-libfabric", Severity.UNKNOWN, where=plugin.path)
     return replace(
         path,
         plugin=plugin.path,
@@ -184,15 +184,15 @@ def _judge_symbols(outcome: LoadResult, process: Process, plugin: LoadedObject, 
     lacking = symbols.lines[:_SHOWN]
     if lacking and symbols.is_sure:
         of = {"symbol": symbols.found[0].symbol.name}
-        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="undefined", names=of, where=path, evidence=lacking)
+        found.add("plugin.loads", Severity.PROBLEM, reason="undefined", names=of, where=path, evidence=lacking)
     else:
-        found.add(Code.PLUGIN_LOADS, Severity.OK, where=path, evidence=(f"found by: {plugin.found_by.value}",))
+        found.add("plugin.loads", Severity.OK, where=path, evidence=(f"found by: {plugin.found_by.value}",))
     _judge_called_later(outcome, process, plugin, found)
     if symbols.unread:
         of = {"why": symbols.unread}
-        found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, reason="unread", names=of, where=path)
+        found.add("plugin.symbols", Severity.UNKNOWN, reason="unread", names=of, where=path)
     if lacking and not symbols.is_sure:
-        found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, reason="undefined", where=path, evidence=lacking)
+        found.add("plugin.symbols", Severity.UNKNOWN, reason="undefined", where=path, evidence=lacking)
 
 
 def _judge_called_later(outcome: LoadResult, process: Process, plugin: LoadedObject, found: Findings) -> None:
@@ -203,7 +203,7 @@ def _judge_called_later(outcome: LoadResult, process: Process, plugin: LoadedObj
     if lacking.found and lacking.is_sure:
         file, of = lacking.found[0].loaded.path, {"symbol": lacking.found[0].symbol.name}
         details: FindingDetails = {"where": file, "evidence": lacking.lines[:_SHOWN]}
-        found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, reason="called-later", names=of, **details)
+        found.add("plugin.symbols", Severity.UNKNOWN, reason="called-later", names=of, **details)
 
 
 @cache
@@ -223,18 +223,18 @@ def _judge_errors(plugin: LoadedObject, outcome: LoadResult, found: Findings) ->
     details: FindingDetails = {"where": plugin.path, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
     if names := lacks_of_host(outcome):
         of = {"libraries": ", ".join(names)}
-        found.add(Code.PLUGIN_NEEDS_HOST, Severity.UNKNOWN, names=of, **details)
+        found.add("plugin.needs-host", Severity.UNKNOWN, names=of, **details)
         return
     ways = [remedy for error in outcome.errors for remedy in _remedies_for(error)]
     details["remedy"] = tuple(dict.fromkeys(ways))
-    found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="not-loaded", **details)
+    found.add("plugin.loads", Severity.PROBLEM, reason="not-loaded", **details)
 
 
 def _remedies_for(error: str) -> tuple[Remedy, ...]:
     """Return what to do about one error of the loader."""
     reason = next((reason for words, reason in _BY_WORDS.items() if words in error), "not-loaded")
     file = error.partition(":")[0]
-    return remedies_for(Code.PLUGIN_LOADS, reason, file=file, quoted=shlex.quote(file))
+    return remedies_for("plugin.loads", reason, file=file, quoted=shlex.quote(file))
 
 
 def _judge_api(process: Process, plugin: LoadedObject, path: FabricPath, found: Findings) -> int | None:
@@ -243,17 +243,17 @@ def _judge_api(process: Process, plugin: LoadedObject, path: FabricPath, found: 
         with process.open(plugin) as file:
             symbols = exported_symbols(file, NET_SYMBOL)
     except BadInputError as error:
-        found.add(Code.PLUGIN_API, Severity.UNKNOWN, reason="unread", names={"why": one_line(str(error))})
+        found.add("plugin.api", Severity.UNKNOWN, reason="unread", names={"why": one_line(str(error))})
         return None
     exported = net_api(symbols)
     taken = next((version for version in path.accepts if version in exported), None)
     names = {"exported": _versions(exported) or "none", "taken": f"v{taken}", "accepted": _versions(path.accepts)}
     if taken is not None:
-        found.add(Code.PLUGIN_API, Severity.OK, reason="taken", names=names)
+        found.add("plugin.api", Severity.OK, reason="taken", names=names)
     elif path.accepts:
         names["version"] = path.rccl_version or ""
         reason = "only-v5" if exported == (5,) else "refused"
-        found.add(Code.PLUGIN_API, Severity.PROBLEM, reason=reason, names=names, where=plugin.path)
+        found.add("plugin.api", Severity.PROBLEM, reason=reason, names=names, where=plugin.path)
     return taken
 
 
@@ -272,12 +272,12 @@ def _judge_provider(
     where, provider = libfabric.path, cxi_provider(process, root, provider_path)
     if provider is not None:
         reason = None if provider == where else "own-file"
-        found.add(Code.PROVIDER_CXI_BUILT_IN, Severity.INFO, reason=reason, names={"libfabric": where}, where=provider)
+        found.add("provider.cxi-built-in", Severity.INFO, reason=reason, names={"libfabric": where}, where=provider)
         _judge_gpu_memory(root, process, libfabric, found)
     elif LIBCXI not in libfabric.facts.needed:  # else it has the provider, and the plugin's own finding says what lacks
         reason, of = "elsewhere" if provider_path else None, {"path": provider_path or ""}
         chain = (plugin.path, where)
-        found.add(Code.PROVIDER_NO_CXI, Severity.UNKNOWN, reason=reason, names=of, where=where, chain=chain)
+        found.add("provider.no-cxi", Severity.UNKNOWN, reason=reason, names=of, where=where, chain=chain)
 
 
 def _judge_gpu_memory(root: RootFileSystem, process: Process, libfabric: LoadedObject, found: Findings) -> None:
@@ -286,4 +286,4 @@ def _judge_gpu_memory(root: RootFileSystem, process: Process, libfabric: LoadedO
     names, reason = {"why": why}, None
     if HSA in why and (runtime := process.find(f"{HSA}.1")) is not None:
         names["link"], reason = shlex.quote(f"{runtime.path.rpartition('/')[0]}/{HSA}"), "no-link"
-    found.add(Code.PROVIDER_NO_GPU_MEMORY, Severity.UNKNOWN, reason=reason, names=names, where=libfabric.path)
+    found.add("provider.no-gpu-memory", Severity.UNKNOWN, reason=reason, names=names, where=libfabric.path)

@@ -21,7 +21,7 @@ from lumiimg.check.registry import Findings, remedies_for
 from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin
 from lumiimg.check.static.process_faults import judge_process, judge_symbols
 from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
-from lumiimg.core.findings import Code, Finding, Level, Remedy, Severity
+from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.core.text import count
 from lumiimg.core.toml import package_toml
 from lumiimg.elf import FoundBy  # noqa: TC001 - `decode` reads the types of the fields
@@ -144,19 +144,19 @@ def _load_rccl(image: Image, settings: LoaderConfig, job: JobProcess, files: lis
     elif (cuda := _of_cuda(image.root, job)) is not None:
         begun = replace(begun, rccl=None)  # one that something else has brought along is not its
         names, lines = {"job": job.title}, tuple(candidates[:4])
-        found.add(Code.PROGRAM_CUDA, Severity.PROBLEM, names=names, where=cuda, evidence=lines)
+        found.add("program.cuda", Severity.PROBLEM, names=names, where=cuda, evidence=lines)
     elif not candidates:
-        found.add(Code.RCCL_ABSENT, Severity.PROBLEM, reason="image")
+        found.add("rccl.absent", Severity.PROBLEM, reason="image")
     elif begun.rccl is None:
         names = {"job": job.title}
-        found.add(Code.RCCL_ABSENT, Severity.PROBLEM, reason="process", names=names, where=candidates[0])
+        found.add("rccl.absent", Severity.PROBLEM, reason="process", names=names, where=candidates[0])
     else:
         rccl = begun.rccl
         begun = judge_symbols(job, begun, found)
         others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
         if others:
             names = {"rccl": rccl.path, "why": _why(job)}
-            found.add(Code.RCCL_SEVERAL, Severity.INFO, names=names, evidence=tuple(others[:8]))
+            found.add("rccl.several", Severity.INFO, names=names, evidence=tuple(others[:8]))
     return begun
 
 
@@ -168,14 +168,14 @@ def _why(job: JobProcess) -> str:
 
 def _judge_failure(job: JobProcess, outcome: LoadResult, found: Findings) -> None:
     where, chain = job.package or job.program, outcome.missing[0].chain if outcome.missing else ()
-    code, severity, what = Code.PROGRAM_LOAD, Severity.PROBLEM, f"{job.program} cannot load RCCL"
+    code, severity, what = "program.load", Severity.PROBLEM, f"{job.program} cannot load RCCL"
     if job.is_program and (names := lacks_of_host(outcome)):
         severity = Severity.UNKNOWN
         what = f"{job.title} needs {', '.join(names)} at its start, which must come from the host"
     elif job.framework is not None:
         what = f"`import {job.framework}` of {job.program} fails"
     elif not job.is_program:
-        code, what = Code.RCCL_LOAD, f"{job.program} cannot be loaded in this image"
+        code, what = "rccl.load", f"{job.program} cannot be loaded in this image"
     found.add(code, severity, what, reason="libraries", where=where, evidence=tuple(outcome.errors[:8]), chain=chain)
 
 
@@ -195,14 +195,14 @@ def _read_path(path: str, library: Rccl, named: str | None, found: Findings) -> 
     names = {"version": library.version or "(version not found)", "names": " or ".join(files)}
     names |= {"apis": ", ".join(f"v{number}" for number in accepts), "variable": f"{PLUGIN_VARIABLE}={named}"}
     if library.opens_none(named):
-        found.add(Code.RCCL_FOUND, Severity.INFO, reason="none", names=names, where=path, source=source)
+        found.add("rccl.found", Severity.INFO, reason="none", names=names, where=path, source=source)
     elif not files or not accepts:
         names["version"] = library.version or "not found in it"
-        found.add(Code.RCCL_UNKNOWN, Severity.UNKNOWN, reason="files", names=names, where=path)
+        found.add("rccl.unknown", Severity.UNKNOWN, reason="files", names=names, where=path)
     else:
         reason = "named" if named else None
         source = "; ".join(filter(None, ("strings in the library", source)))
-        found.add(Code.RCCL_FOUND, Severity.INFO, reason=reason, names=names, where=path, source=source)
+        found.add("rccl.found", Severity.INFO, reason=reason, names=names, where=path, source=source)
     return FabricPath(path, library.version, files, named, accepts)
 
 
@@ -217,7 +217,7 @@ def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Find
     )  # what is bound lies over what the engine mounts
     for mount, below in may_be_hidden(image, own):
         of, lines = {"folder": mount.target}, tuple(below[:_SHOWN])
-        found.add(Code.IMAGE_COVERED, Severity.UNKNOWN, names=of, where=below[0], evidence=lines, cause=mount.by)
+        found.add("image.covered", Severity.UNKNOWN, names=of, where=below[0], evidence=lines, cause=mount.by)
 
 
 def _files_of(root: RootFileSystem, process: Process) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -268,17 +268,17 @@ def _with_binds(
         if libraries:
             names = {"libraries": count(len(libraries), "library"), "host": host}
             lines = tuple(f"{bind.source} at {bind.target}" for bind in libraries)
-            found.add(Code.BIND_LOADS, Severity.OK, names=names, evidence=lines)
+            found.add("bind.loads", Severity.OK, names=names, evidence=lines)
         for note in manifest.notes:
-            found.add(Code.BIND_NOTE, Severity.INFO, note)
+            found.add("bind.note", Severity.INFO, note)
     elif manifest.fabric is Fabric.NONE and manifest.host_has_fabric:
         # what had to come from the host: that it cannot is said now
-        found.found = [f for f in findings if f.id not in {Code.PLUGIN_NEEDS_HOST, Code.PROVIDER_NO_CXI}]
+        found.found = [f for f in findings if f.id not in {"plugin.needs-host", "provider.no-cxi"}]
         # of several attempts, the one that the C library ends is the one that no bind can mend
         telling = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), manifest.refusals[-1])
         names = {"host": host, "need": telling.need, "have": telling.have}
         lines, ways = tuple(refusal.words for refusal in manifest.refusals), tuple(_remedies(manifest.refusals))
-        found.add(Code.BIND_REFUSED, Severity.PROBLEM, names=names, evidence=lines, chain=telling.chain, remedy=ways)
+        found.add("bind.refused", Severity.PROBLEM, names=names, evidence=lines, chain=telling.chain, remedy=ways)
     return tuple(found.found)
 
 
@@ -286,14 +286,14 @@ def _remedies(refusals: Sequence[Refusal]) -> Iterator[Remedy]:
     """Yield what to do where no attempt loads, nearest way first."""
     for name in sorted({refusal.need for refusal in refusals if _LIBRARY.fullmatch(refusal.need)}):
         if name not in {LIBFABRIC, LIBCXI}:
-            yield from remedies_for(Code.BIND_REFUSED, "library", name=name)
+            yield from remedies_for("bind.refused", "library", name=name)
     if any(refusal.of_host for refusal in refusals):
-        yield from remedies_for(Code.BIND_REFUSED, "of-host")
+        yield from remedies_for("bind.refused", "of-host")
     minors = [int(found[1]) for refusal in refusals if (found := _GLIBC.match(refusal.need))]
     if minors:
         known = package_toml(__package__, "distributions.toml")["glibc"].items()
         enough = [f"{name} (glibc {version})" for name, version in known if int(version.split(".")[1]) >= max(minors)]
         bases = ", ".join(enough) or "none is known here"
-        yield from remedies_for(Code.BIND_REFUSED, "glibc", glibc=f"2.{max(minors)}", bases=bases)
+        yield from remedies_for("bind.refused", "glibc", glibc=f"2.{max(minors)}", bases=bases)
     if any(refusal.need.startswith("FABRIC_") for refusal in refusals):
-        yield from remedies_for(Code.BIND_REFUSED, "libfabric")
+        yield from remedies_for("bind.refused", "libfabric")

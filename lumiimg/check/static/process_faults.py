@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError
-from lumiimg.core.findings import Code, Severity
+from lumiimg.core.findings import Severity
 from lumiimg.elf import duplicate_libraries, glibc_mismatch, interposed, undefined_in
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, part_of
 from lumiimg.fabric.path import Part
@@ -52,20 +52,20 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
     for stem, paths in duplicate_libraries(process.objects).items():
         if not is_hip(paths[0]):
             names = {"count": str(len(paths)), "library": stem}
-            found.add(Code.FABRIC_MIXED, Severity.UNKNOWN, names=names, evidence=paths)
+            found.add("fabric.mixed", Severity.UNKNOWN, names=names, evidence=paths)
     _judge_c_library(process, found)
     _judge_interposed(process, found)
     cut = [loaded for loaded in process.objects if loaded.facts.missing_bytes]
     if cut:
         lines = tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut)
-        found.add(Code.LIBRARY_CUT_OFF, Severity.PROBLEM, where=cut[0].path, evidence=lines)
+        found.add("library.cut-off", Severity.PROBLEM, where=cut[0].path, evidence=lines)
     closed = dict(unreadable_files(root, (process.config.absolute(loaded.path) for loaded in process.objects)))
     if closed:
         obstacles = list(dict.fromkeys(closed.values()))[:_SHOWN]
         lines = tuple(f"{path}: mode {root.stat(path).permissions:04o}" for path in obstacles)
-        closed_by = [remedies_for(Code.LIBRARY_NOT_FOR_ALL, "closed", path=shlex.quote(path)) for path in obstacles]
+        closed_by = [remedies_for("library.not-for-all", "closed", path=shlex.quote(path)) for path in obstacles]
         ways = tuple(itertools.chain.from_iterable(closed_by))
-        found.add(Code.LIBRARY_NOT_FOR_ALL, Severity.UNKNOWN, where=next(iter(closed)), evidence=lines, remedy=ways)
+        found.add("library.not-for-all", Severity.UNKNOWN, where=next(iter(closed)), evidence=lines, remedy=ways)
     mounted = tuple(f"{folder}/" for folder in (*_MOUNTED, *scan_facts().own_folders))
     leaks = [
         f"{loaded.path}: {element}"
@@ -74,7 +74,7 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
         if f"{element}/".startswith(mounted)
     ]
     if leaks:
-        found.add(Code.FABRIC_SEARCH_PATH_LEAK, Severity.UNKNOWN, evidence=tuple(leaks[:_SHOWN]))
+        found.add("fabric.search-path-leak", Severity.UNKNOWN, evidence=tuple(leaks[:_SHOWN]))
 
 
 def _judge_interposed(process: Process, found: Findings) -> None:
@@ -87,7 +87,7 @@ def _judge_interposed(process: Process, found: Findings) -> None:
             if taken is not None:
                 first, function = taken
                 names = {"user": user.path, "function": function, "provider": provider.path}
-                found.add(Code.FABRIC_INTERPOSED, Severity.UNKNOWN, names=names, where=first.path, chain=first.chain)
+                found.add("fabric.interposed", Severity.UNKNOWN, names=names, where=first.path, chain=first.chain)
                 return
 
 
@@ -95,7 +95,7 @@ def _judge_c_library(process: Process, found: Findings) -> None:
     """Judge whether the parts of the C library are of one build: they share data whose layout is private."""
     if (mixed := glibc_mismatch(process)) is not None:
         severity, reason = (Severity.PROBLEM, "fatal") if mixed.is_fatal else (Severity.UNKNOWN, None)
-        found.add(Code.LOADER_OTHER_BUILD, severity, reason=reason, where=mixed.part, evidence=mixed.evidence)
+        found.add("loader.other-build", severity, reason=reason, where=mixed.part, evidence=mixed.evidence)
 
 
 def _judge_hip(process: Process, found: Findings) -> None:
@@ -117,7 +117,7 @@ def _judge_hip(process: Process, found: Findings) -> None:
     lines += [f"{each.path} is loaded" for each in runtimes]
     where, chain = runtimes[-1].path, runtimes[-1].chain
     evidence = tuple(lines[:_SHOWN])
-    found.add(Code.FABRIC_TWO_HIP, severity, reason=reason, names=names, where=where, evidence=evidence, chain=chain)
+    found.add("fabric.two-hip", severity, reason=reason, names=names, where=where, evidence=evidence, chain=chain)
 
 
 def _shares_memory(loaded: LoadedObject, rccl: LoadedObject) -> bool:
@@ -147,20 +147,20 @@ def judge_symbols(job: JobProcess, begun: Begun, found: Findings) -> Begun:
     symbols = undefined_in(process, objects, lazy)
     if symbols.unread is not None and job.is_program:
         names = {"job": job.title, "why": symbols.unread}
-        found.add(Code.PROGRAM_LOAD, Severity.UNKNOWN, reason="unread", names=names, where=job.program)
+        found.add("program.load", Severity.UNKNOWN, reason="unread", names=names, where=job.program)
     if not symbols.found or not symbols.is_sure:
         return begun
     first, lines = symbols.found[0], symbols.lines[:_SHOWN]
     where, names = first.loaded.path, {"symbol": first.symbol.name}
     if first.loaded is rccl:
-        found.add(Code.RCCL_LOAD, Severity.PROBLEM, reason="undefined", names=names, where=where, evidence=lines)
+        found.add("rccl.load", Severity.PROBLEM, reason="undefined", names=names, where=where, evidence=lines)
         return begun
     failing, opened = f"{job.program} cannot start", first.loaded.load_root
     if opened.by_dlopen:
         failing = f"`import {job.imports}` of {job.program} fails" if job.imports else f"{opened.path} cannot be loaded"
     details: FindingDetails = {"where": where, "evidence": lines, "chain": first.loaded.chain}
     names["failing"] = failing
-    found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, reason="undefined", names=names, **details)
+    found.add("program.load", Severity.PROBLEM, reason="undefined", names=names, **details)
     return replace(begun, rccl=None)
 
 
@@ -168,6 +168,6 @@ def check_unmodelled(root: RootFileSystem, doubts: Iterable[str], jobs: Iterable
     """Judge what is set for the loader, and programs that run with another's rights: nothing is guessed of them."""
     programs = {job.program: word for job in jobs if job.is_program and (word := set_id(root, job.program))}
     for doubt in doubts:
-        found.add(Code.LOADER_NOT_MODELLED, Severity.UNKNOWN, doubt)
+        found.add("loader.not-modelled", Severity.UNKNOWN, doubt)
     for path, word in programs.items():
-        found.add(Code.LOADER_NOT_MODELLED, Severity.UNKNOWN, names={"program": path, "rights": word})
+        found.add("loader.not-modelled", Severity.UNKNOWN, names={"program": path, "rights": word})

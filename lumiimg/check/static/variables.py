@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import remedies_for
-from lumiimg.core.findings import Code, Finding, Remedy, Severity
+from lumiimg.core.findings import Finding, Remedy, Severity
 from lumiimg.engine.binds import binds_of
 from lumiimg.fabric.names import HOST_LIB_DIR, LAYER_PLUGINS
 from lumiimg.fabric.process import allows_cxi
@@ -26,13 +26,13 @@ _CONF_VARIABLE = "NCCL_CONF_FILE"
 _OF_THE_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD", PLUGIN_VARIABLE)
 """Variables on which hangs what is loaded, and with it most of what is found."""
 _BY_VARIABLE = {
-    Code.NETWORK_FORCED: ("NCCL_NET",),
-    Code.PROVIDER_EXCLUDED: ("FI_PROVIDER",),
-    Code.PLUGIN_OTHER_NAME: (PLUGIN_VARIABLE,),
-    Code.RCCL_ABSENT: (),
-    Code.PROGRAM_CUDA: ("PATH", "PYTHONHOME", "PYTHONPATH"),
-    Code.GPU_CODE: (XNACK, OVERRIDE),
-    Code.GPU_XNACK: (XNACK,),
+    "network.forced": ("NCCL_NET",),
+    "provider.excluded": ("FI_PROVIDER",),
+    "plugin.other-name": (PLUGIN_VARIABLE,),
+    "rccl.absent": (),
+    "program.cuda": ("PATH", "PYTHONHOME", "PYTHONPATH"),
+    "gpu.code": (XNACK, OVERRIDE),
+    "gpu.xnack": (XNACK,),
 }
 
 
@@ -57,7 +57,7 @@ def judge_binds(environment: Mapping[str, str], process: Process, found: Finding
     for name, binds in binds_of(environment):
         over = [str(bind) for bind in binds if any(_overlap(bind.target, path) for path in searched if path)]
         if over:
-            found.add(Code.IMAGE_BINDS, Severity.UNKNOWN, names={"variable": name}, evidence=tuple(over[:8]))
+            found.add("image.binds", Severity.UNKNOWN, names={"variable": name}, evidence=tuple(over[:8]))
 
 
 def _overlap(target: str, path: str) -> bool:
@@ -72,11 +72,11 @@ def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> 
     providers = variables.get("FI_PROVIDER")
     if providers and not allows_cxi(providers):
         names, remedy = {"variable": variables.shown("FI_PROVIDER")}, variables.set_to("FI_PROVIDER", "cxi")
-        found.add(Code.PROVIDER_EXCLUDED, Severity.PROBLEM, names=names, remedy=(remedy,))
+        found.add("provider.excluded", Severity.PROBLEM, names=names, remedy=(remedy,))
     named = variables.get(_CONF_VARIABLE) if Rccl(path.rccl_version).reads_named_conf else None
     if named or variables.unread:
         cause = None if named else variables.unread
-        found.add(Code.RCCL_SETTINGS, Severity.UNKNOWN, where=named or CONF, cause=cause)
+        found.add("rccl.settings", Severity.UNKNOWN, where=named or CONF, cause=cause)
 
 
 def judge_plugin_name(variables: Variables, path: FabricPath, found: Findings, *, for_layers: bool = False) -> None:
@@ -93,7 +93,7 @@ def judge_plugin_name(variables: Variables, path: FabricPath, found: Findings, *
     names = {"variable": variables.shown(PLUGIN_VARIABLE), "version": str(path.rccl_version)}
     names["names"] = " or ".join(asked)
     without = (variables.without(PLUGIN_VARIABLE),)
-    found.add(Code.PLUGIN_OTHER_NAME, Severity.PROBLEM, reason=reason, names=names, remedy=without)
+    found.add("plugin.other-name", Severity.PROBLEM, reason=reason, names=names, remedy=without)
 
 
 def _judge_network(variables: Variables, plugin: str | None, found: Findings) -> None:
@@ -105,10 +105,10 @@ def _judge_network(variables: Variables, plugin: str | None, found: Findings) ->
     names = {"variable": variables.shown("NCCL_NET"), "plugin": plugin or "the image"}
     ways = [variables.without("NCCL_NET")]
     if family in {"socket", "ib"}:
-        ways += remedies_for(Code.NETWORK_FORCED, family)
-        found.add(Code.NETWORK_FORCED, Severity.PROBLEM, reason=family, names=names, remedy=tuple(ways))
+        ways += remedies_for("network.forced", family)
+        found.add("network.forced", Severity.PROBLEM, reason=family, names=names, remedy=tuple(ways))
     elif plugin is None and family == "ofi":
         pass  # that there is no plugin is a finding of its own
     elif not name or plugin is None or not may_be_called(variables.image.root, plugin, name, of_ofi=family == "ofi"):
         details: FindingDetails = {"where": plugin, "remedy": tuple(ways)}
-        found.add(Code.NETWORK_FORCED, Severity.UNKNOWN, reason="not-called-so", names=names, **details)
+        found.add("network.forced", Severity.UNKNOWN, reason="not-called-so", names=names, **details)

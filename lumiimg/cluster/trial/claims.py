@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lumiimg.catalog.drivers import modules_of
 from lumiimg.cluster.trial.model import Claim, Reads
-from lumiimg.core.findings import Answer, Code, Severity
+from lumiimg.core.findings import Answer, Severity
 from lumiimg.core.text import count
 from lumiimg.gpu import GpuCodeError, GpuFit, node_gpu
 from lumiimg.joblog import Verdict
@@ -199,7 +199,7 @@ def of_image(image: ImageOnSite) -> Iterator[Claim]:
         fails = rccl is not None and rccl.stands_against
         about = f"GPU code of its RCCL on {report.gpu.processor}"
         yield claim("gpu-code", about, FAILS if fails else runs, "run", "ran")
-    if (driver := next((f for f in report.findings if f.id is Code.IMAGE_DRIVER), None)) is not None:
+    if (driver := next((f for f in report.findings if f.id == "image.driver"), None)) is not None:
         runs = {Severity.PROBLEM: FAILS, Severity.INFO: RUNS}.get(driver.severity)
         by = Said(driver.source, site.driver.date if site.driver is not None else None) if driver.source else _RULES
         yield claim("driver", "its ROCm on the nodes' driver", runs, "run", "ran", by)

@@ -10,7 +10,7 @@ from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS, THERE
 from lumiimg.cluster.trial.gpu_targets import GpuFacts, gpu_targets
 from lumiimg.cluster.trial.model import LEFT, NOT_YET, Claim, Ending, Measured, Reads, StepResult, TrialPlan
-from lumiimg.core.findings import Answer, Code, Family, Severity
+from lumiimg.core.findings import Answer, Severity
 from lumiimg.core.text import count
 from lumiimg.joblog import FAST, TRANSPORTS, Confidence
 
@@ -149,7 +149,7 @@ def _of_groups(
 
 def _maps(group: NodeGroup, _: str) -> str | None:
     """Return whether the process that a job starts had the libraries that the files predict, by /proc/self/maps."""
-    words = {Code.PROGRAM_OPENS: AS_FILES, Code.PROGRAM_OTHER_FILES: "other libraries"}
+    words = {"program.opens": AS_FILES, "program.other-files": "other libraries"}
     return next((words[finding.id] for finding in group.findings if finding.id in words), None)
 
 
@@ -160,9 +160,9 @@ def _alike(report: NodesReport, _: Claim) -> Measured:
 def _listens(report: NodesReport, _: Claim) -> Measured:
     """Return whether the plugin got onto the fabric: a handshake that failed for want of a NIC shows nothing."""
     found = report.groups[0].findings
-    if any(finding.id is Code.PROVIDER_CXI and finding.severity is Severity.OK for finding in found):
+    if any(finding.id == "provider.cxi" and finding.severity is Severity.OK for finding in found):
         return Measured("yes")
-    about = [finding for finding in found if finding.id.family in {Family.PLUGIN, Family.PROVIDER}]
+    about = [finding for finding in found if finding.family in {"plugin", "provider"}]
     failed = next((finding for finding in about if finding.severity is Severity.PROBLEM), None)
     if failed is not None:
         return Measured("no", failed.summary)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.run.bandwidth import reference_of
-from lumiimg.core.findings import Family, Finding, Level, Severity
+from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.core.text import size
 from lumiimg.fabric.path import path_sentence
 from lumiimg.report.document import Curve, Item, PathSteps, Row, Section, Shown, Table
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lumiimg.joblog import Measurement
 
 PATH = "The path to the fast network"
-_ALWAYS = frozenset({Family.IMAGE, Family.GPU})
+_ALWAYS = frozenset({"image", "gpu"})
 """Of no weight for the network, and jobs meet it."""
 
 
@@ -28,7 +28,7 @@ def finding_items(findings: Iterable[Finding], of: str = "", *, is_green: bool =
     Beside an answer that `is_green` an open question is none for CI: a higher level has answered what counts.
     """
     for finding in findings:
-        is_weighty = finding.level is Level.RUN or finding.id.family in _ALWAYS
+        is_weighty = finding.level is Level.RUN or finding.family in _ALWAYS
         bears = finding.severity is not Severity.INFO
         yield Item(
             finding.severity,

@@ -11,7 +11,7 @@ from lumiimg.check.context import ImageInContext
 from lumiimg.check.pipeline import final_findings
 from lumiimg.check.static.files import check_files
 from lumiimg.core.errors import BadInputError
-from lumiimg.core.findings import Answer, Code, Level, Severity
+from lumiimg.core.findings import Answer, Level, Severity
 from lumiimg.host.container_view import told_to_engine
 from lumiimg.image import open_image
 from tests.shared.job.oracle import Happened, run_job
@@ -94,7 +94,7 @@ def pair_of(name: str, world: World, told: Mapping[str, str], node: Node | None)
         binds = [(source.resolve(), target) for source, target in sources if source.exists()]
         inside |= {item.name: item.value for item in manifest.variables}
     # a yes or no may be about an environment that is not on PATH; it says so
-    is_of_another = static.job is not None and any(each.id is Code.PROGRAM_UNKNOWN for each in static.findings)
+    is_of_another = static.job is not None and any(each.id == "program.unknown" for each in static.findings)
     python = static.job.program if static.job is not None and is_of_another and static.job.is_program else "python"
     happened = tuple(run_job(world, job, inside, binds, python) for job in world.jobs)
     against = (each for each in static.findings if each.severity in {Severity.PROBLEM, Severity.UNKNOWN})
