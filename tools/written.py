@@ -20,7 +20,7 @@ from lumiimg.build.provenance import PLAN, SBOM, carried_files, write_folder
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import write_snapshot
+from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.sif import SifHeader, write_sif
 from lumiimg.resolve.context import PlanContext

@@ -21,7 +21,7 @@ from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Finding, Level
 from lumiimg.core.text import count
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.host.origins import origins
+from lumiimg.host.manifest import origins
 from lumiimg.inventory.gpu_fit import GpuAccount  # noqa: TC001 - `decode` reads the types of the fields
 
 if TYPE_CHECKING:

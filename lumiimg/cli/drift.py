@@ -11,10 +11,8 @@ from lumiimg.check.drift import drift_of
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.host.drift import Drift
-from lumiimg.host.library_search import ASKED
-from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import Snapshot
-from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.scan import ASKED, scan_host
+from lumiimg.host.snapshot import Snapshot, read_snapshot
 from lumiimg.report.views.drift import drift_document
 
 

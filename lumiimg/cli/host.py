@@ -12,8 +12,7 @@ from lumiimg.cli.output import Output
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.files import refuse_places
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import to_text, write_snapshot
-from lumiimg.host.snapshot_tree import HostFiles
+from lumiimg.host.snapshot import HostFiles, snapshot_text, write_snapshot
 from lumiimg.report.views.host import snapshot_document
 
 
@@ -26,6 +25,6 @@ def execute(arguments: argparse.Namespace) -> int:
     if written is not None:
         write_snapshot(snapshot, written)
     if to_stdout:
-        sys.stdout.write(to_text(snapshot))
+        sys.stdout.write(snapshot_text(snapshot))
     replace(Output.of(arguments), json=to_stdout).show(snapshot_document(snapshot, written))
     return ExitCode.GOOD if HostFiles(snapshot).fabric is not None else ExitCode.UNDECIDED

@@ -25,8 +25,7 @@ from lumiimg.core.files import write_text
 from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import without_passwords
 from lumiimg.fetch.store import Store
-from lumiimg.host.snapshot import Snapshot
-from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.snapshot import Snapshot, read_snapshot
 from lumiimg.report.progress import LineProgress, TerminalProgress, VerboseProgress
 from lumiimg.report.terminal import takes_codes
 from lumiimg.report.text import show

@@ -15,8 +15,7 @@ from lumiimg.check.context import ImageInContext, open_for_check
 from lumiimg.cli.choices import Choose, choose_site
 from lumiimg.core.errors import BadInputError
 from lumiimg.host.container_view import without_ours
-from lumiimg.host.snapshot import Snapshot
-from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.snapshot import Snapshot, read_snapshot
 from lumiimg.resolve.venv import Venv, open_venv
 
 

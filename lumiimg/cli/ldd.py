@@ -8,7 +8,7 @@ import os
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError
 from lumiimg.host.ldd import libraries_of
-from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.snapshot import read_snapshot
 from lumiimg.report.views.ldd import ldd_document
 
 

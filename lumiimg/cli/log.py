@@ -38,7 +38,7 @@ def execute(arguments: argparse.Namespace) -> int:
     _refuse_other_files(arguments.paths, report)
     if arguments.image:
         from lumiimg.check.run.job_log import compare  # images and engines
-        from lumiimg.host.snapshot_file import read_snapshot
+        from lumiimg.host.snapshot import read_snapshot
 
         image = compare(report, arguments.image, os.environ, read_snapshot(arguments.host) if arguments.host else None)
     answer = answer_of_log(report, site, image, _names(arguments))

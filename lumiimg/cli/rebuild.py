@@ -24,7 +24,7 @@ from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import without_passwords
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.fetch.store import Sources
-from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.snapshot import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import ImageDiff, compare
 from lumiimg.resolve.lock import Lock

@@ -48,7 +48,7 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
     def choose() -> str | None:
         if not arguments.host:
             return choose_site(arguments, None, site_to_make_for)
-        from lumiimg.host.snapshot_file import read_snapshot  # ELF data, which no other request needs
+        from lumiimg.host.snapshot import read_snapshot  # ELF data, which no other request needs
 
         return choose_site(arguments, read_snapshot(arguments.host), site_to_make_for)
 

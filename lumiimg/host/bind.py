@@ -31,7 +31,7 @@ from lumiimg.host.bind_trial import (
 )
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal, Variable
-from lumiimg.host.snapshot_tree import HostFiles
+from lumiimg.host.snapshot import HostFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.host.library_search import ASKED
+from lumiimg.host.scan import ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ from lumiimg.engine.binds import parse_binds
 from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import Bind, Refusal
-from lumiimg.host.scan_facts import scan_facts
+from lumiimg.host.node_facts import scan_facts
 from lumiimg.image import ImageError, ImageKind, Mount
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.process import PROVIDER_PATH
-from lumiimg.host import snapshot_file
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand, attempt
 from lumiimg.host.container_view import loader_on, see_inside, why_not_modelled
 from lumiimg.host.engine_rules import as_run
 from lumiimg.host.manifest import BindManifest
 from lumiimg.host.rccl_process import demands_of
+from lumiimg.host.snapshot import snapshot_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ def make_manifest(image: Image, snapshot: Snapshot) -> BindManifest:
 
 def snapshot_key(snapshot: Snapshot | None) -> bytes:
     """Return what a manifest depends on beside its image: the same bytes for the same manifest."""
-    return snapshot_file.to_text(replace(snapshot, taken="")).encode() if snapshot else b""
+    return snapshot_text(replace(snapshot, taken="")).encode() if snapshot else b""
 
 
 # -- as a file --

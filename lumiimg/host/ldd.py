@@ -32,7 +32,7 @@ from lumiimg.host.container_view import (
 from lumiimg.host.engine_rules import as_run, hidden_files, may_be_hidden
 from lumiimg.host.node_facts import cpu
 from lumiimg.host.root_queries import set_id, unreadable_files
-from lumiimg.host.snapshot_tree import HostFiles
+from lumiimg.host.snapshot import HostFiles
 from lumiimg.image import ImageError, RootFileSystem, open_image
 
 if TYPE_CHECKING:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.fabric.names import HOST_LIB_DIR
-from lumiimg.fabric.path import Fabric, Side
+from lumiimg.core.findings import Severity
+from lumiimg.core.text import count, numbers_of
+from lumiimg.elf import facts_at
+from lumiimg.engine.binds import binds_of
+from lumiimg.fabric.names import HOST_LIB_DIR, newest_interface
+from lumiimg.fabric.path import Fabric, FabricPath, Origin, Side
 
 if TYPE_CHECKING:
-    from lumiimg.elf import LoadedObject
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from lumiimg.elf import ElfFacts, LoadedObject
+    from lumiimg.image import Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +131,116 @@ class BindManifest:
         """Path on the host of each library that is bound, by the name by which it is needed."""
         prefix = f"{HOST_LIB_DIR}/"
         return {bind.target.removeprefix(prefix): bind.source for bind in self.binds if bind.target.startswith(prefix)}
+
+
+# -- beside it: what versions meet where the libraries of both sides need each other, and whose each file is --
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """Of one family of versions between two libraries: the newest that is needed, and the newest that is there."""
+
+    library: Loaded
+    """The one that needs."""
+    provider: Loaded
+    """The one that it is needed of."""
+    family: str
+    """`GLIBC`, `FABRIC`."""
+    need: str
+    """The newest version that is needed, without the family: `2.38`."""
+    have: str
+    """The newest one that is there."""
+
+    @property
+    def needed(self) -> str:
+        """The newest that is needed: `GLIBC_2.34`."""
+        return f"{self.family}_{self.need}"
+
+    @property
+    def offered(self) -> str:
+        """The newest that is there: `GLIBC_2.38`."""
+        return f"{self.family}_{self.have}"
+
+    @property
+    def crosses(self) -> bool:
+        """Whether one side is the host's and the other the image's."""
+        return self.library.side is not self.provider.side
+
+    @property
+    def minors(self) -> tuple[int, int] | None:
+        """Minor versions of what is needed and of what is there; None where the major versions differ."""
+        need, have = (*numbers_of(self.need), 0, 0), (*numbers_of(self.have), 0, 0)
+        return (need[1], have[1]) if need[0] == have[0] else None
+
+    @property
+    def spare(self) -> float:
+        """How many minor versions are left, infinite where the major versions differ."""
+        return float("inf") if self.minors is None else self.minors[1] - self.minors[0]
+
+    @property
+    def sentence(self) -> str:
+        """What the one needs, and what the other has."""
+        return f"needs {self.needed} of {self.provider.title}, which has up to {self.offered}"
+
+    @property
+    def left(self) -> tuple[Severity, str]:
+        """How many versions are left between what is needed and what is there, and how that is marked."""
+        if self.minors is None:
+            return Severity.INFO, ""
+        if self.spare > 0:
+            return Severity.OK, f"{count(int(self.spare), 'version')} left"
+        return (Severity.PROBLEM, f"{int(-self.spare)} too few") if self.spare else (Severity.UNKNOWN, "no margin")
+
+
+def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
+    """Yield, for each pair of libraries and each family of versions between them, what is needed and what is there."""
+    providers: dict[str, Loaded] = {}
+    for item in loaded:
+        providers.setdefault(item.name, item)
+        providers.setdefault(item.soname, item)
+    for item in loaded:
+        for (file, family), number in newest_needs(item.object.facts).items():
+            if (provider := providers.get(file)) is not None:
+                defined = (name.rpartition("_") for name in provider.object.facts.version_definitions)
+                newest = max((n for of, _, n in defined if of == family), key=numbers_of, default=None)
+                if newest:
+                    yield Margin(item, provider, family, number, newest)
+
+
+def newest_needs(facts: ElfFacts) -> dict[tuple[str, str], str]:
+    """Return the newest version that a library needs, by the needed library's name and the family of versions.
+
+    What it would only like to have (a weak need) stops no load, and does not count.
+    """
+    needs: dict[tuple[str, str], str] = {}
+    for need in facts.version_needs:
+        family, _, number = need.name.rpartition("_")
+        key = (need.file, family)
+        if not need.weak and numbers_of(number) > numbers_of(needs.get(key, "")):
+            needs[key] = number
+    return needs
+
+
+def origins(
+    path: FabricPath, image: Image, environment: Mapping[str, str], loaded: Iterable[Loaded] = (), *, running: bool
+) -> dict[str, Origin]:
+    """Return, for each file of a path, whose it is.
+
+    `loaded`: the process as it is modelled with what is bound. `running`: the path was seen in a process; then a file
+    that the image does not have, or over which the user binds something, is the host's.
+    """
+    modelled = {item.path: item for item in loaded}
+    bound = tuple(f"{bind.target.rstrip('/')}/" for _, each in binds_of(environment) for bind in each)
+    found: dict[str, Origin] = {}
+    for file in filter(None, (path.rccl, path.plugin, path.libfabric, path.libcxi)):
+        if (item := modelled.get(file)) is not None:
+            newest = newest_interface(file, item.object.facts.version_definitions)
+            found[file] = Origin(item.side, item.host_path, newest)
+        elif file.startswith(f"{HOST_LIB_DIR}/") or (running and f"{file}/".startswith(bound)):
+            found[file] = Origin(Side.HOST)
+        elif image.root.is_file(file):
+            facts = facts_at(image.root, file)
+            found[file] = Origin(Side.IMAGE, offers=newest_interface(file, facts.version_definitions if facts else ()))
+        else:
+            found[file] = Origin(Side.HOST)
+    return found

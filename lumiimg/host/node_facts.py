@@ -1,15 +1,20 @@
-"""What a node says of itself in /etc, /proc, /sys and /dev, and its container engine."""
+"""What a node says of itself in /etc, /proc, /sys and /dev, and its container engine; what a scan looks for beside."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
+from lumiimg.core.decode import decode
 from lumiimg.core.errors import MissingHereError
+from lumiimg.core.toml import package_toml
 from lumiimg.elf import cpu_levels
 from lumiimg.engine.engine import EngineKind, container_engines
 from lumiimg.host.root_queries import by_version, matches, names_in, read_text, read_word
-from lumiimg.host.scan_facts import scan_facts
 from lumiimg.host.snapshot import ContainerEngine, Nic, OperatingSystem
 from lumiimg.inventory.system import os_release
 
@@ -115,3 +120,43 @@ def engine_settings(text: str) -> dict[str, str]:
         if equals and name in scan_facts().engine_settings:
             settings[name] = ", ".join(filter(None, (settings.get(name), value.strip())))
     return settings
+
+
+# -- what is looked for, and where sites put it --
+
+
+class Role(Struct, frozen=True, forbid_unknown_fields=True):
+    """One part of the fabric path that a host may offer."""
+
+    name: str
+    files: tuple[str, ...]
+    """File names; a `*` stands for anything."""
+    source: str
+    date: dt.date
+    prefixes: tuple[str, ...] = ()
+    """Folders; a `*` stands for one name."""
+    wanted_by: str | None = None
+    """The role without which this one is of no use."""
+    beside: str | None = None
+    """A folder of this name, next to each entry of `wanted_by`."""
+    variable: str | None = None
+    """A variable that names more folders."""
+
+
+class ScanFacts(Struct, frozen=True, forbid_unknown_fields=True):
+    """All of `scan_facts.toml`."""
+
+    role: tuple[Role, ...]
+    own_folders: tuple[str, ...]
+    """What lies below belongs to a person."""
+    devices: tuple[str, ...]
+    engine_settings: tuple[str, ...]
+    engine_files: tuple[str, ...]
+    """`{name}` is the engine's, `{prefix}` is where it is installed."""
+    source: str
+    date: dt.date
+
+
+@cache
+def scan_facts() -> ScanFacts:
+    return decode(package_toml(__package__, "scan_facts.toml"), ScanFacts)

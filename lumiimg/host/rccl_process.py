@@ -7,12 +7,13 @@ that loads, it is a process that has nothing but the loader.
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.findings import Remedy
-from lumiimg.elf import Process, c_library_of
+from lumiimg.elf import Process, c_library_of, exported_at, wanted_at
 from lumiimg.fabric.names import LIBRCCL, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.process import PROVIDER_PATH
@@ -20,6 +21,7 @@ from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, read_conf
 from lumiimg.host.bind_trial import Demand
 from lumiimg.host.container_view import TO_ENGINE, variable_of
 from lumiimg.host.job_process import JobProcess, begin, jobs_of
+from lumiimg.host.root_queries import names_in
 from lumiimg.inventory.components import Inventory
 
 if TYPE_CHECKING:
@@ -133,3 +135,49 @@ def demands_of(image: Image, settings: LoaderConfig) -> Iterator[Demand]:
             yield Demand(job, named, library.accepts, variables.get(PROVIDER_PATH))
     if not found and (alone := demand_without_rccl(root, variable_of(PROVIDER_PATH, image, {}))) is not None:
         yield alone
+
+
+# -- two MPIs in one process: mpi4py and the framework of a job, imported in either order --
+
+_LIBMPI = re.compile(r"libmpi\.so\.(?:12|40)")
+
+
+@dataclass(frozen=True, slots=True)
+class MpiClash:
+    """Two libraries of MPI under one soname: of these, the process keeps the one that came first."""
+
+    module: str
+    """That of mpi4py, with its path."""
+    files: tuple[str, ...]
+    errors: Mapping[str, tuple[str, ...]]
+    """What the loader says, by what is imported first; of orders that it ends."""
+
+
+def mpi_clash(root: RootFileSystem, settings: LoaderConfig, job: JobProcess, packages: str) -> MpiClash | None:
+    """Return what keeps mpi4py and the framework of a job from being imported in either order."""
+    names = (name for name in names_in(root, f"{packages}/mpi4py") if name.startswith("MPI.") and name.endswith(".so"))
+    module = next((f"{packages}/mpi4py/{name}" for name in names), None)
+    if module is None or not job.opens:
+        return None
+    orders = {"mpi4py": (module, *job.opens), str(job.framework): (*job.opens, module)}
+    processes: dict[str, Process] = {}
+    errors: dict[str, list[str]] = {}
+    libraries: dict[str, str] = {}
+    for first, paths in orders.items():
+        process = processes[first] = Process(root, settings)
+        errors[first] = list(process.start(job.program).errors)
+        for path in paths:
+            errors[first] += process.dlopen(path).errors
+        of_mpi = [loaded.path for loaded in process.objects if _LIBMPI.fullmatch(loaded.path.rpartition("/")[2])]
+        if len(of_mpi) != 1:
+            return None
+        [libraries[first]] = of_mpi
+    offered = {path: exported_at(root, path) for path in libraries.values()}
+    every = frozenset[str]().union(*offered.values())
+    for first, process in processes.items():
+        absent = every - offered[libraries[first]]
+        users = [each.path for each in process.objects if any(map(_LIBMPI.fullmatch, each.facts.needed))]
+        lacking = {path: absent & wanted_at(root, path) for path in users} if absent else {}
+        errors[first] += [f"{path}: undefined symbol: {min(names)}" for path, names in lacking.items() if names]
+    ending = {first: tuple(lines) for first, lines in errors.items() if lines}
+    return MpiClash(module, tuple(sorted(offered)), ending) if len(offered) > 1 and ending else None

@@ -1,17 +1,28 @@
-"""What one node offers to a container, as a value; `host/snapshot_file.py` writes and reads it."""
+"""What one node offers to a container: a value, a root file system, and the file that `lumiimg host scan` writes.
+
+The file is JSON, sorted and in ASCII: the same node gives the same bytes, `taken` aside. A key that is absent has its
+default; an unknown key is ignored. `schema` counts up when a reader of the old one would be misled.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
 
-from lumiimg.core.decode import Sha256, matching
-from lumiimg.elf import ElfFacts  # noqa: TC001 - `decode` reads the types of the fields
+from lumiimg.core.decode import DecodeError, Sha256, decode, encode, matching, parse_json, read_whole
+from lumiimg.core.errors import BadInputError, shortened
+from lumiimg.core.files import write_text
+from lumiimg.elf import ElfFacts, SnapshotElf
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
+from lumiimg.fabric.process import PROVIDER_PATH
+from lumiimg.image import DirectoryEntry, FileKind, FileStat, ImageError, RootFileSystem
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _NO_BYTES = r"\ud800-\udc7f\udd00-\udfff"
@@ -182,3 +193,179 @@ class Snapshot:
         """The node with its system, for a person: `nid005001: SLES 15 SP6, glibc 2.38`."""
         system = ", ".join(filter(None, (self.os.name, self.glibc and f"glibc {self.glibc}")))
         return f"{self.host}: {system}" if system else self.host
+
+
+# -- as a root file system --
+
+MACHINES = {62: "x86_64", 183: "aarch64"}
+"""e_machine to what `uname -m` says."""
+_MAX_WEIGHT = 1 << 28
+"""Of all paths with all directories above them, in characters: what a tree of them may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotNode:
+    """A place in the recorded file system; the root has an empty path."""
+
+    path: str
+    kind: FileKind
+
+
+class SnapshotTree:
+    """The recorded files of one snapshot. Raises ImageError where their paths are not those of one tree."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._libraries = {library.path: library for library in snapshot.libraries}
+        self._links = snapshot.links
+        self._names: dict[str, dict[str, FileKind]] = {"": {}}
+        self._weight = 0
+        for library in snapshot.libraries:
+            self._place(library.path, FileKind.FILE)
+        for path in self._links:
+            self._place(path, FileKind.SYMLINK)
+        for path in snapshot.directories:
+            self._place(path, FileKind.DIRECTORY)
+        self.root = SnapshotNode("", FileKind.DIRECTORY)
+
+    def _place(self, path: str, kind: FileKind) -> None:
+        while path:
+            above, _, name = path.rpartition("/")
+            names = self._names.setdefault(above, {})
+            if kind is FileKind.DIRECTORY and names.get(name) is kind:
+                return
+            self._weight += len(path)
+            if name in names or self._weight > _MAX_WEIGHT:
+                what = "is recorded twice, lies below a file, or is more than any host has"
+                raise ImageError(what, where=shortened(path))
+            names[name] = kind
+            if kind is FileKind.DIRECTORY:
+                self._names.setdefault(path, {})
+            path, kind = above, FileKind.DIRECTORY
+
+    def child(self, directory: SnapshotNode, name: str) -> SnapshotNode | None:
+        """Return what a name in a directory stands for."""
+        kind = self._names[directory.path].get(name)
+        return None if kind is None else SnapshotNode(f"{directory.path}/{name}", kind)
+
+    def entries(self, directory: SnapshotNode) -> Iterator[DirectoryEntry]:
+        """Yield the names in a directory."""
+        for name, kind in self._names[directory.path].items():
+            yield DirectoryEntry(name, kind)
+
+    def link_target(self, link: SnapshotNode) -> str:
+        """Return the text of a symlink."""
+        return self._links[link.path]
+
+    def stat(self, node: SnapshotNode) -> FileStat:
+        """Return an inode's attributes; owner, time and permissions are those that a system's libraries have."""
+        size = self._libraries[node.path].size_bytes if node.kind is FileKind.FILE else 0
+        return FileStat(node.kind, 0o755, 0, 0, size, 0, 1, self.directory_identity(node))
+
+    def xattrs(self, node: SnapshotNode) -> None:
+        """Return None: a snapshot has none."""
+
+    def directory_identity(self, directory: SnapshotNode) -> tuple[str, str]:
+        """Return what distinguishes a directory from all others."""
+        return ("recorded", directory.path)
+
+    def open(self, node: SnapshotNode) -> SnapshotElf:
+        library = self._libraries.get(node.path)
+        if library is None:
+            raise ImageError(f"a {node.kind} cannot be opened", where=node.path)
+        return SnapshotElf(library.facts, library.size_bytes, ("recorded", library.path), library.net_symbols)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class HostFiles:
+    """The recorded files of a node: as a root file system, and each library by any path that leads to it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.root = RootFileSystem(SnapshotTree(snapshot))
+        self._libraries = {library.path: library for library in snapshot.libraries}
+        self._entries = snapshot.entries
+
+    def library(self, path: str | None) -> HostLibrary | None:
+        """Return the library at a path, perhaps of a link; None where none is recorded."""
+        return self._libraries.get(self.root.resolve(path)) if path and self.root.is_file(path) else None
+
+    def fabrics(self) -> Iterator[tuple[FoundLibrary, FoundLibrary | None]]:
+        """Yield each libfabric that leads to Slingshot, with its cxi provider where that is a file of its own.
+
+        As a rule the provider is a part of libfabric, which needs libcxi then. A file is in a folder that
+        FI_PROVIDER_PATH names, or in the one beside libfabric.
+        """
+        files = [each for each in self._entries if each.path.endswith(f"/{PROVIDER_FILE}")]
+        for entry in (each for each in self._entries if each.role == "libfabric"):
+            beside = f"{self.root.resolve(entry.path).rpartition('/')[0]}/libfabric/{PROVIDER_FILE}"
+            here = [file for file in files if PROVIDER_PATH in file.how or self.root.resolve(file.path) == beside]
+            if LIBCXI in entry.closure:
+                yield entry, None
+            elif here:
+                yield entry, here[0]
+
+    @property
+    def fabric(self) -> FoundLibrary | None:
+        """The libfabric that the host itself would use with Slingshot: one that loads here, and libcxi with it."""
+        for libfabric, provider in self.fabrics():
+            user = provider or libfabric
+            # libfabric opens its providers: alone, one need not find the libfabric that it belongs to
+            errors = [error for error in user.errors if provider is None or not error.startswith(f"{LIBFABRIC}: ")]
+            if user.closure.get(LIBCXI) and not errors and not libfabric.errors:
+                return libfabric
+        return None
+
+
+# -- as a file --
+
+SCHEMA = 1
+MAX_FILE_BYTES = 16 << 20
+_HINT = "take a new one on a compute node: `lumiimg host scan -o host.json`"
+
+
+def snapshot_text(snapshot: Snapshot) -> str:
+    """Return the text of a snapshot's file."""
+    return json.dumps(encode(snapshot), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+
+
+def write_snapshot(snapshot: Snapshot, path: Path) -> None:
+    """Write a snapshot; whoever reads meanwhile sees the old file or the new one, never a part.
+
+    Raises BadInputError if the name is that of something other than a file, FailedError if it cannot be written.
+    """
+    if path.exists() and not path.is_file():
+        raise BadInputError("is not a file", where=str(path), hint="`-o -` writes to standard output")
+    write_text(path, snapshot_text(snapshot))
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Return the snapshot in a file. Raises DecodeError, whatever the bytes."""
+    where = str(path)
+    data = parse_json(read_whole(path, MAX_FILE_BYTES, hint=_HINT), where=where, hint=_HINT)
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if type(schema) is not int or schema < 1:
+        raise DecodeError("is not a host snapshot", where=where, hint=_HINT)
+    if schema > SCHEMA:
+        what = f"was written by a newer lumiimg (schema {schema}, this one reads {SCHEMA})"
+        raise DecodeError(what, where=where, hint="update lumiimg, or take the snapshot again with this one")
+    snapshot = decode(data, Snapshot, where=where, hint=_HINT)
+    if fault := next(_faults(snapshot), None):
+        raise DecodeError(fault, where=where, hint=_HINT)
+    return snapshot
+
+
+def _faults(snapshot: Snapshot) -> Iterator[str]:
+    """Yield what the types allow and no scan writes; what comes later relies on all before it."""
+    try:
+        dt.date.fromisoformat(snapshot.taken[:10])
+    except ValueError:
+        yield "key 'taken' should be a time like 2026-01-24T10:00:00Z"
+    try:
+        files = HostFiles(snapshot)
+    except ImageError as error:
+        yield str(error)
+        return
+    for index, entry in enumerate(snapshot.entries):
+        if files.library(entry.path) is None:
+            yield f"key 'entries[{index}].path' leads to no recorded library"

@@ -72,7 +72,7 @@ class PlanContext:
         site = find_site(request.site, environment) if request.site else None
         if site is not None and request.host:
             # both read ELF data, which no other request needs
-            from lumiimg.host.snapshot_file import read_snapshot
+            from lumiimg.host.snapshot import read_snapshot
             from lumiimg.resolve.observed_node import site_as_observed
 
             site = site_as_observed(site, read_snapshot(Path(request.host)), request.host)

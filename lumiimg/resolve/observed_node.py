@@ -11,8 +11,8 @@ from lumiimg.catalog.sites import Site, SiteFabric
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.text import numbers_of
 from lumiimg.fabric.names import LIBCXI
-from lumiimg.host.margins import newest_needs
-from lumiimg.host.snapshot_tree import HostFiles
+from lumiimg.host.manifest import newest_needs
+from lumiimg.host.snapshot import HostFiles
 from lumiimg.resolve.driver_rule import driver_of_node
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import pytest
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.host.engine_rules import as_run
 from lumiimg.host.node_facts import engine_settings
-from lumiimg.host.snapshot import ContainerEngine
-from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.snapshot import ContainerEngine, read_snapshot
 from lumiimg.image import open_image
 from tests.shared.fabric_builder import host, snapshot
 from tests.shared.small_roots import small_root

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import write_snapshot
+from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library
 from tests.shared.gpu_builder import fatbin_source

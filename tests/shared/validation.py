@@ -17,7 +17,7 @@ from lumiimg.report.json_output import KINDS
 from lumiimg.report.schema import schema_of
 
 WRITERS = {
-    "lumiimg.host.snapshot_file.to_text": "host",
+    "lumiimg.host.snapshot.snapshot_text": "host",
     "lumiimg.resolve.lock_file.to_record": "plan",
     "lumiimg.host.image_manifest.to_text": "bind-manifest",
 }

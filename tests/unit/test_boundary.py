@@ -14,8 +14,7 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import write_snapshot
-from lumiimg.host.snapshot_tree import HostFiles
+from lumiimg.host.snapshot import HostFiles, write_snapshot
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library, rpath

@@ -14,8 +14,7 @@ from lumiimg.fabric.names import HOST_LIB_DIR
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import SolvedManifest
 from lumiimg.host.container_view import without_ours
-from lumiimg.host.manifest import Loaded, Refusal
-from lumiimg.host.margins import margins_of
+from lumiimg.host.manifest import Loaded, Refusal, margins_of
 from lumiimg.report.views.binds import attempts
 from tests.shared.node_answers import FILES
 

@@ -17,7 +17,7 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.host.drift import Drift
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
+from lumiimg.host.snapshot import read_snapshot, write_snapshot
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import bundled, versioned

@@ -13,7 +13,7 @@ from lumiimg.fabric.names import (
     part_of,
 )
 from lumiimg.fabric.path import Part
-from lumiimg.host.scan_facts import scan_facts
+from lumiimg.host.node_facts import scan_facts
 
 _STEMS = (
     *("librccl", "libnccl", "librccl-net", "libnccl-net", "librccl-net-ofi", "libnccl-net-ofi", "librccl-net-aws"),

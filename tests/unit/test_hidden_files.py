@@ -12,8 +12,7 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.fabric.names import HOST_LIB_DIR
-from lumiimg.host.snapshot import ContainerEngine
-from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
+from lumiimg.host.snapshot import ContainerEngine, read_snapshot, write_snapshot
 from tests.shared.elf_builder import library, runpath
 from tests.shared.fabric_builder import PLUGIN, bundled, host, image, snapshot
 from tests.shared.programs import EVERYTHING

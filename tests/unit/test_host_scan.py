@@ -13,8 +13,7 @@ import pytest
 from lumiimg.core.errors import BadInputError, MissingHereError
 from lumiimg.host.node_facts import container_engine
 from lumiimg.host.scan import Recorder, scan_host
-from lumiimg.host.snapshot_file import to_text
-from lumiimg.host.snapshot_tree import HostFiles
+from lumiimg.host.snapshot import HostFiles, snapshot_text
 from lumiimg.image import FolderTree, RootFileSystem
 from lumiimg.report.text import show
 from lumiimg.report.views.host import snapshot_document
@@ -130,7 +129,7 @@ def test_nothing_of_a_person_and_no_address_is_in_the_file(changed: Path) -> Non
     secret = {"MY_TOKEN": "hunter2", "SLURM_JOB_USER": "lovelace", "FI_PROVIDER_PATH": "/users/lovelace/providers"}
     (changed / "users/lovelace/providers").mkdir(parents=True)
     shutil.copy(changed / "opt/aws-ofi-rccl/lib/librccl-net.so", changed / "users/lovelace/providers/libx-fi.so")
-    text = to_text(scan(changed, **secret))
+    text = snapshot_text(scan(changed, **secret))
     for word in ("lovelace", "hunter2", "users", "scratch", "02:00:00", "0x1234", str(changed)):
         assert word not in text
 

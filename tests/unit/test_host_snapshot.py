@@ -12,9 +12,8 @@ import pytest
 
 from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import BadInputError, FailedError
-from lumiimg.host import snapshot_file
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import read_snapshot, to_text, write_snapshot
+from lumiimg.host.snapshot import read_snapshot, snapshot_text, write_snapshot
 from lumiimg.image import FolderTree, RootFileSystem
 from tests.shared.lumi_node import ENVIRONMENT, make_host
 
@@ -39,10 +38,10 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_same_node_gives_the_same_bytes_and_they_come_back_whole(node: Path, good: Snapshot, target: Path) -> None:
     again = scan_host(dict(reversed(ENVIRONMENT.items())), root=RootFileSystem(FolderTree(node)))
-    assert to_text(replace(again, taken=good.taken)) == to_text(good)
+    assert snapshot_text(replace(again, taken=good.taken)) == snapshot_text(good)
     write_snapshot(good, target)
     assert read_snapshot(target) == good
-    data = {**json.loads(to_text(good)), "later": {"x": 1}}  # a key that is not known is passed over
+    data = {**json.loads(snapshot_text(good)), "later": {"x": 1}}  # a key that is not known is passed over
     data["libraries"][0]["later"] = None
     target.write_text(json.dumps(data))
     assert read_snapshot(target) == good
@@ -133,7 +132,7 @@ WRONG: list[tuple[Any, str]] = [
 @pytest.mark.threat
 def test_a_wrong_value_is_told_with_its_key(good: Snapshot, target: Path) -> None:
     for change, key in WRONG:
-        data = json.loads(to_text(good))
+        data = json.loads(snapshot_text(good))
         change(data)
         target.write_text(json.dumps(data))
         with pytest.raises(DecodeError, match=rf"host.json: (key '.*|/.*){key}") as caught:
@@ -143,7 +142,7 @@ def test_a_wrong_value_is_told_with_its_key(good: Snapshot, target: Path) -> Non
 
 @pytest.mark.threat
 def test_a_file_without_end_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_file, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr("lumiimg.host.snapshot.MAX_FILE_BYTES", 10)
     target.write_bytes(b" " * 11)
     with pytest.raises(DecodeError, match="larger than 10 bytes"):
         read_snapshot(target)

@@ -9,8 +9,7 @@ import pytest
 
 from lumiimg.elf import ElfError, facts_at
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
-from lumiimg.host.snapshot_tree import HostFiles, SnapshotTree
+from lumiimg.host.snapshot import HostFiles, SnapshotTree, read_snapshot, write_snapshot
 from lumiimg.image import FileKind, FolderTree, ImageError, RootFileSystem
 from tests.shared.elf_builder import library, rpath
 from tests.shared.lumi_node import ENVIRONMENT, LIBFABRIC, make_host

@@ -20,7 +20,7 @@ from lumiimg.core.decode import DecodeError
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.image_manifest import MANIFEST_PATH, from_bytes, make_manifest, read_manifest, to_text
 from lumiimg.host.manifest import BindManifest
-from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.snapshot import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock_file import to_record

@@ -18,8 +18,7 @@ from lumiimg.catalog.needs import version_of
 from lumiimg.cli.main import main
 from lumiimg.fabric.rccl import read_rccl
 from lumiimg.image import ImageError, RootFileSystem, open_image
-from lumiimg.inventory.components import Inventory
-from lumiimg.inventory.distributions import distributions_in
+from lumiimg.inventory.components import Inventory, distributions_in
 from lumiimg.inventory.python import read_python
 from lumiimg.inventory.system import os_release
 from tests.shared import fabric_builder, python_image

@@ -11,7 +11,7 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.host import scan
-from lumiimg.host.snapshot_file import to_text, write_snapshot
+from lumiimg.host.snapshot import snapshot_text, write_snapshot
 from lumiimg.image import FolderTree, RootFileSystem
 from tests.shared.fabric_builder import host
 
@@ -63,7 +63,7 @@ def test_a_node_without_slingshot_and_a_wrong_date_are_refused(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["explain", "--site", "lumi", "--base", "rocm-6.4.4", "--host", str(tmp_path / "host.json")]
-    data = json.loads(to_text(scanned(root))) | {"taken": "yesterday"}
+    data = json.loads(snapshot_text(scanned(root))) | {"taken": "yesterday"}
     (tmp_path / "host.json").write_text(json.dumps(data))
     assert main(words) == ExitCode.BAD_INPUT
     assert "key 'taken' should be a time like" in capsys.readouterr().err

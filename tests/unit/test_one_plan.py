@@ -19,7 +19,7 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import write_snapshot
+from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER

@@ -22,7 +22,7 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import write_snapshot
+from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
 from lumiimg.report.views.binds import doubts as doubts_of
 from tests.shared import fabric_builder

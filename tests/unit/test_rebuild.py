@@ -35,7 +35,7 @@ from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.store import Store
 from lumiimg.host.image_manifest import MANIFEST_PATH, make_manifest, read_manifest
 from lumiimg.host.image_manifest import to_text as manifest_text
-from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.snapshot import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.sif import SifHeader, write_sif
 from lumiimg.resolve.context import PlanContext

@@ -39,7 +39,7 @@ from lumiimg.host.image_manifest import make_manifest
 from lumiimg.host.image_manifest import to_text as manifest_text
 from lumiimg.host.import_calls import Counts, ImportBench, ImportSource, Startup
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
+from lumiimg.host.snapshot import read_snapshot, write_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference, ImageDiff
 from lumiimg.joblog import read_lines

@@ -13,7 +13,7 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.core.redact import secrets_here
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import write_snapshot
+from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer

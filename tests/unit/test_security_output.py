@@ -24,7 +24,7 @@ from lumiimg.core.errors import LumiimgError
 from lumiimg.core.findings import Remedy
 from lumiimg.core.redact import HIDDEN
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import write_snapshot
+from lumiimg.host.snapshot import write_snapshot
 from lumiimg.image import open_image
 from lumiimg.report import json_output
 from lumiimg.report import text as shown_text

@@ -11,7 +11,7 @@ from lumiimg.check.steps import fabric_steps
 from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.fabric.job_path import job_path, nodes_of_path
 from lumiimg.fabric.path import FabricPath, Part, Side, Step, path_sentence
-from lumiimg.host.origins import origins
+from lumiimg.host.manifest import origins
 from lumiimg.image import open_image
 from lumiimg.joblog import FAST, LogReport, Verdict, read_log
 from tests.shared import fabric_builder

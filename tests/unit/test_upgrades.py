@@ -21,7 +21,7 @@ from lumiimg.build.provenance import SBOM
 from lumiimg.build.rebuild import read_carried
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
-from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.snapshot import read_snapshot
 from tests.shared import fabric_builder
 from tests.shared.sif_builder import made_sif
 from tools.written import BELOW, DATA, WRITTEN

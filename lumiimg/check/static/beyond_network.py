@@ -16,11 +16,10 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.core.toml import package_toml
 from lumiimg.gpu import GpuFit
-from lumiimg.host.container_view import variable_of
-from lumiimg.host.mpi_clash import mpi_clash
-from lumiimg.host.processors import wrong_processors
+from lumiimg.host.container_view import variable_of, wrong_processors
+from lumiimg.host.rccl_process import mpi_clash
 from lumiimg.host.root_queries import read_text, scripts_in
-from lumiimg.inventory.distributions import of_numpy_1, of_other_torch
+from lumiimg.inventory.components import of_numpy_1, of_other_torch
 from lumiimg.inventory.python import search_path
 from lumiimg.resolve.cuda import is_in_the_way
 from lumiimg.resolve.driver_rule import window_on_node

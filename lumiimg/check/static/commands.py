@@ -103,7 +103,7 @@ def _comes_to_nothing(
     """Whether a plan is refused, or adds nothing; `version` is that of the image that it starts from, if it is one."""
     from lumiimg.catalog.catalogue import open_catalogue  # all of this is for an image that lacks something
     from lumiimg.catalog.sites import find_site
-    from lumiimg.host.snapshot_file import read_snapshot
+    from lumiimg.host.snapshot import read_snapshot
     from lumiimg.resolve.context import PlanContext
     from lumiimg.resolve.image_base import local_base
     from lumiimg.resolve.planner import decide

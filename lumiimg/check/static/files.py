@@ -29,14 +29,13 @@ from lumiimg.fabric.names import LIBFABRIC, RCCL_OR_PLUGIN
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import SolvedManifest
 from lumiimg.host.bind_trial import Demand, attempt
-from lumiimg.host.container_view import open_variables, why_not_modelled
+from lumiimg.host.container_view import gpu_of_machine, open_variables, why_not_modelled
 from lumiimg.host.engine_rules import hidden_files
 from lumiimg.host.image_manifest import CarriedManifest, carried_by
-from lumiimg.host.margins import (
+from lumiimg.host.manifest import (
     Margin,
     margins_of,
 )
-from lumiimg.host.processors import gpu_of_machine
 from lumiimg.host.rccl_process import job_of_library
 from lumiimg.inventory.gpu_fit import GpuAccount, account_of_gpu
 

@@ -27,8 +27,8 @@ from lumiimg.fabric.names import LIBCXI, LIBFABRIC, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.process import is_hip, users_of_hip
 from lumiimg.host.job_process import rccl_in
+from lumiimg.host.node_facts import scan_facts
 from lumiimg.host.root_queries import set_id, unreadable_files
-from lumiimg.host.scan_facts import scan_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,10 +15,9 @@ from lumiimg.cluster.binds import manifest_for
 from lumiimg.core.errors import FailedError, RefusedError
 from lumiimg.fabric.path import Fabric
 from lumiimg.gpu import GpuFit, role_of
-from lumiimg.host.container_view import without_ours
+from lumiimg.host.container_view import gpu_of_machine, without_ours, wrong_processors
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.job_process import loaded_in_jobs
-from lumiimg.host.processors import gpu_of_machine, wrong_processors
 from lumiimg.inventory.gpu_fit import account_of_gpu
 from lumiimg.inventory.python import note_of_program
 from lumiimg.resolve.driver_rule import driver_of_node

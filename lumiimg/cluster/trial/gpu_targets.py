@@ -19,7 +19,7 @@ from lumiimg.cluster.trial.node_facts import snapshot_in
 from lumiimg.core.errors import MissingHereError
 from lumiimg.core.text import count
 from lumiimg.engine.engine import find_engine
-from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.snapshot import read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

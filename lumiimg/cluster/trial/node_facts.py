@@ -16,7 +16,7 @@ from lumiimg.core.errors import LumiimgError
 from lumiimg.core.files import read_beginning, write_text
 from lumiimg.host.root_queries import matches, read_word
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import to_text
+from lumiimg.host.snapshot import snapshot_text
 from lumiimg.image import FolderTree, RootFileSystem
 from lumiimg.resolve.observed_node import site_as_observed
 
@@ -68,7 +68,7 @@ def record_node(folder: Path, site: Site, environment: Mapping[str, str]) -> Non
     root = RootFileSystem(FolderTree(Path("/")))
     snapshot, node = scan_host(environment), node_name(environment)
     facts = facts_of_node(root, snapshot, site, node, environment)
-    write_text(folder / f"{file_stem(node)}{_SNAPSHOT}", to_text(snapshot))
+    write_text(folder / f"{file_stem(node)}{_SNAPSHOT}", snapshot_text(snapshot))
     write_text(folder / f"{file_stem(node)}{_FACTS}", to_json(facts))
 
 

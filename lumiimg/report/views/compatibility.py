@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.pipeline import CheckReport
     from lumiimg.check.static.files import HostFit
-    from lumiimg.host.manifest import Loaded
-    from lumiimg.host.margins import Margin
+    from lumiimg.host.manifest import Loaded, Margin
 
 
 def compatibility_document(report: CheckReport) -> Document:

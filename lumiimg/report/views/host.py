@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.findings import Severity
 from lumiimg.core.text import count, size
-from lumiimg.host.snapshot_tree import HostFiles
+from lumiimg.host.snapshot import HostFiles
 from lumiimg.report.document import Document, Item, Section, facts_section
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from lumiimg.host import node_facts as host_node
 from lumiimg.host.image_manifest import differences as other_binds
 from lumiimg.host.image_manifest import from_bytes
 from lumiimg.host.image_manifest import to_text as manifest_text
-from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.host.snapshot_tree import HostFiles
+from lumiimg.host.snapshot import HostFiles, read_snapshot
 from lumiimg.image import ImageError, open_image
 from lumiimg.inventory.components import Inventory
 from lumiimg.inventory.system import rocm_of
@@ -46,7 +45,7 @@ from tests.fuzz.targets.scratch import parts, printed, root_of, scratch, text_of
 DEFINITION = Definition("01-x", ("x",), None, Sections(Header("docker", "x"), environment=(("A", "1"),)), ())
 
 
-@target("snapshot", "host.snapshot_file.read_snapshot", refuses=(DecodeError,), form="json", rounds=5)
+@target("snapshot", "host.snapshot.read_snapshot", refuses=(DecodeError,), form="json", rounds=5)
 def _snapshot(data: bytes) -> str:
     snapshot = read_snapshot(written(data, "host.json"))
     files = HostFiles(snapshot)
