@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.metadata import date_labels, write_config
 from lumiimg.build.safe_fs import folder
-from lumiimg.build.squash import squash
 from lumiimg.core.errors import MissingHereError
 from lumiimg.engine import engine as engines
 from lumiimg.engine.process import run
@@ -56,7 +55,7 @@ def make_base(step: LayerBuild, target: Path, store: Store) -> None:
 def write_base(step: LayerBuild, root: Path, target: Path) -> None:
     """Write the files of a base as a SIF. Raises FailedError."""
     header = SifHeader(step.definition.text, {})
-    squash(step.machine, root, target, offset=header.size_bytes, within=step.as_root)
+    step.squash(root, target, header.size_bytes)
     write_sif(target, header, identity=step.definition.name)
 
 

@@ -173,6 +173,11 @@ class BuildHost:
         return CapabilityTrial("FUSE", has, "/dev/fuse" if has else "/dev/fuse cannot be opened")
 
     @cached_property
+    def mksquashfs(self) -> Path:
+        """The program that packs layers. Raises MissingHereError where there is none."""
+        return mksquashfs_at(self.environment.get("PATH"))
+
+    @cached_property
     def mksquashfs_version(self) -> str:
         """As mksquashfs says itself; nothing where there is none."""
         return _version(self.program("mksquashfs"), self.environment)
@@ -204,7 +209,10 @@ class BuildHost:
 
     def against(self, way: Way) -> list[str]:
         """Return what stands against a way to build."""
-        wanted: dict[str, object] = {"no container starts here": self.container.trial.may_work}
+        wanted: dict[str, object] = {
+            "no container starts here": self.container.trial.may_work,
+            "no mksquashfs": self.mksquashfs_version,
+        }
         if way == "overlay":
             wanted |= {
                 "no user namespace with the user's ids": self.maps_ids,
@@ -230,12 +238,13 @@ class BuildHost:
         if not container.may_work:
             what = f"{self.engine.name} starts no container here: {container.said}"
             raise MissingHereError(what, hint=container.remedy or None)
-        faults = ", ".join(self.against(asked or "overlay"))
+        against_overlay = "" if asked else ", ".join(self.against("overlay"))
+        way: Way = asked or ("sandbox" if against_overlay else "overlay")
+        if faults := ", ".join(self.against(way)):
+            raise MissingHereError(f"--strategy {way}: {faults}", hint="see `lumiimg doctor`")
         if asked is not None:
-            if faults:
-                raise MissingHereError(f"--strategy {asked}: {faults}", hint="see `lumiimg doctor`")
             return asked, "you asked for it"
-        return ("sandbox", f"overlay: {faults}") if faults else ("overlay", "the quickest")
+        return way, f"overlay: {against_overlay}" if against_overlay else "the quickest"
 
     def makes_base(self, agent: str) -> bool:
         """Whether lumiimg itself makes bases by such an agent here; else the engine does."""
@@ -259,6 +268,14 @@ def host_for_builds(environment: Mapping[str, str]) -> BuildHost:
 def program_of(name: str, path: str | None) -> Path | None:
     found = which(name, path)
     return Path(found) if found else None
+
+
+def mksquashfs_at(path: str | None) -> Path:
+    """Return the program that packs squashfs files. Raises MissingHereError where there is none."""
+    if (program := program_of("mksquashfs", path)) is None:
+        hint = "install squashfs-tools, or load the site's module of it"
+        raise MissingHereError("mksquashfs is not on PATH", hint=hint)
+    return program
 
 
 def _as_seen(kind: EngineKind) -> EngineKind:

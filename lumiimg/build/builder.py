@@ -35,7 +35,6 @@ from lumiimg.build.places import log_path, require_room
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
 from lumiimg.build.provenance import FOLDER, SBOM, write_folder
 from lumiimg.build.sbom import bill
-from lumiimg.build.squash import squash
 from lumiimg.build.strategy import Overlay, Sandbox, packed_again
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.core.errors import BadInputError, FailedError
@@ -377,7 +376,7 @@ class Work:
             write_metadata(root, image.root, said, labels)
             if image.root.exists(f"/{FOLDER}"):  # of a base that lumiimg has built: its word is hidden
                 step.run_helper("hide", root, Path(FOLDER), *layers)
-        squash(plan.machine, root, target, within=step.as_root)
+        step.squash(root, target)
         return target, SifHeader(chain[-1].text, documents)
 
 

@@ -17,7 +17,6 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lumiimg.build.pack import pack_folder
 from lumiimg.build.safe_fs import OWN, open_file
 from lumiimg.core.errors import FailedError, LumiimgError
 from lumiimg.core.files import EPOCH
@@ -311,8 +310,6 @@ def main(command: str, target: str, *others: str) -> None:
             case "unpack" | "unpack-as-user" | "unpack-but-own":
                 as_user, keeps_own = command == "unpack-as-user", command == "unpack-but-own"
                 unpack(Path(target), paths[0], as_user=as_user, keeps_own=keeps_own)
-            case "pack" | "pack-as-root":
-                pack_folder(Path(target), paths[0], int(others[1]), owned_by_root=command == "pack-as-root")
     except (LumiimgError, OSError) as error:
         sys.exit(str(error))
 

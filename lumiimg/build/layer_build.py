@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from lumiimg.definition.definition import BUILD_FOLDER
 from lumiimg.definition.writer import CLEAN
 from lumiimg.engine import engine as engines
 from lumiimg.engine.binds import BindSpec
+from lumiimg.engine.engine import PACKED
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder
@@ -34,6 +36,8 @@ SCRIPT_ENVIRONMENT = "/.singularity.d/env/91-environment.sh"
 _SCRIPT, _RUNNING = ".script", ".running"
 _FULL_BYTES = 16 * 1024 * 1024
 _DISK_FULL = "No space left on device"
+_PACKED_FULL = re.compile(rf"out of space on output|{_DISK_FULL}")
+"""What mksquashfs says of a full disk. Source: squashfs-tools mksquashfs.c, write_bytes."""
 _STICKY = 0o1777
 
 
@@ -194,6 +198,14 @@ class LayerBuild:
         if not completed.ok:
             raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=self.definition.name)
 
+    def squash(self, folder: Path, target: Path, offset: int = 0) -> None:
+        """Write a folder as a squashfs into `target`, `offset` bytes behind its beginning. Raises as `pack`."""
+        options = ["-offset", str(offset)] if offset else []
+        options += [] if self.machine.maps_ids else ["-all-root"]
+        # engines mount their own /dev over it, and leave what an image has there out of a SIF
+        options += ["-wildcards", "-e", "dev/*"]
+        pack(self.machine.mksquashfs, folder, target, *options, within=self.as_root)
+
     @contextmanager
     def naming_errors(self) -> Iterator[None]:
         """Report what the system refuses while the layer is built as a failure of that layer. Raises FailedError."""
@@ -213,3 +225,15 @@ class LayerBuild:
         what = known.meaning if known else f"the build stopped at: {one_line(said)[:300]}"
         log = f"the whole log: {self.log.name}"
         raise FailedError(f"{self.name}: {what}", hint=f"{known.remedy}; {log}" if known else log)
+
+
+def pack(
+    mksquashfs: Path, folder: Path, target: Path, *options: str, within: Callable[[list[str | Path]], Completed]
+) -> None:
+    """Write a folder as a squashfs; `within` runs the program. Raises FailedError if it fails."""
+    argv: list[str | Path] = [mksquashfs, folder, target, "-noappend", "-no-progress", "-quiet"]
+    done = within([*argv, *PACKED, "-processors", str(len(os.sched_getaffinity(0))), *options])
+    if _PACKED_FULL.search("" if done.ok else done.output):
+        raise FailedError(_DISK_FULL, where=str(target.parent), hint="free some space, or write elsewhere")
+    if not done.ok:
+        raise FailedError(f"mksquashfs: {one_line(done.last_line)[:300]}", where=str(target))

@@ -11,21 +11,21 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import lumiimg.image.squashfs.format as disk
 from lumiimg.core.files import EPOCH
 from lumiimg.image import FileKind, FileStat, ImageError, open_squashfs
 from lumiimg.image.squashfs.format import Content
 
-BLOCK_BYTES = 128 << 10
+_BLOCK_BYTES = 128 << 10
 """Of data, as mksquashfs has it where nobody asks for another size."""
-COMPRESSION_LEVEL = 4
+_COMPRESSION_LEVEL = 4
 """As mksquashfs packs (docs/decisions/0026-images-are-gzip.md)."""
 _TYPE_OF_KIND = {kind: number for number, kind in disk.KIND_OF_TYPE.items()}
 _FLAGS = 0x40 | 0x80
@@ -38,19 +38,6 @@ _LEFT_OUT = "dev"
 """Engines mount their own /dev over it, and leave what an image has there out of a SIF."""
 _NO_CONTENT = Content()
 _PREFIXES = {prefix: number for number, prefix in disk.XATTR_PREFIXES.items()}
-
-
-class PackedLayer(Protocol):
-    """A tree whose files are compressed blocks: a squashfs, or a folder on its way into one."""
-
-    def content(self, node: Any) -> Content:  # noqa: ANN401 - of the tree's own kind
-        """Return where the content of a regular file is."""
-
-    def fragment_place(self, index: int) -> tuple[int, int]:
-        """Return where a block of tails is, and its size word."""
-
-    def stored(self, position: int, size: int) -> bytes:
-        """Return bytes as they are stored; `size` is the caller's to bound."""
 
 
 def can_merge(layers: Sequence[Path]) -> bool:
@@ -68,26 +55,12 @@ def merge_squashfs(layers: Sequence[Path], target: Path, offset: int) -> None:
         if not _are_alike(overlay.layers):
             raise ImageError("layers that are compressed in different ways cannot be merged")
         with target.open("wb") as file:
-            write_squashfs(overlay, overlay.layers, file, offset, overlay.part)
-
-
-def write_squashfs(
-    tree: Any,  # noqa: ANN401 - with nodes of its own kind
-    layers: Sequence[PackedLayer],
-    file: BinaryIO,
-    offset: int,
-    part: Callable[[Any], tuple[int, Any]],
-) -> None:
-    """Write a tree of packed layers as a squashfs into a file, `offset` bytes behind its beginning.
-
-    `part` gives the number of the layer that a node of the tree is from, and the node there.
-    """
-    _Writer(tree, layers, file, offset, part).write()
+            _Writer(overlay, file, offset).write()
 
 
 def _are_alike(trees: Iterable[Any]) -> bool:
     found = {(tree.superblock.compression, tree.superblock.block_bytes) for tree in trees}
-    return found == {(disk.Compressor.GZIP, BLOCK_BYTES)}
+    return found == {(disk.Compressor.GZIP, _BLOCK_BYTES)}
 
 
 @dataclass(slots=True, eq=False)
@@ -114,17 +87,9 @@ class _Inode:
 
 
 class _Writer:
-    def __init__(
-        self,
-        tree: Any,  # noqa: ANN401
-        layers: Sequence[PackedLayer],
-        file: BinaryIO,
-        offset: int,
-        part: Callable[[Any], tuple[int, Any]],
-    ) -> None:
+    def __init__(self, tree: Any, file: BinaryIO, offset: int) -> None:  # noqa: ANN401 - an overlay of squashfs trees
         self._tree = tree
-        self._layers = layers
-        self._part = part
+        self._layers = tree.layers
         self._file = file
         self._offset = offset
         self._inodes = _MetadataWriter()
@@ -164,10 +129,10 @@ class _Writer:
             magic=disk.MAGIC,
             inode_count=len(self._known),
             mtime_s=EPOCH,
-            block_bytes=BLOCK_BYTES,
+            block_bytes=_BLOCK_BYTES,
             fragment_count=len(self._fragment_records),
             compression=disk.Compressor.GZIP,
-            block_log=BLOCK_BYTES.bit_length() - 1,
+            block_log=_BLOCK_BYTES.bit_length() - 1,
             flags=_FLAGS | (_NO_XATTRS_FLAG if xattr_table == disk.NO_TABLE else 0),
             id_count=len(self._ids),
             major=disk.VERSION[0],
@@ -217,7 +182,7 @@ class _Writer:
         return inode
 
     def _note_content(self, inode: _Inode) -> None:
-        inode.layer, own = self._part(inode.node)
+        inode.layer, own = self._tree.part(inode.node)
         inode.content = content = self._layers[inode.layer].content(own)
         if size := sum(word & ~disk.BLOCK_STORED for word in content.words):
             key = inode.layer, content.start
@@ -319,7 +284,7 @@ class _Writer:
         fragment = self._fragments.get((inode.layer, content.fragment), disk.NO_FRAGMENT)
         tail = fragment, content.fragment_offset
         words = struct.pack(f"<{len(content.words)}I", *content.words)
-        holes = sum(min(BLOCK_BYTES, size - n * BLOCK_BYTES) for n, word in enumerate(content.words) if not word)
+        holes = sum(min(_BLOCK_BYTES, size - n * _BLOCK_BYTES) for n, word in enumerate(content.words) if not word)
         if inode.links == 1 and xattrs == disk.NO_XATTRS and not holes and max(start, size) < 1 << 32:
             self._write(inode, 0, disk.FILE.pack(start, *tail, size) + words)
         else:
@@ -375,7 +340,7 @@ class _MetadataWriter:
         return b"".join(self._blocks)
 
     def _close(self, content: bytes) -> None:
-        packed = zlib.compress(content, COMPRESSION_LEVEL)
+        packed = zlib.compress(content, _COMPRESSION_LEVEL)
         stored = disk.METADATA_HEADER.pack(len(packed)) + packed
         if len(packed) >= len(content):
             stored = disk.METADATA_HEADER.pack(len(content) | disk.METADATA_STORED) + content

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from lumiimg.build.base import write_base
 from lumiimg.build.layer_build import SCRIPT_ENVIRONMENT
 from lumiimg.build.safe_fs import OWN, mount_points, set_mode
-from lumiimg.build.squash import squash
 from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.engine.workspace import remove_tree
 from lumiimg.image import DEFAULT_PATH, open_image, open_stack, require_room
@@ -61,7 +60,7 @@ class Overlay(Strategy):
         step.run_helper("place", upper, placed, *below)
         _run_over(step, below, upper)
         step.run_helper("take", upper, placed, *below)
-        squash(step.machine, upper, target, within=step.as_root)
+        step.squash(upper, target)
         require_own_folder(step, below, target)
         if step.definition.sections.test:
             lost = step.folder / "lost"  # with what a test writes
@@ -96,7 +95,7 @@ class Sandbox(Strategy):
                 _open_to_owner(root)
         step.run_helper("difference", root, before, delta)
         step.run_helper("tidy", delta)
-        squash(step.machine, delta, target, within=step.as_root)
+        step.squash(delta, target)
         require_own_folder(step, below, target)
         if step.definition.sections.test:
             with open_image(root) as image, mount_points(root, image.root) as place:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from lumiimg import __version__
-from lumiimg.build.build_host import program_of
-from lumiimg.build.squash import pack
+from lumiimg.build.build_host import mksquashfs_at
+from lumiimg.build.layer_build import pack
 from lumiimg.catalog.needs import version_of
 from lumiimg.core.decode import DecodeError, decode_json, to_json
-from lumiimg.core.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
+from lumiimg.core.errors import BadInputError, FailedError, RefusedError, one_line
 from lumiimg.core.files import refuse_places, replaced
 from lumiimg.core.text import count, shell_quote
 from lumiimg.engine.engine import Engine, clean_environment, exec_words, find_engine
@@ -164,10 +164,7 @@ def make_venv(
     Raises FailedError where it cannot be made, MissingHereError without an engine or mksquashfs.
     """
     engine = find_engine(environment)
-    mksquashfs = None if as_folder else program_of("mksquashfs", environment.get("PATH"))
-    if mksquashfs is None and not as_folder:
-        hint = "install squashfs-tools, or load the site's module of it; -o FOLDER/ needs none"
-        raise MissingHereError("mksquashfs is not on PATH", hint=hint)
+    mksquashfs = None if as_folder else mksquashfs_at(environment.get("PATH"))
     files = sources.store.sources(plan.wheels, sources.on_line)
     with scratch_folder(output.absolute().parent if as_folder else sources.cache / "venv") as scratch:
         folder, wheels = scratch / "venv", scratch / "wheels"

@@ -1,14 +1,12 @@
-"""squashfs-tools of this machine: what mksquashfs packs is read, and what lumiimg packs itself they unpack."""
+"""What the mksquashfs of this machine packs is read."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from lumiimg.build.pack import pack_folder
 from lumiimg.image import open_image
 from lumiimg.image.compare import compare
 from tests.shared.squashfs_tree import COMPRESSIONS, fill, mksquashfs
@@ -29,14 +27,3 @@ def test_what_mksquashfs_packs_is_read(tree: Path, compression: str, tmp_path: P
     packed = mksquashfs(tree, tmp_path / "packed", "-comp", compression)
     with open_image(tree) as folder, open_image(packed) as read:
         assert {other.what for other in compare(folder.root, read.root).files} <= {"owner", "time"}
-
-
-def test_what_is_packed_without_mksquashfs_is_what_unsquashfs_takes_out(tree: Path, tmp_path: Path) -> None:
-    pack_folder(tree, tmp_path / "packed", 0)
-    words: list[str | Path] = ["unsquashfs", "-quiet", "-no-progress", "-d", tmp_path / "out", tmp_path / "packed"]
-    assert subprocess.run(words, capture_output=True, check=True).stderr == b""
-    with open_image(tree) as folder, open_image(tmp_path / "out") as unpacked:
-        others = {
-            (other.path, other.what) for other in compare(folder.root, unpacked.root).files if other.what != "time"
-        }
-        assert others <= {("/setuid", "mode")}, "that bit it gives to nobody but root"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -15,7 +17,6 @@ from lumiimg.engine.workspace import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
@@ -38,6 +39,7 @@ def build_machine(
         ids=CapabilityTrial("ids", maps_ids, ""),
         overlay=CapabilityTrial("overlay", overlays, ""),
         fuse=CapabilityTrial("FUSE", overlays, ""),
+        mksquashfs=Path(shutil.which("mksquashfs") or "mksquashfs"),
         mksquashfs_version=mksquashfs,
     )
     return machine

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import pytest
 
-from lumiimg.build.pack import pack_folder
 from lumiimg.core.files import EPOCH
+from lumiimg.engine.engine import PACKED
 
 T = TypeVar("T")
 
@@ -68,12 +68,9 @@ def needs(*programs: str) -> None:
 
 
 def squashed(folder: Path, target: Path, *options: str, offset: int = 0) -> Path:
-    """Pack a folder as a build does, as where there is no mksquashfs; with `options`, which are mksquashfs's, by that."""
-    if not options:
-        pack_folder(folder, target, offset)
-        return target
+    """Pack a folder as a build does, or with other options of mksquashfs."""
     needs("mksquashfs")
-    words = ["-noappend", "-quiet", "-no-progress", "-offset", str(offset), *options]
+    words = ["-noappend", "-quiet", "-no-progress", "-offset", str(offset), *(options or PACKED)]
     times = {} if "-all-time" in options else {"SOURCE_DATE_EPOCH": str(EPOCH)}
     subprocess.run(
         ["mksquashfs", folder, target, *words], check=True, stdout=subprocess.DEVNULL, env=os.environ | times

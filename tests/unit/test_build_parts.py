@@ -281,14 +281,16 @@ def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_pat
 
 
 def test_the_first_way_that_works_is_taken_and_the_others_are_told(tmp_path: Path) -> None:
-    def here(*programs: str, **seen: bool) -> BuildHost:
+    def here(*programs: str, **seen: object) -> BuildHost:
         (folder := Path(mkdtemp(dir=tmp_path))).chmod(0o755)
         for name in programs:
             (folder / name).touch(0o755)
         return build_machine(ENGINE, path=str(folder), **seen)  # type: ignore[arg-type]
 
     fuse = "squashfuse_ll"
-    assert here(fuse).choose_way(None) == ("overlay", "the quickest"), "lumiimg packs itself"
+    assert here(fuse).choose_way(None) == ("overlay", "the quickest")
+    with pytest.raises(MissingHereError, match="--strategy sandbox: no mksquashfs"):
+        here(fuse, mksquashfs="").choose_way(None)
     way, why = here(fuse, maps_ids=False).choose_way(None)
     assert (way, "no user namespace" in why) == ("sandbox", True)
     assert here().choose_way(None) == ("sandbox", "overlay: no squashfuse_ll"), "and unpacks itself"

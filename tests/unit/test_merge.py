@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from lumiimg.build.merge import can_merge, merge_squashfs
-from lumiimg.build.pack import pack_folder
-from lumiimg.engine.engine import PACKED
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.compare import compare
 from lumiimg.image.squashfs.format import SUPERBLOCK, Compressor, Superblock
@@ -23,13 +21,7 @@ WHITEOUT = (0o020000, os.makedev(0, 0))
 
 
 def packed(folder: Path, *options: str) -> Path:
-    return squashed(folder, folder.with_suffix(".sqfs"), *(options or PACKED))
-
-
-def packed_here(folder: Path, *, offset: int = 0, owned_by_root: bool = False) -> Path:
-    target = folder.with_suffix(".packed")
-    pack_folder(folder, target, offset, owned_by_root=owned_by_root)
-    return target
+    return squashed(folder, folder.with_suffix(".sqfs"), *options)
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +69,8 @@ def upper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def layers(base: Path, upper: Path) -> list[Path]:
-    """The lower one packed by mksquashfs, the upper one by lumiimg."""
-    return [packed(base), packed_here(upper)]
+    """Both, packed."""
+    return [packed(base), packed(upper)]
 
 
 def merged(layers: Sequence[Path], target: Path, offset: int = 0) -> Path:
@@ -98,8 +90,8 @@ def mounted(image: Path, folder: Path) -> None:
 
 def test_what_is_merged_is_what_the_stack_shows(base: Path, upper: Path, tmp_path: Path) -> None:
     at_level_9 = squashed(base, tmp_path / "base", "-comp", "gzip")  # as SingularityCE packs
-    ways = {"mksquashfs": [packed(base), packed(upper)], "lumiimg": [packed_here(base), packed_here(upper)]}
-    for way, layers in {**ways, "levels": [at_level_9, packed(upper)], "one layer": [packed_here(base)]}.items():
+    ways = {"levels": [at_level_9, packed(upper)], "one layer": [packed(base)], "both": [packed(base), packed(upper)]}
+    for way, layers in ways.items():
         target = merged(layers, tmp_path / "merged")
         superblock = Superblock(*SUPERBLOCK.unpack(target.read_bytes()[: SUPERBLOCK.size]))
         assert (superblock.compression, superblock.block_bytes) == (Compressor.GZIP, 131072), way
@@ -108,20 +100,6 @@ def test_what_is_merged_is_what_the_stack_shows(base: Path, upper: Path, tmp_pat
             assert [other.path for other in others if not other.path.startswith("/dev")] == [], way
             assert image.root.list_dir("/dev") == ()
             assert image.root.read_bytes("/opt/big", 1 << 30) == (base / "opt/big").read_bytes()
-
-
-def test_what_is_packed_without_mksquashfs_has_the_same_files(base: Path, upper: Path) -> None:
-    independent, here = [packed(base), packed(upper)], [packed_here(base), packed_here(upper)]
-    with open_stack(independent) as reference, open_stack(here) as found:
-        others = list(compare(reference.root, found.root).files)
-        assert [other.path for other in others if not other.path.startswith("/dev")] == []
-        assert found.root.xattrs("/opt/big") == {b"user.note": b"x" * 2000}
-    sizes = [sum(layer.stat().st_size for layer in layers) for layers in (independent, here)]
-    assert sizes[1] < 1.02 * sizes[0]
-    first = here[0].read_bytes()
-    assert packed_here(base, offset=4096).read_bytes()[4096:] == first
-    with open_image(packed_here(base, owned_by_root=True)) as image:
-        assert (image.root.stat("/opt/big").uid, image.root.stat("/opt/big").gid) == (0, 0)
 
 
 def test_other_readers_agree(layers: list[Path], tmp_path: Path) -> None:
