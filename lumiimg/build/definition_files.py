@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lumiimg.build.keys import sources_of
 from lumiimg.core.errors import BadInputError, MissingHereError
 from lumiimg.core.files import make_folder, open_regular, replaced
-from lumiimg.core.text import engine_word
 from lumiimg.definition.writer import write_chain, write_flat
+from lumiimg.engine.engine import engine_word
 from lumiimg.resolve.lock import Lock, LockedSource
 
 if TYPE_CHECKING:

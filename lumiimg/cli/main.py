@@ -53,7 +53,7 @@ def _refuse_words(words: Sequence[str]) -> None:
         if are_options and (not word or (option.startswith("--") and equals and not value)):
             raise BadInputError(f"{what} is empty", hint="is a variable of the shell not set?")
         if has_login(word):
-            from lumiimg.core.text import engine_word
+            from lumiimg.engine.engine import engine_word
 
             raise BadInputError(
                 f"{one_safe_line(what)} has an address that contains a password",

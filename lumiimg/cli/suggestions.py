@@ -12,8 +12,9 @@ from itertools import islice
 from pathlib import Path
 
 from lumiimg.core.errors import LumiimgError
-from lumiimg.core.text import as_operand, engine_word, shell_quote
+from lumiimg.core.text import as_operand, shell_quote
 from lumiimg.core.toml import package_toml
+from lumiimg.engine.engine import engine_word
 
 _OF_ALL_TOOLS = ("--verbose", "--quiet")
 _OTHERS = 3

@@ -1,13 +1,11 @@
 """TOML and JSON of ours as values of types, with all faults of a file at once; and values as what JSON can hold.
 
 A type is a `msgspec.Struct`, a dataclass, or what is made of them. Its fields say what is allowed; what they say
-together, it says in its `__post_init__` with `refuse`. A wrong file is one DecodeError of one line: `site.toml: key
-'name' is 'A'; a name of small letters is needed; key 'node' is not known; did you mean 'nodes'? allowed: name, nodes;
-key 'nodes' is missing (a whole number)`. A class of ours that a file holds as one text has a classmethod
+together, it says in its `__post_init__` with `refuse`. A class of ours that a file holds as one text has a classmethod
 `decoded(value)`, which raises ValueError; another that msgspec does not know is made of the text.
 
-A file without a fault is converted by msgspec in one go. It stops at the first fault, so for a file with one each value
-is converted by its own type.
+msgspec stops at the first fault, so in a file with one each value is converted by its own type. The error has one line:
+`site.toml: key 'name' is 'A'; a name of small letters is needed; key 'node' is not known; did you mean 'nodes'? …`.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import EnumType
 from functools import cache
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -48,7 +46,6 @@ _MOST_FAULTS, _MOST_SHOWN = 64, 8
 """Of one file: that are looked for, and that are printed."""
 LONG_FAULT = 800
 """Characters of a whole fault."""
-_NOT_PRINTABLE = "holds a character that cannot be printed, or more than one line"
 ANY_TEXT = "any text"
 """In `Annotated`: a text of TOML that may have several lines."""
 
@@ -152,11 +149,8 @@ def decode(data: object, kind: type[T], *, where: str | None = None, hint: str |
         with suppress(ValueError, OverflowError):  # what it is, and all others, are looked for
             return _converted(data, kind, toml=toml)
     if faults := [*islice(_Faults(toml).of(kind, data, ""), _MOST_FAULTS)]:
-        raise DecodeError([_named(key, what) for key, what in faults], where=where, hint=hint)
-    try:
-        return _converted(data, kind, toml=toml)
-    except (ValueError, OverflowError) as error:
-        raise DecodeError(shortened(str(error), LONG_FAULT), where=where, hint=hint) from error
+        raise DecodeError(starmap(_named, faults), where=where, hint=hint)
+    return _converted(data, kind, toml=toml)
 
 
 def _refuse_constant(constant: str) -> NoReturn:
@@ -229,25 +223,23 @@ class _Faults:
         """Yield the faults of the parts of `data`; where there are none, those of all of it together."""
         if data is None and NoneType in get_args(kind):
             return
-        kind = _without_none(kind)
-        inner, parts = _plain_type(kind)
-        any_fault = False
-        for fault in self._of_parts(inner, parts, data, key):
-            any_fault = True
-            yield fault
-        if not any_fault:
-            yield from self._of_whole(kind, data, key)
+        found = None
+        for found in self._of_parts(kind, data, key):
+            yield found
+        if found is None:
+            yield from self._of_whole(_without_none(kind), data, key)
 
-    def _of_parts(self, inner: Any, parts: tuple[Any, ...], data: object, key: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401
-        if isinstance(data, dict) and has_fields(inner):
-            yield from self._of_fields(inner, data, key)
-        elif isinstance(data, dict) and isinstance(inner, type) and issubclass(inner, Mapping) and parts:
+    def _of_parts(self, kind: Any, data: object, key: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401
+        kind, parts = _plain_type(kind)
+        if isinstance(data, dict) and has_fields(kind):
+            yield from self._of_fields(kind, data, key)
+        elif isinstance(data, dict) and issubclass(kind, Mapping):
             for name, value in data.items():
                 yield from self.of(parts[0], name, _below(key, name))
                 yield from self.of(parts[1], value, _below(key, name))
-        elif isinstance(data, list) and inner in {tuple, list, frozenset} and {*parts[1:]} <= {...}:
-            for index, value in enumerate(data):
-                yield from self.of(parts[0], value, f"{key}[{index}]")
+        elif isinstance(data, list) and kind in _ARRAYS and parts[1:] in {(), (...,)}:
+            for number, value in enumerate(data):
+                yield from self.of(parts[0], value, f"{key}[{number}]")
 
     def _of_fields(self, kind: type, data: dict[str, Any], key: str) -> Iterator[tuple[str, str]]:
         fields = {field.key: field for field in fields_of(kind)}
@@ -256,11 +248,9 @@ class _Faults:
             if name in data:
                 yield from self.of(types[field.name], data[name], _below(key, name))
             elif field.is_required:
-                yield _below(key, name), f"is missing ({self._expected(types[field.name])})"
+                yield _below(key, name), "is missing"
         if issubclass(kind, Struct) and kind.__struct_config__.forbid_unknown_fields:
             for name in (name for name in data if name not in fields):
-                if self.toml and not name.isprintable():
-                    yield _below(key, name), _NOT_PRINTABLE
                 near = difflib.get_close_matches(name[:LONG], fields, n=1)
                 hint = f"did you mean {shortened(near[0])!r}? " if near else ""
                 yield _below(key, name), f"is not known; {hint}allowed: {', '.join(fields)}"
@@ -269,7 +259,7 @@ class _Faults:
         if isinstance(data, str) and len(data) > _MAX_TEXT:
             yield key, f"has {len(data)} characters, more than any has"
         elif isinstance(data, str) and self.toml and not data.isprintable() and ANY_TEXT not in get_args(kind):
-            yield key, _NOT_PRINTABLE
+            yield key, "holds a character that cannot be printed, or more than one line"
         elif isinstance(data, int) and not 0 <= data <= _MAX_INTEGER:
             yield key, "is a number that no file has"
         else:
@@ -279,43 +269,35 @@ class _Faults:
                 if isinstance(error.__cause__, _RefusedError):
                     yield from ((_below(key, name), what) for name, what in error.__cause__.faults.items())
                 else:
-                    yield key, str(error.__cause__ or self._sentence(kind, data, str(error)))
+                    yield key, str(error.__cause__ or _sentence(kind, data, str(error)))
             except (ValueError, OverflowError):
                 yield key, "has a key, or a number, that none has"
 
-    def _sentence(self, kind: Any, data: object, error: str) -> str:  # noqa: ANN401
-        """Return what msgspec has against a value, with the value and what is allowed."""
-        if words := _words(_plain_type(kind)[0]):
-            return f"is {_shown(data)}; allowed: {', '.join(words)}"
-        if ", got " in error:
-            return f"should be {self._expected(kind)}, is {_shown(data)}"
-        for note in get_args(kind):
-            if isinstance(note, Meta) and note.description:
-                return f"is {'empty' if data == [] else _shown(data)}; {note.description} is needed"
-        return "is empty" if isinstance(data, str) and not data.strip() else f"is {_shown(data)}: {error}"
 
-    def _expected(self, kind: Any) -> str:  # noqa: ANN401
-        """Return what a type is, for a person."""
-        inner, parts = _plain_type(kind)
-        if words := _words(inner):
-            return f"one of {', '.join(words)}"
-        if inner in {tuple, list, frozenset}:
-            one = self._expected(parts[0])
-            return f"an array of {one.partition(' ')[2]}s" if one.startswith("a ") else "an array"
-        if inner is dt.date:
-            return f"a date like 2026-11-21, {'without' if self.toml else 'in'} quotes"
-        if has_fields(inner) or (isinstance(inner, type) and issubclass(inner, Mapping)):
-            return "a table" if self.toml else "an object"
-        return _TYPES.get(inner, "a string")
+def _sentence(kind: Any, data: object, error: str) -> str:  # noqa: ANN401
+    """Return what msgspec has against a value, with the value and what is allowed."""
+    plain, _ = _plain_type(kind)
+    if words := get_args(plain) if get_origin(plain) is Literal else plain if isinstance(plain, EnumType) else ():
+        return f"is {_shown(data)}; allowed: {', '.join(map(str, words))}"
+    if expected := _EXPECTED.match(error):
+        return f"should be {_TYPES.get(expected[1], expected[1])}, is {_shown(data)}"
+    if note := next((note.description for note in get_args(kind) if isinstance(note, Meta) and note.description), None):
+        return f"is {'empty' if data == [] else _shown(data)}; {note} is needed"
+    return "is empty" if isinstance(data, str) and not data.strip() else f"is {_shown(data)}: {error}"
 
 
-_TYPES: Mapping[Any, str] = {
-    str: "a string",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    re.Pattern: "a regular expression",
+_EXPECTED = re.compile(r"Expected `(\w+)`, got ")
+_TYPES = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "an array",
+    "object": "a table",
+    "date": "a date like 2026-11-21, without quotes",
 }
+"""What msgspec calls a type, as people do."""
+_ARRAYS = (tuple, list, frozenset)
 
 
 def _without_none(kind: Any) -> Any:  # noqa: ANN401
@@ -329,12 +311,6 @@ def _plain_type(kind: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     return (kind, ()) if get_origin(kind) in {None, Literal, Union, UnionType} else (get_origin(kind), get_args(kind))
-
-
-def _words(kind: Any) -> list[str]:  # noqa: ANN401
-    """Return the members of a closed set; none where it is not one."""
-    members = get_args(kind) if get_origin(kind) is Literal else kind if isinstance(kind, EnumType) else ()
-    return [*map(str, members)]
 
 
 def _shown(value: object) -> str:

@@ -1,15 +1,13 @@
-"""Words for messages and reports: numbers, and what a user types here for the container engine."""
+"""Words for messages and reports: numbers, names of nodes, words of a shell."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import groupby
 
-_ENGINES = ("apptainer", "singularity")
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}")
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})((?:[.-]\D.*)?)")
 """Prefix, number, domain of a node: `nid005000.hsn.example`."""
@@ -44,13 +42,6 @@ def as_operand(name: str) -> str:
 def shell_join(words: Iterable[str]) -> str:
     """Return words as a command for bash, on one line."""
     return " ".join(map(shell_quote, words))
-
-
-def engine_word(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the program in a command that is proposed: the engine that a command would take here, else Apptainer's."""
-    named, path = environment.get("LUMIIMG_ENGINE"), environment.get("PATH", "")
-    found = (name for name in (named, *_ENGINES) if name and shutil.which(name, path=path))
-    return shlex.quote(next(found, _ENGINES[0]))
 
 
 def ranges(numbers: Iterable[int], width: int = 0) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _PROBE_TIMEOUT_S = 20.0
+_PROGRAMS = ("apptainer", "singularity")
 PACKED = ("-comp", "gzip", "-Xcompression-level", "4")
 """How mksquashfs packs all that goes into an image, for every engine (docs/decisions/0026-images-are-gzip.md)."""
 _NAMELESS_LOGINS = ("_DOCKER_USERNAME", "_DOCKER_PASSWORD")
@@ -129,6 +131,13 @@ def engines_here(environment: Mapping[str, str]) -> Iterator[Engine]:
         yield of_kernel()
 
 
+def engine_word(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the program in a command that is proposed: the engine that a command would take here, else Apptainer's."""
+    names = filter(None, (environment.get("LUMIIMG_ENGINE"), *_PROGRAMS))
+    found = (name for name in names if which(name, environment.get("PATH")))
+    return shlex.quote(next(found, _PROGRAMS[0]))
+
+
 def of_kernel() -> Engine:
     """Return the engine of the kernel's own, which `lumiimg.engine.namespaces` is."""
     release = re.match(r"\d+(\.\d+)*", platform.release())
@@ -144,7 +153,7 @@ def container_engines(environment: Mapping[str, str]) -> Iterator[Engine]:
     found: list[Engine] = []
     refused: list[str] = []
     named, clean = environment.get("LUMIIMG_ENGINE"), clean_environment(environment)
-    for name in (named,) if named else ("apptainer", "singularity"):
+    for name in (named,) if named else _PROGRAMS:
         path = which(name, environment.get("PATH"))
         if path is None:
             refused.append(f"{name}: not found")

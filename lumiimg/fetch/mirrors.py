@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from lumiimg.core.errors import BadInputError, MissingHereError
 from lumiimg.core.files import read_beginning
 from lumiimg.core.redact import has_key, has_login, redact
-from lumiimg.core.text import engine_word
+from lumiimg.engine.engine import engine_word
 from lumiimg.engine.process import run, which
 
 APT_FOLDER = Path("/etc/apt")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.core.text import engine_word
+from lumiimg.engine.engine import engine_word
 from lumiimg.fetch.http import require_tls_or_digest
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from lumiimg.core.errors import FailedError, shortened
-from lumiimg.core.text import engine_word
+from lumiimg.engine.engine import engine_word
 from lumiimg.fetch.http import Bounds, Http, ReplacedError, Response
 from lumiimg.fetch.reference import DEFAULT_TAG, DIGEST, DOCKER_HUB, ImageReference
 

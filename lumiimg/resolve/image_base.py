@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.core.errors import BadInputError
-from lumiimg.core.text import engine_word
+from lumiimg.engine.engine import engine_word
 from lumiimg.fetch.mirrors import refuse_password
 from lumiimg.fetch.reference import DAEMON_SCHEME
 from lumiimg.gpu import XNACK, GpuFit

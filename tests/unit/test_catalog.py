@@ -76,7 +76,7 @@ BAD = {
             "key 'trouble[0].rule' is 'none'; allowed: glibc-gate, ",
             "key 'unlisted.read' is 'guess'; allowed: metadata, sdist, local-version",
             "key 'unlisted.range' Invalid specifier: 'new'",
-            "key 'unlisted.projects' is missing (an array of strings)",
+            "key 'unlisted.projects' is missing",
         ],
     ),
     "a row of what there is not": (

@@ -18,8 +18,8 @@ import pytest
 from lumiimg.cli.commands import COMMANDS, GROUPS, make_parser
 from lumiimg.cli.main import FAULT, main, parse
 from lumiimg.core.errors import ExitCode, LumiimgError, one_line
-from lumiimg.core.text import engine_word
 from lumiimg.core.toml import package_toml
+from lumiimg.engine.engine import engine_word
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import HEAVY, loaded_after_each, unwrapped
 

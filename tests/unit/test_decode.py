@@ -86,14 +86,14 @@ class Seen:
 
 GOOD = 'name = "a"\nsummary = "b"\ndate = 2026-11-21\n'
 BAD = {
-    "missing": ("", ["key 'name' is missing (a string)", "key 'date' is missing (a date like 2026-11-21, without"]),
+    "missing": ("", ["key 'name' is missing", "key 'date' is missing"]),
     "unknown": (GOOD + "summery = 1\n", ["key 'summery' is not known; did you mean 'summary'? allowed: name, summary"]),
     "types": (
         GOOD.replace('"a"', "7") + 'sure = "yes"\nwords = 7\nstep = [[]]\nvalues = [{}]\n',
         [
             "key 'name' should be a string, is 7",
             "key 'sure' should be true or false, is 'yes'",
-            "key 'words' should be an array of strings, is 7",
+            "key 'words' should be an array, is 7",
             "key 'step[0]' should be a table, is an array",
             "key 'values' should be a table, is an array",
         ],
@@ -130,7 +130,7 @@ BAD = {
         GOOD.replace('"b"', '"b\\nc"') + 'note = "b\\nc"\n"a\\u202e" = 1\n[values]\n"\\u0000" = "\\u001b"\n',
         [
             "key 'summary' holds a character that cannot be printed, or more than one line",
-            r"key 'a\u202e' holds a character",
+            r"key 'a\u202e' is not known",
             r"key 'values.\x00' holds a character",
         ],
     ),
@@ -212,7 +212,7 @@ def test_json_is_read_back_with_any_text_in_it(seen: Seen) -> None:
         (b"[" * 100_000, "is nested too deeply"),
         (b"[" + b"0," * 300_000 + b"0]", "has more than 262144 values"),
         (b'{"path": "x", "size": NaN}', "NaN is not a JSON number"),
-        (b"[]", "should be an object, is an array"),
+        (b"[]", "should be a table, is an array"),
         (b'{"path": "x", "size": -1}', "key 'size' is a number that no file has"),
         (b'{"path": "x", "size": 18446744073709551616}', "key 'size' is a number that no file has"),
         (b'{"path": "%s"}' % (b"x" * 140_000), "key 'path' has 140000 characters, more than any has"),
