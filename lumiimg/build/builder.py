@@ -16,7 +16,6 @@ from lumiimg.build.base import make_base
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.definition_files import write_definitions
-from lumiimg.build.gpu_check import require_gpu_code
 from lumiimg.build.keys import (
     BuildStep,
     cached_prefix,
@@ -28,7 +27,7 @@ from lumiimg.build.keys import (
     sources_of,
     steps_of,
 )
-from lumiimg.build.layer_build import LayerBuild
+from lumiimg.build.layer_build import LayerBuild, require_gpu_code
 from lumiimg.build.merge import can_merge, merge_squashfs
 from lumiimg.build.metadata import write_metadata
 from lumiimg.build.places import log_path, require_room
@@ -58,7 +57,6 @@ from lumiimg.resolve.lock import LockedSource
 
 if TYPE_CHECKING:
     from lumiimg.build.build_host import BuildHost, Way
-    from lumiimg.build.strategy import Strategy
     from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
     from lumiimg.fetch.store import Store
@@ -133,22 +131,13 @@ class BuiltImage:
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """What was built."""
+    """What was built, or built again from an image."""
 
     built: BuiltImage
-    plan: Lock
-    """What it was built of."""
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildResult:
-    """What was built again, and in which files it differs."""
-
-    built: BuiltImage
-    beside: ImageDiff | None
-    """The image that it was built from; None: the same bytes."""
-    plan: None = None
-    """Always null: the plan is the one in the image (`lumiimg show`)."""
+    plan: Lock | None = None
+    """What it was built of; null where it was built again: the plan is the one in the image (`lumiimg show`)."""
+    beside: ImageDiff | None = None
+    """The image that it was built again from; None: the same bytes."""
 
     @property
     def differences(self) -> tuple[FileDifference, ...] | None:
@@ -165,43 +154,30 @@ def build_image(plan: ImageBuild) -> BuiltImage:
     start, cache, output = time.monotonic(), LayerCache(plan.cache), plan.output
     if others := open_to_others(plan.cache):
         plan.progress.notice(f"the cache {plan.cache} {others}: whoever can write to it decides what is built")
-    steps = steps_of(plan.chain, plan.machine)
+    work = Work(plan, steps_of(plan.chain, plan.machine), cache)
+    steps = work.steps
     number = image_number(plan.chain, steps, {**plan.documents, MANIFEST: snapshot_key(plan.node)})
     there = _is_there(output, number)
-
-    def built(reused: int, stages: Sequence[BuildStage] = (), way: Way | None = None) -> BuiltImage:
-        return BuiltImage(
-            image=output,
-            key=number,
-            size_bytes=output.stat().st_size,
-            seconds=round(time.monotonic() - start, 3),
-            reused_steps=reused,
-            steps=len(steps),
-            way=way,
-            engine=plan.machine.engine if way else None,
-            is_new=bool(stages),
-            stages=tuple(stages),
-        )
-
-    if there and not (plan.again or plan.fresh):
-        return built(len(steps))
-    if output.exists() and not (there or plan.replaces):
-        raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
-    if plan.fresh:  # the base, with its files before its script where these are a step of their own
-        for entry in cached_prefix(steps[: len(steps) - len(plan.chain) + 1], cache.find):
-            cache.remove(entry.key)
-    _begin(plan, steps, cached_prefix(steps, cache.find))
-    try:
-        log = BuildLog(log_path(output), known_secrets(plan.environment))
-    except OSError as error:
-        raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
-    with log, _open_umask() as mask, scratch_folder(scratch_parent(plan.cache)) as scratch:
-        cache.sweep()
-        work = Work(plan, steps, cache, log, scratch)
-        layers = work.layers()
-        work.refuse_changed_base()
-        work.image(layers, number, 0o755 & ~mask)
-        return built(sum(stage.reused for stage in work.stages), work.stages, work.way)
+    if not there or plan.again or plan.fresh:
+        if output.exists() and not (there or plan.replaces):
+            raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
+        if plan.fresh:  # the base, with its files before its script where these are a step of their own
+            for entry in cached_prefix(steps[: len(steps) - len(plan.chain) + 1], cache.find):
+                cache.remove(entry.key)
+        _begin(plan, steps, cached_prefix(steps, cache.find))
+        work.run(number)
+    return BuiltImage(
+        image=output,
+        key=number,
+        size_bytes=output.stat().st_size,
+        seconds=round(time.monotonic() - start, 3),
+        reused_steps=sum(stage.reused for stage in work.stages) if work.stages else len(steps),
+        steps=len(steps),
+        way=work.way,
+        engine=plan.machine.engine if work.way else None,
+        is_new=bool(work.stages),
+        stages=tuple(work.stages),
+    )
 
 
 def _begin(plan: ImageBuild, steps: Sequence[BuildStep], there: Sequence[CacheEntry]) -> None:
@@ -226,16 +202,30 @@ def _is_there(output: Path, number: str) -> bool:
 class Work:
     """A build under way."""
 
-    def __init__(
-        self, plan: ImageBuild, steps: Sequence[BuildStep], cache: LayerCache, log: IO[bytes], scratch: Path
-    ) -> None:
-        self.plan, self.steps, self.cache, self.log, self.scratch = plan, steps, cache, log, scratch
+    log: IO[bytes]
+    scratch: Path
+
+    def __init__(self, plan: ImageBuild, steps: Sequence[BuildStep], cache: LayerCache) -> None:
+        self.plan, self.steps, self.cache = plan, steps, cache
         self.stages: list[BuildStage] = []
         self.way: Way | None = None
         """By which layers were built; None as long as none was."""
 
+    def run(self, number: str) -> None:
+        """Build what is not there, and write the image."""
+        try:
+            log = BuildLog(log_path(self.plan.output), known_secrets(self.plan.environment))
+        except OSError as error:
+            raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
+        with log, _open_umask() as mask, scratch_folder(scratch_parent(self.plan.cache)) as scratch:
+            self.log, self.scratch = log, scratch
+            self.cache.sweep()
+            layers = self.layers()
+            self.refuse_changed_base()
+            self.image(layers, number, 0o755 & ~mask)
+
     @cached_property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> Overlay | Sandbox:
         """What builds layers, chosen when the first is not in the cache."""
         self.way, _ = self.plan.machine.choose_way(self.plan.strategy)
         return Overlay() if self.way == "overlay" else Sandbox(self.scratch)
@@ -269,15 +259,9 @@ class Work:
         self.plan.progress.step_done(stage)
 
     def fetch(self, steps: Sequence[BuildStep]) -> None:
-        """Name all that will be done, and get the sources of steps that are not here: else an hour may be lost.
-
-        A step above the first is left to its turn where the cache has one of the same inputs: what is below it may come
-        to what it was.
-        """
+        """Name all that will be done, and get the sources of steps that are not here: else an hour may be lost."""
         downloads, progress = self.plan.downloads, self.plan.progress
-        made = [self.cache.key_of(entry) | {"content": ""} for entry in self.cache.entries()] if steps[1:] else []
-        needed = (step for at, step in enumerate(steps) if at == 0 or step.key("").parts not in made)
-        wanted = [source for step in needed for source in sources_of(step.definition)]
+        wanted = [source for step in steps for source in sources_of(step.definition)]
         missing = {source for source in wanted if not downloads.has(source)}
         progress.begin([*([DOWNLOADS] if missing else []), *(step.name for step in self.steps), IMAGE])
         if missing:
@@ -325,10 +309,7 @@ class Work:
                 self.log.write(f"{note}\n".encode())
             took_s = time.monotonic() - start
             self.refuse_changed_base()
-            made = target.stat().st_ino
             entry = self.cache.store(key, target, layers=definition.layers, seconds=took_s)
-            if entry.data.stat().st_ino != made:
-                strategy.forget()  # another build was first: what comes next stands on its layer, not on this one
             remove_tree(layer.folder)
             return self.cache.pin(entry, self.scratch / _TAKEN)
 

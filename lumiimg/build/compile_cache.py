@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import stat
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build import safe_fs
 from lumiimg.core.errors import FailedError
-from lumiimg.core.files import open_regular
+from lumiimg.core.files import file_sha256, open_regular
 from lumiimg.core.text import size
 
 if TYPE_CHECKING:
@@ -50,26 +49,21 @@ def keeping(
             shutil.rmtree(folder, ignore_errors=True)
             cache.remove(entry.key)
             on_notice(f"{names}: its compile cache cannot be unpacked, so everything is compiled again: {error}")
-    before = _state(folder) if folder.exists() else {}
+            entry = None
     try:
         yield
     finally:
         try:
-            if has_ended() and os.path.lexists(folder) and (after := _state(folder)) != before:
-                if after:
-                    with cache.building() as scratch:
-                        pack_kept(folder, scratch / "data.tar")
-                        kept = tuple(f"{name} (compiled)" for name in layers)
-                        cache.store(key, scratch / "data.tar", layers=kept, seconds=0.0, replaces=True)
-                else:
-                    cache.remove(key.digest)
+            if has_ended() and os.path.lexists(folder):
+                with cache.building() as scratch:
+                    kept = scratch / "data.tar"
+                    if not pack_kept(folder, kept):
+                        cache.remove(key.digest)
+                    elif entry is None or file_sha256(kept) != entry.sha256:
+                        of = tuple(f"{name} (compiled)" for name in layers)
+                        cache.store(key, kept, layers=of, seconds=0.0, replaces=True)
         except (OSError, FailedError, RecursionError) as error:  # the layer is what counts; folders may lie too deep
             on_notice(f"the compile cache of {names} is not kept: {error}")
-
-
-def _state(folder: Path) -> dict[str, bytes]:
-    """Return the digest of each kept file, by name. Raises OSError."""
-    return {name: hashlib.file_digest(file, "sha256").digest() for name, file in kept_files(folder)}
 
 
 def kept_files(folder: Path) -> Iterator[tuple[str, BufferedReader]]:
@@ -93,13 +87,14 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def pack_kept(folder: Path, target: Path) -> None:
-    """Write kept files into one. Raises OSError."""
+def pack_kept(folder: Path, target: Path) -> int:
+    """Write kept files into one, the same ones as the same bytes; return how many they are. Raises OSError."""
     with tarfile.open(target, "w") as archive:
         for name, file in kept_files(folder):
             member = tarfile.TarInfo(name)
             member.size = os.fstat(file.fileno()).st_size
             archive.addfile(member, file)
+        return len(archive.getmembers())
 
 
 def unpack_kept(source: Path, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""One layer while it is built: its folder, and the ways to run something for it."""
+"""One layer while it is built: its folder, the ways to run something for it, and whether it has code for the GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,10 @@ from lumiimg.engine.engine import PACKED
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder
+from lumiimg.gpu import GpuCodeError, GpuFit, node_gpu
+from lumiimg.image import open_image
+from lumiimg.inventory.components import Inventory
+from lumiimg.inventory.gpu_fit import component_fits
 
 if TYPE_CHECKING:
     from lumiimg.build.build_host import BuildHost
@@ -39,6 +43,8 @@ _DISK_FULL = "No space left on device"
 _PACKED_FULL = re.compile(rf"out of space on output|{_DISK_FULL}")
 """What mksquashfs says of a full disk. Source: squashfs-tools mksquashfs.c, write_bytes."""
 _STICKY = 0o1777
+_SHOWN = 4
+_OF_COMPILERS = "PYTORCH_ROCM_ARCH, GPU_TARGETS"
 
 
 @dataclass
@@ -237,3 +243,34 @@ def pack(
         raise FailedError(_DISK_FULL, where=str(target.parent), hint="free some space, or write elsewhere")
     if not done.ok:
         raise FailedError(f"mksquashfs: {one_line(done.last_line)[:300]}", where=str(target))
+
+
+def require_gpu_code(layer: str, gpus: Collection[str], result: Path, *, of_wheels: str | None = None) -> str | None:
+    """Raise FailedError where a layer has GPU code, and none that one of its GPUs takes: on the node it is too late.
+
+    `gpus`: what the layer is compiled for; `of_wheels`: what its wheels are to have code for, in what each job calls.
+    `result`: what the layer put in. A layer without any GPU code is a note, which is returned: it may compile when
+    it is called, as Triton does.
+    """
+    wanted = gpus or ([of_wheels] if of_wheels is not None else [])
+    if not wanted:
+        return None
+    with open_image(result) as image:
+        code = Inventory(image).gpu_code
+    if gpus and not code.files:
+        return f"{layer} was compiled for {', '.join(gpus)}, and installed no GPU code that can be read"
+    for gpu in wanted:
+        try:
+            verdicts = component_fits(code, node_gpu(gpu))
+        except GpuCodeError:
+            continue  # a name that no compiler takes either
+        lacking = [one for one in verdicts if one.fit is GpuFit.NO and (gpus or one.needed)]
+        if any(one.needed for one in lacking) or (gpus and len(lacking) == len(verdicts)):
+            shown = ", ".join(f"{one.component} ({one.has})" for one in lacking[:_SHOWN])
+            what = f"its wheels have no code for {gpu}"
+            hint = f"its releases, and where their wheels come from: lumiimg show {layer}"
+            if gpus:
+                what = f"it was compiled for {gpu}, and has no code for it"
+                hint = f"see that its post.sh passes ARCH to the compiler ({_OF_COMPILERS}, …); {hint}"
+            raise FailedError(f"layer {layer}: {what}: {shown}", hint=hint)
+    return None

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from lumiimg.build.base import write_base
@@ -39,22 +38,14 @@ _SOURCED = (f"{OWN}/env/10-docker2singularity.sh", f"{OWN}/env/90-environment.sh
 _BINDS = ("/proc", "/sys", "/dev", "/etc/resolv.conf")
 
 
-class Strategy(ABC):
-    """One way to build layers. All raise FailedError if a script fails, OSError for what the system refuses."""
-
-    @abstractmethod
-    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
-        """Build a layer on what is `below` it (an image, then the results of layers), and write it to `target`."""
-
-    def forget(self) -> None:  # noqa: B027 - of a strategy that holds nothing
-        """Take what is below the next layer from its results alone, not from what was built here."""
-
-
-class Overlay(Strategy):
+class Overlay:
     """Layers as overlays over their base."""
 
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
-        """Run a layer's script over `below`, and write what it changed as a squashfs."""
+        """Run a layer's script over `below` (an image, then the results of layers); write what it changed to `target`.
+
+        Raises FailedError if a script fails, OSError for what the system refuses.
+        """
         upper, placed = step.folder / "upper", step.folder / "placed.json"
         upper.mkdir()
         step.run_helper("place", upper, placed, *below)
@@ -68,21 +59,16 @@ class Overlay(Strategy):
             _run_over(step, [*below, target], lost, is_test=True)
 
 
-class Sandbox(Strategy):
-    """One folder, for one build: it holds the lowest layers of the stack, and never goes back."""
+class Sandbox:
+    """One folder, for one build, that holds the lowest layers of the stack."""
 
     def __init__(self, folder: Path) -> None:
         self._root = folder / "root"
-        self._held = 0
-
-    def forget(self) -> None:
-        """Begin with an empty folder."""
-        remove_tree(self._root)
-        self._root.mkdir()
-        self._held = 0
+        self._held: list[int] = []
+        """The inodes of their results: where another build was quicker with one, its result is another file."""
 
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
-        """Run a layer's script on what is below it, and write what it changed as a squashfs."""
+        """Run a layer's script on what is below it, and write what it changed. Raises as that of `Overlay`."""
         self._hold(step, below)
         root = self._root
         _require_own(step, root)
@@ -100,13 +86,18 @@ class Sandbox(Strategy):
         if step.definition.sections.test:
             with open_image(root) as image, mount_points(root, image.root) as place:
                 step.run(root, place, is_test=True)
-        self._held += 1
+        self._held.append(target.stat().st_ino)
 
     def _hold(self, step: LayerBuild, layers: Sequence[Path]) -> None:
         """Have the folder hold these layers."""
-        for layer in layers[self._held :]:
+        wanted = [layer.stat().st_ino for layer in layers]
+        if self._held != wanted[: len(self._held)]:
+            remove_tree(self._root)
+            self._root.mkdir()
+            self._held = []
+        for layer in layers[len(self._held) :]:
             _unpack(step, layer, self._root)
-            self._held += 1
+        self._held = wanted
 
     def _run(self, step: LayerBuild, place: str) -> None:
         wants_root = any(word in step.definition.sections.post for word in _OF_ROOT)

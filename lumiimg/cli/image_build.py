@@ -9,11 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lumiimg.build.build_host import host_for_builds
-from lumiimg.build.builder import BuildResult, ImageBuild, RebuildResult, build_image
+from lumiimg.build.builder import BuildResult, ImageBuild, build_image
 from lumiimg.build.cache import LayerCache
-from lumiimg.build.cache_miss import require_layer, why_rebuilt
 from lumiimg.build.definition_files import write_from_lock
-from lumiimg.build.keys import steps_of
+from lumiimg.build.keys import require_layer, steps_of, why_rebuilt
 from lumiimg.build.places import refuse_folder, refuse_output
 from lumiimg.build.progress import Progress
 from lumiimg.build.provenance import PLAN, carried_files
@@ -85,9 +84,9 @@ def start_of(arguments: argparse.Namespace, lock: Lock, output: Path) -> Callabl
     return lambda way: None if arguments.quiet else show(start_document(lock, output, way), stderr=True)
 
 
-def report_built(arguments: argparse.Namespace, result: BuildResult | RebuildResult) -> None:
+def report_built(arguments: argparse.Namespace, result: BuildResult) -> None:
     """Print what a build came to, and write its page."""
-    kind = "build" if isinstance(result, BuildResult) else "rebuild"
+    kind = "rebuild" if result.plan is None else "build"
     Output.of(arguments).deliver(built_document(result), kind, result)
 
 

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lumiimg.build.build_host import host_for_builds
-from lumiimg.build.builder import ImageBuild, RebuildResult, build_image
+from lumiimg.build.builder import BuildResult, ImageBuild, build_image
 from lumiimg.build.places import log_path, refuse_output
-from lumiimg.build.provenance import PLAN, carried_files
-from lumiimg.build.rebuild import read_carried, refuse_files, with_base
+from lumiimg.build.provenance import PLAN, carried_files, read_carried, refuse_files, with_base
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.build import check_result
@@ -61,7 +60,7 @@ def execute(arguments: argparse.Namespace) -> int:
             )
         )
     differences = _differences(arguments.image, arguments.output)
-    report_built(arguments, RebuildResult(built, differences))
+    report_built(arguments, BuildResult(built, beside=differences))
     return ExitCode.NO if arguments.fresh and differences is not None and differences.files else ExitCode.GOOD
 
 

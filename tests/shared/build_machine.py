@@ -57,7 +57,7 @@ def layers_by(
 ) -> tuple[list[Path], list[BuildStage]]:
     """Build the layers of an image with the cache `root/cache`; return their files, and stages.
 
-    `strategy` is a stand-in for a `Strategy`, and has a `base` that makes one.
+    `strategy` is a stand-in for `Overlay`, and has a `base` that makes one.
     `is_whole`: with the step that makes the files of a base.
     """
     steps = steps_of(chain, machine) if is_whole else steps_of(chain, machine)[-len(chain) :]
@@ -75,8 +75,8 @@ def layers_by(
         node=None,
     )
     with (root / "log").open("wb") as log, scratch_folder(root / "cache/work") as scratch:
-        work = Work(plan, steps, LayerCache(plan.cache), log, scratch)
-        vars(work)["strategy"] = strategy
+        work = Work(plan, steps, LayerCache(plan.cache))
+        vars(work).update(strategy=strategy, log=log, scratch=scratch)
         with mock.patch.object(builder, "make_base", strategy.base):
             layers = work.layers()
         kept = root / "seen"

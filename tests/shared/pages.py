@@ -11,7 +11,7 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
-from lumiimg.build.builder import BuiltImage, RebuildResult
+from lumiimg.build.builder import BuildResult, BuiltImage
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildStage
 from lumiimg.check.answer import decide, sentence
 from lumiimg.check.steps import fabric_steps
@@ -226,4 +226,4 @@ def build() -> str:
         is_new=True,
         stages=stages,
     )
-    return to_page(built_document(RebuildResult(built, None)))
+    return to_page(built_document(BuildResult(built)))

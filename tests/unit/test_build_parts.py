@@ -9,13 +9,13 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -28,7 +28,7 @@ from lumiimg.build.keys import BuildStep, image_number, kept_key, layer_inputs, 
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.build.sbom import bill
-from lumiimg.build.strategy import Sandbox, Strategy
+from lumiimg.build.strategy import Sandbox
 from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
@@ -304,11 +304,20 @@ def test_the_first_way_that_works_is_taken_and_the_others_are_told(tmp_path: Pat
         here(fuse, starts=False).choose_way(None)
 
 
-def test_a_folder_whose_layers_do_not_count_is_empty_for_the_next(tmp_path: Path) -> None:
-    sandbox = Sandbox(tmp_path)
-    (tmp_path / "root/usr").mkdir(parents=True)
-    sandbox.forget()
-    assert [*tmp_path.rglob("*")] == [tmp_path / "root"]
+def test_a_folder_holds_what_the_layers_came_to_also_where_another_build_was_quicker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / name for name in "abc"]
+    for file in files:
+        file.touch()
+    sandbox, unpacked, step = Sandbox(tmp_path), list[str](), cast("LayerBuild", None)
+    monkeypatch.setattr("lumiimg.build.strategy._unpack", lambda _, layer, __: unpacked.append(layer.name))
+    for number, added in ((1, "a"), (2, "b"), (2, "")):
+        unpacked.clear()
+        sandbox._hold(step, files[:number])
+        assert "".join(unpacked) == added
+    sandbox._hold(step, [files[0], files[2]])
+    assert unpacked == ["a", "c"]
 
 
 @pytest.mark.threat
@@ -535,7 +544,7 @@ def test_what_a_later_run_compiles_is_kept_too_and_what_it_takes_out_is_gone(tmp
     assert cache.find(CacheKey({"kept": 1})) is None
 
 
-class Stand(Strategy):
+class Stand:
     """A stand-in for a way to build, whose layers are another each time, and say what they were built on."""
 
     def __init__(self, cache: LayerCache) -> None:
@@ -687,34 +696,6 @@ def test_a_base_whose_script_fails_or_is_changed_is_not_bootstrapped_again(tmp_p
     assert {entry.layers for entry in LayerCache(tmp_path / "cache").entries()} >= {("a (bootstrap)",), ("a",), ("b",)}
     assert build("true\n") == []
     assert build("true other\n") == ["01-a compiles", "02-b compiles"], "what was compiled on another base is not taken"
-
-
-def test_nothing_is_fetched_for_a_layer_that_is_found_when_what_is_below_is_built_again(tmp_path: Path) -> None:
-    sources = {name: LockedSource(name, "S", name, name * 64, f"https://x.test/{name}") for name in "123"}
-    asked: list[list[str]] = []
-
-    def fetched(wanted: Iterable[LockedSource], _: object) -> dict[LockedSource, Path]:
-        found = dict.fromkeys(wanted, tmp_path / "tool.c")
-        asked.append([source.name for source in found])
-        return found
-
-    base, store = definition(tmp_path, "01-a", files=()), SimpleNamespace(has=lambda _: False, sources=fetched)
-    chain = [base]
-    for name, source in sources.items():
-        files, sections = (StagedFile(f"files/{name}/x", source),), replace(on(chain[-1].name), post=f"{name}\n")
-        chain.append(Definition(f"1{name}-x", (name,), chain[-1].name, sections, files))
-
-    def build(chain: Sequence[Definition]) -> list[list[str]]:
-        asked.clear()
-        layers_by(Scripts(), chain, build_machine(ENGINE), tmp_path, store)  # type: ignore[arg-type]
-        return asked
-
-    assert build(chain)[0] == ["1", "2", "3"]
-    LayerCache(tmp_path / "cache").remove(entry(tmp_path, "1").key)
-    other = replace(chain[3], sections=replace(chain[3].sections, post="other\n"))
-    assert build([*chain[:3], other])[0] == ["1", "3"]
-    LayerCache(tmp_path / "cache").remove(entry(tmp_path, "1").key)
-    assert build(chain) == [["1"], ["1"]], "those above came to what they were"
 
 
 @pytest.mark.threat

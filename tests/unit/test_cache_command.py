@@ -14,9 +14,8 @@ import pytest
 
 from lumiimg.build import places
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
-from lumiimg.build.cache_miss import CacheLookup, why_rebuilt
 from lumiimg.build.cache_upkeep import verify
-from lumiimg.build.keys import BuildStep, content_with
+from lumiimg.build.keys import BuildStep, CacheLookup, content_with, why_rebuilt
 from lumiimg.build.places import require_room, room_at
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main

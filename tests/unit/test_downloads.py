@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.build.definition_files import unreachable, write_definitions, write_fetch
-from lumiimg.build.strategy import Strategy
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode, FailedError
 from lumiimg.core.files import file_sha256
@@ -477,7 +476,7 @@ def chain_of(*sources: LockedSource | None) -> list[Definition]:
     ]
 
 
-class Stand(Strategy):
+class Stand:
     """A stand-in for a way to build: a layer is the header of its definition, and nothing is run."""
 
     def __init__(self, server: Server, folder: Path) -> None:

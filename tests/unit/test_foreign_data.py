@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tomli_w
 
-from lumiimg.build.provenance import carried_files, write_folder
-from lumiimg.build.rebuild import read_carried
+from lumiimg.build.provenance import carried_files, read_carried, write_folder
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode, LumiimgError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lumiimg.build.gpu_check import require_gpu_code
+from lumiimg.build.layer_build import require_gpu_code
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode, FailedError
 from lumiimg.core.toml import package_toml

@@ -21,8 +21,16 @@ from lumiimg.build.builder import ImageBuild, build_image
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.compile_cache import kept_files
 from lumiimg.build.progress import Progress
-from lumiimg.build.provenance import PLAN, asked_for, carried_files, read_plan, write_folder
-from lumiimg.build.rebuild import read_carried, refuse_files, with_base
+from lumiimg.build.provenance import (
+    PLAN,
+    asked_for,
+    carried_files,
+    read_carried,
+    read_plan,
+    refuse_files,
+    with_base,
+    write_folder,
+)
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
 from lumiimg.core.decode import decode, encode
@@ -293,10 +301,10 @@ def test_a_file_that_is_no_image_is_named_as_such(tmp_path: Path) -> None:
 @pytest.mark.threat
 def test_the_files_of_an_image_are_bounded(tmp_path: Path, lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
     image = told(tmp_path, lock)
-    monkeypatch.setattr("lumiimg.build.rebuild._FILES_LIMIT_BYTES", 300)
+    monkeypatch.setattr("lumiimg.build.provenance._FILES_LIMIT_BYTES", 300)
     with pytest.raises(BadInputError, match=r"bytes where [0-9]+ are the limit"):
         read_carried(image, tmp_path / "scratch")
-    monkeypatch.setattr("lumiimg.build.rebuild._MAX_FILES", 1)
+    monkeypatch.setattr("lumiimg.build.provenance._MAX_FILES", 1)
     with pytest.raises(BadInputError, match="holds more than 1 files and folders"):
         read_carried(image, tmp_path / "scratch")
 

@@ -20,10 +20,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from lumiimg.build.build_host import CapabilityTrial
-from lumiimg.build.builder import BuildResult, BuiltImage, RebuildResult
+from lumiimg.build.builder import BuildResult, BuiltImage
 from lumiimg.build.cache import CacheEntry
-from lumiimg.build.cache_miss import CacheLookup, Difference
 from lumiimg.build.doctor import DoctorResult
+from lumiimg.build.keys import CacheLookup, Difference
 from lumiimg.build.places import FreeSpace
 from lumiimg.build.progress import BuildStage
 from lumiimg.build.venv import WrittenVenv
@@ -189,7 +189,9 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     ),
     "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
     "plan": lambda at: sys.stdout.write(to_record(at.lock).decode()),
-    "rebuild": lambda at: report_built(AS_JSON, RebuildResult(at.built, ImageDiff((FileDifference("/x", "content"),)))),
+    "rebuild": lambda at: report_built(
+        AS_JSON, BuildResult(at.built, beside=ImageDiff((FileDifference("/x", "content"),)))
+    ),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
     "venv": lambda at: write_json(
         "venv", WrittenVenv(VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), at.folder, None)

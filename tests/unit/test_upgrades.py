@@ -17,8 +17,7 @@ import pytest
 from lumiimg import __version__
 from lumiimg.build import provenance
 from lumiimg.build.cache import CacheKey, LayerCache
-from lumiimg.build.provenance import SBOM
-from lumiimg.build.rebuild import read_carried
+from lumiimg.build.provenance import SBOM, read_carried
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.host.snapshot import read_snapshot

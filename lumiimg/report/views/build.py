@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.build.builder import BuildResult, BuiltImage, RebuildResult
 from lumiimg.check.static.commands import concluded
 from lumiimg.core.errors import one_safe_line
 from lumiimg.core.findings import NO_ADVICE, Advice, Severity
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from lumiimg.build.builder import BuildResult, BuiltImage
     from lumiimg.build.definition_files import WrittenDefinitions
     from lumiimg.catalog.layers import Layer
     from lumiimg.check.adaptation import NothingAdded
@@ -59,10 +59,9 @@ def start_document(lock: Lock, output: Path, way: str) -> Document:
     )
 
 
-def built_document(result: BuildResult | RebuildResult) -> Document:
+def built_document(result: BuildResult) -> Document:
     """Return what was built, and what to do next; of a rebuild, in which files it differs."""
-    built, lock = result.built, result.plan
-    differences = result.beside if isinstance(result, RebuildResult) else None
+    built, lock, differences = result.built, result.plan, result.beside
     name, length = str(built.image), size(built.size_bytes)
     sentence = f"is this image already, by its number ({length}): nothing was built"
     if built.is_new:

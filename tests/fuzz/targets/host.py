@@ -9,9 +9,9 @@ from pathlib import Path
 from unittest import mock
 
 from lumiimg.build.cache import LayerCache
-from lumiimg.build.cache_miss import differences
 from lumiimg.build.changes import _date
 from lumiimg.build.compile_cache import UNREADABLE, unpack_kept
+from lumiimg.build.keys import differences
 from lumiimg.build.merge import merge_squashfs
 from lumiimg.build.metadata import date_labels, write_config, write_metadata
 from lumiimg.build.provenance import PLAN, SBOM, read_document
@@ -173,7 +173,7 @@ _KEY = "0" * 64
     "cache-entry",
     "build.cache.LayerCache",
     "build.cache.read_object",
-    "build.cache_miss.differences",
+    "build.keys.differences",
     refuses=(),
     form="json",
     rounds=20,
