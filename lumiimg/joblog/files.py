@@ -5,23 +5,21 @@ from __future__ import annotations
 import gc
 import os
 import re
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import open_regular, read_beginning
-from lumiimg.joblog.flight import is_dump, is_json_dump, is_recorded, read_dump
+from lumiimg.joblog.flight import DUMP_LIMIT_BYTES, is_dump, is_pickle, parsed
 from lumiimg.joblog.reader import LogReader
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from lumiimg.joblog.flight import FlightDump
     from lumiimg.joblog.report import LogReport
 
@@ -38,15 +36,11 @@ STREAM_BYTES = 64 << 30
 FILE_LIMIT = 65_536
 DEPTH_LIMIT = 8
 HEAD_BYTES = 64
-XZ_MEMORY_BYTES = 128 << 20
-"""`xz -9` asks for 65 MiB; zstd's own limit is the same."""
 _ANSWER = b'{\n  "schema": '
 """The beginning of an answer in JSON about a log: it may quote lines of one, and is none."""
 _POLL_SECONDS = 1.0
 """Between looks at a log that is still written."""
 _DIGITS = re.compile(r"(\d+)")
-_PACKERS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "lzma", b"BZh": "bz2"}
-"""Modules that unpack a file, by how it starts."""
 
 Warn = Callable[[str], None]
 
@@ -113,11 +107,8 @@ def _in_folder(folder: str) -> list[str]:
     for parent, folders, names in os.walk(folder, onerror=refuse):
         depth = len(Path(parent).relative_to(folder).parts)
         folders[:] = sorted(folders, key=_natural) if depth < DEPTH_LIMIT else []
-        for name in sorted(names, key=_natural):
-            path = Path(parent, name)
-            # a pickle only where it begins as a flight recorder's does
-            if path.is_file() and ((_is_readable(head := read_beginning(path, HEAD_BYTES))) or is_recorded(head)):
-                files.append(str(path))
+        paths = [Path(parent, name) for name in sorted(names, key=_natural)]
+        files += [str(path) for path in paths if path.is_file() and not _fault(read_beginning(path, HEAD_BYTES))]
         if len(files) > FILE_LIMIT:
             raise BadInputError(f"more than {FILE_LIMIT} files", where=folder, hint="name the files of one job")
     if not files:
@@ -137,61 +128,75 @@ def refuse_binary(name: str) -> None:
         head = b"" if Path(name).is_fifo() else read_beginning(name, HEAD_BYTES)
     except (OSError, ValueError) as error:
         raise BadInputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=name) from error
-    if not is_dump(head):
-        refuse_no_log(name, head)
+    if fault := _fault(head):
+        raise BadInputError(fault, where=name, hint="lumiimg log reads what a job printed; it may be gzip or zstd")
 
 
-def refuse_no_log(name: str, head: bytes) -> None:
-    """Raise BadInputError for a file that starts as no log does, packed or not."""
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise BadInputError("is text in UTF-16", where=name, hint=f"iconv -f UTF-16 -t UTF-8 {shlex.quote(name)}")
-    if not _is_readable(head):
-        what = "is not text" if _is_binary(head) else "is an answer of lumiimg (--json)"
-        raise BadInputError(what, where=name, hint="lumiimg log reads what a job printed")
-
-
-def packer_of(head: bytes) -> str | None:
-    """Return the module that unpacks a file that starts so; None where it is not compressed."""
-    return next((module for magic, module in _PACKERS.items() if head.startswith(magic)), None)
-
-
-def _is_readable(head: bytes) -> bool:
-    return packer_of(head) is not None or not (_is_binary(head) or head.startswith(_ANSWER))
-
-
-def _is_binary(head: bytes) -> bool:
-    """Whether a file that starts so is not a log; a log whose start was cut off while it grew begins with zeros."""
-    return b"\0" in head.lstrip(b"\0")
+def _fault(head: bytes) -> str | None:
+    """Return why a file that starts so cannot be a log; one whose start was cut off while it grew begins with zeros."""
+    if is_dump(head) or _packing(head):
+        return None
+    if b"\0" in head.lstrip(b"\0"):
+        return "is not text"
+    return "is an answer of lumiimg (--json)" if head.startswith(_ANSWER) else None
 
 
 # -- their lines
 
 
+class _Packing(NamedTuple):
+    """How a compressed file is unpacked."""
+
+    opened: Callable[[BinaryIO], Any]
+    error: type[Exception]
+    """That is raised for a damaged file, beside OSError."""
+
+
+def _packing(head: bytes) -> _Packing | None:
+    """Return how a file that starts so is unpacked; None where it is not compressed."""
+    if head.startswith(b"\x1f\x8b"):
+        gzip, zlib = import_module("gzip"), import_module("zlib")
+        return _Packing(lambda stream: gzip.GzipFile(fileobj=stream), zlib.error)
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+        return _Packing(zstd.ZstdFile, zstd.ZstdError)
+    return None
+
+
 def blocks(name: str, warn: Warn, take_dump: Callable[[FlightDump], None] | None = None) -> Iterator[bytes]:
     """Yield the file, unpacked, as blocks of whole lines; memory does not grow with it.
 
-    `take_dump` gets a dump of PyTorch's flight recorder, which has no lines.
-
-    Raises BadInputError if it cannot be read or unpacked, and for a pickle of anything else. A compressed file whose
-    end is missing (it is still written) is read up to there, and `warn` is called.
+    `take_dump` gets a dump of PyTorch's flight recorder, which has no lines. Raises BadInputError if it cannot be read
+    or unpacked. A compressed file whose end is missing (it is still written) is read up to there, and `warn` is called.
     """
-    module = None
+    packing = None
+    damaged: tuple[type[Exception], ...] = ()
     try:
         with _opened(name) as stream:
             head = stream.peek(HEAD_BYTES) if hasattr(stream, "peek") else b""
-            if take_dump is not None and is_dump(head) and (dump := _dump(name, head, warn)) is not None:
-                take_dump(dump)
-                return
-            module = packer_of(head)
-            lines = whole_lines(_unpacked(stream, module) if module else _read(stream), name, warn)
-            is_of_known_size = name != STDIN and Path(name).is_file() and not module
+            data = _read(stream)
+            if packing := _packing(head):
+                data, damaged = _read(packing.opened(stream)), (packing.error,)
+            if take_dump is not None and is_dump(head):
+                dump = stream.read(DUMP_LIMIT_BYTES + 1)
+                try:
+                    take_dump(parsed(dump, name))
+                except BadInputError as error:
+                    if is_pickle(head):
+                        raise
+                    warn(f"{error}; read as text")  # other JSON may be lines of a log
+                    data = chain([dump], data)
+                else:
+                    return
+            lines = whole_lines(data, name, warn)
+            is_of_known_size = name != STDIN and Path(name).is_file() and not packing
             yield from lines if is_of_known_size else _bounded(lines, name, warn)
     except EOFError:
         warn(f"{name}: the compressed file ends too early; read up to there")
     except OSError as error:
-        what = "unpacked" if module else "read"
+        what = "unpacked" if packing else "read"
         raise BadInputError(f"cannot be {what}: {error.strerror or error}", where=name) from error
-    except _unpacking_errors(module) as error:
+    except damaged as error:
         raise BadInputError(f"cannot be unpacked: {error}", where=name) from error
 
 
@@ -201,74 +206,15 @@ def _opened(name: str) -> Iterator[BinaryIO]:
         if sys.stdin is None:
             raise BadInputError("there is no standard input to read")
         yield sys.stdin.buffer
-    elif Path(name).is_fifo():
-        with Path(name).open("rb") as stream:
-            yield stream
     else:
-        with open_regular(name) as stream:
+        with Path(name).open("rb") if Path(name).is_fifo() else open_regular(name) as stream:
             yield stream
-
-
-def _dump(name: str, head: bytes, warn: Warn) -> FlightDump | None:
-    """Return a dump; None for other JSON, which may be lines of a log: that is a warning.
-
-    Raises BadInputError for a pickle of anything else.
-    """
-    try:
-        return read_dump(name)
-    except BadInputError as error:
-        if not is_json_dump(head):
-            raise
-        warn(f"{error}; read as text")
-        return None
 
 
 def _read(stream: BinaryIO) -> Iterator[bytes]:
     read = getattr(stream, "read1", stream.read)
     while block := read(BLOCK_BYTES):
         yield block
-
-
-def _unpacked(stream: BinaryIO, module: str) -> Iterator[bytes]:
-    """Yield what a module of Python unpacks of a stream. Raises EOFError where its end is missing."""
-    if module == "gzip":
-        yield from _read(import_module(module).GzipFile(fileobj=stream))
-    elif module == "lzma":  # LZMAFile has no bound on the memory that a file may ask for: up to 4 GiB
-        yield from _from_xz(stream)
-    elif module == "bz2":
-        yield from _read(import_module(module).BZ2File(stream))
-    else:
-        yield from _read(_zstd().ZstdFile(stream))
-
-
-def _from_xz(stream: BinaryIO) -> Iterator[bytes]:
-    import lzma
-
-    packed = b""
-    while packed := packed.lstrip(b"\0") or stream.read(BLOCK_BYTES):  # several parts, with padding between
-        inner = lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES)
-        while not inner.eof:
-            if inner.needs_input and not (packed := packed or stream.read(BLOCK_BYTES)):
-                raise EOFError
-            yield inner.decompress(packed, max_length=BLOCK_BYTES)
-            packed = b""
-        packed = inner.unused_data
-
-
-def _zstd() -> ModuleType:
-    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
-
-
-def _unpacking_errors(module: str | None) -> tuple[type[Exception], ...]:
-    """Return what the module raises beside OSError."""
-    match module:
-        case "gzip":
-            return (import_module("zlib").error,)
-        case "lzma":
-            return (import_module("lzma").LZMAError,)
-        case "zstd":
-            return (_zstd().ZstdError,)
-    return ()
 
 
 class LineSplitter:
@@ -357,9 +303,10 @@ class Tail:
                 status = os.fstat(stream.fileno())
                 if self._offset and (status.st_size < self._offset or status.st_ino != self._inode):
                     raise WrittenAgainError
-                if not self._offset:
-                    self._inode = status.st_ino
-                    self._refuse_other_files(stream.peek(HEAD_BYTES))
+                self._inode = status.st_ino
+                head = stream.peek(HEAD_BYTES)
+                if _fault(head) or is_pickle(head) or _packing(head):
+                    raise BadInputError("is not text", where=self.file, hint="leave --follow out")
                 stream.seek(self._offset)
                 while block := stream.read1(BLOCK_BYTES):
                     self._offset += len(block)
@@ -370,23 +317,14 @@ class Tail:
         except OSError as error:
             raise BadInputError(f"cannot be read: {error.strerror or error}", where=self.file) from error
 
-    def _refuse_other_files(self, head: bytes) -> None:
-        """Raise BadInputError for a file that starts as no text does: what is compressed does not grow line by line."""
-        if packer_of(head) is not None:
-            hint = "leave --follow out"
-            raise BadInputError("is compressed, and --follow follows text", where=self.file, hint=hint)
-        refuse_no_log(self.file, head)
-
 
 def follow(files: Sequence[str], sleep: Callable[[float], None] = time.sleep) -> Iterator[LogReport]:
     """Yield the answer about nothing, then about what is written to the files, after each look that showed more.
 
-    A file that is written again makes it start again with all of them. Does not
-    end by itself: a job that is silent may still run. Raises BadInputError if a file cannot be read.
+    A file that is written again makes it start again with all of them. Does not end by itself: a job that is silent may
+    still run. Raises BadInputError if a file cannot be read.
     """
-    reader = LogReader()
-    tails = [Tail(file) for file in files]
-    seen = reader.changes
+    reader, tails, seen = LogReader(), [Tail(file) for file in files], 0
     yield reader.report()
     while True:
         try:
@@ -394,8 +332,7 @@ def follow(files: Sequence[str], sleep: Callable[[float], None] = time.sleep) ->
                 for block in tail.read():
                     reader.feed(tail.file, block)
         except WrittenAgainError:
-            reader.restart()
-            tails = [Tail(file) for file in files]
+            reader, tails, seen = LogReader(), [Tail(file) for file in files], -1
             continue
         if reader.changes != seen:
             seen = reader.changes

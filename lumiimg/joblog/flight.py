@@ -7,27 +7,32 @@ Only the file's name says the rank.
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 import re
+import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from lumiimg.core.errors import BadInputError, one_line
-from lumiimg.core.files import read_beginning
-from lumiimg.joblog.pickled import PICKLE_LIMIT_BYTES, unpickled
 from lumiimg.joblog.report import RankProgress, Stall, rank_ranges
 
 GROUP_LIMIT, DUMP_LIMIT = 256, 16_384
 """Process groups that are read of a dump, and dumps of a job."""
+DUMP_LIMIT_BYTES = 32 << 20
 _RANKS = 65_536
 """Ranks that are read of a process group."""
 _CALLS = 64
 """Calls that are kept of a process group, the last ones."""
-_PICKLE = re.compile(rb"\x80[\x00-\x05]")
-_RECORDED = re.compile(rb"\x80\x02\}\(X.\0\0\0(?:version|entries|pg_config)", re.DOTALL)
+_CONTAINERS = 1_000_000
+"""Lists, tuples and dictionaries of a pickle: 20,000 collectives with their call stacks are half of it."""
+_NUMBER_LIMIT = 10**18
+_PICKLE = re.compile(rb"\x80\x02\}\(X.\0\0\0(?:version|entries|pg_config)", re.DOTALL)
 _JSON = re.compile(rb'\s{0,16}\{\s{0,16}"(?:comm_lib_version|entries|nccl_comm_state|nccl_version|pg_config)"\s{0,4}:')
 _RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pickle|pkl))?$")
 _WORD = 200
@@ -35,17 +40,56 @@ _WORD = 200
 
 def is_dump(head: bytes) -> bool:
     """Whether a file that starts so may be a dump: what it is shows when it is read."""
-    return _PICKLE.match(head) is not None or is_json_dump(head)
+    return is_pickle(head) or _JSON.match(head) is not None
 
 
-def is_recorded(head: bytes) -> bool:
+def is_pickle(head: bytes) -> bool:
     """Whether a file that starts so is a pickle of a flight recorder."""
-    return _RECORDED.match(head) is not None
+    return _PICKLE.match(head) is not None
 
 
-def is_json_dump(head: bytes) -> bool:
-    """Whether a file that starts so may be one in JSON."""
-    return _JSON.match(head) is not None
+# -- a pickle as PyTorch's C++ writes one, read as data: nothing that it names is looked up, imported or called
+
+
+class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - that of Python itself, which has a table of codes
+    """Obeys the few codes that torch/csrc/jit/serialization/pickler.cpp writes for a flight recorder: protocol 2 of
+    numbers, texts, lists, tuples and dictionaries (c10d/TraceUtils.h, pickle_str). Any other, such as one that calls
+    something (GLOBAL, REDUCE, BUILD), is a KeyError. Codes: https://docs.python.org/3/library/pickletools.html
+    """
+
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
+    containers = 0
+
+    def load_items(self) -> None:
+        items, into = self.pop_mark(), self.stack[-1]
+        if not all(isinstance(key, str | int) for key in items[::2]):  # the hash of a deep tuple would end the process
+            raise ValueError("a key that is neither text nor a number")
+        into.update(zip(items[::2], items[1::2], strict=True))
+
+
+def _counted(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    def counted(reader: _Unpickler) -> None:
+        reader.containers += 1
+        if reader.containers > _CONTAINERS:
+            raise ValueError("too many values")
+        load(reader)
+
+    return counted
+
+
+_ALL: dict[int, Any] = _Unpickler.dispatch
+_Unpickler.dispatch = {code: _ALL[code] for code in b"\x80.N\x88\x89JKM\x8aGX)hjqre"}
+_Unpickler.dispatch |= {code: _counted(_ALL[code]) for code in b"(}]t\x85\x86\x87"}
+_Unpickler.dispatch[pickle.SETITEMS[0]] = _Unpickler.load_items  # type: ignore[assignment]
+_ERRORS = (
+    *(ArithmeticError, AttributeError, EOFError, LookupError, RecursionError, TypeError, ValueError),
+    *(pickle.UnpicklingError, struct.error),
+)
+"""That are raised for a dump that is cut off, damaged or of something else."""
+
+
+# -- what it says
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +115,14 @@ class FlightDump:
     """Ranks of the groups that are written down."""
 
 
-def read_dump(file: str) -> FlightDump:
-    """Return what a dump says.
-
-    Raises BadInputError for a file that is none, or that is larger than 32 MiB.
-    """
-    try:
-        data = read_beginning(file, PICKLE_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise BadInputError(f"cannot be read: {error.strerror or error}", where=file) from error
-    return parsed(data, file)
-
-
 def parsed(data: bytes, file: str) -> FlightDump:
     """Return what the bytes of a dump say; raises BadInputError for others."""
-    if _PICKLE.match(data):
-        value = unpickled(data, file)
-    elif len(data) > PICKLE_LIMIT_BYTES:
-        raise BadInputError(f"is a dump of more than {PICKLE_LIMIT_BYTES >> 20} MiB", where=file)
-    else:
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise BadInputError("is cut off, or not JSON", where=file) from error
+    if len(data) > DUMP_LIMIT_BYTES:
+        raise BadInputError(f"is a dump of more than {DUMP_LIMIT_BYTES >> 20} MiB", where=file)
+    try:
+        value = _Unpickler(io.BytesIO(data)).load() if is_pickle(data) else json.loads(data)
+    except _ERRORS as error:
+        raise BadInputError("is cut off, or not a dump of PyTorch's flight recorder", where=file) from error
     if not isinstance(value, dict) or not value.keys() & {"pg_config", "pg_status", "entries"}:
         raise BadInputError("is not a dump of PyTorch's flight recorder", where=file)
     found = _RANK.search(Path(file).name)
@@ -105,10 +134,10 @@ def _groups(dump: dict[object, object]) -> dict[str, GroupSeen]:
     ended: dict[str, int] = {}
     names: dict[str, str] = {}
     for entry in _dictionaries(dump.get("entries")):
-        number, group = entry.get("collective_seq_id"), _group(entry)
-        if type(number) is not int or entry.get("is_p2p") is True or (group not in calls and len(calls) >= GROUP_LIMIT):
+        number, group = _number(entry.get("collective_seq_id")), _group(entry)
+        if number < 0 or entry.get("is_p2p") is True or (group not in calls and len(calls) >= GROUP_LIMIT):
             continue
-        names[str(entry.get("pg_id"))] = group
+        names[str(_number(entry.get("pg_id")))] = group
         of = calls.setdefault(group, {})
         of[number] = _call(entry)
         if len(of) > _CALLS:
@@ -163,10 +192,10 @@ def _pairs(values: object) -> Iterator[tuple[object, dict[object, object]]]:
 
 
 def _number(value: object) -> int:
-    """Return a number; JSON has them as texts."""
+    """Return a number, which JSON has as a text; -1 for anything else."""
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
         return int(value)
-    return value if type(value) is int else -1
+    return value if type(value) is int and abs(value) < _NUMBER_LIMIT else -1
 
 
 def _text(value: object) -> str:

@@ -44,12 +44,6 @@ class LogReader:
         self.changes = 0
         """Grows when something new was seen."""
 
-    def restart(self) -> None:
-        """Forget what was read: the log was written again."""
-        self._repeats.forget()
-        self._log, self._number = JobLog(), -1
-        self.changes += 1
-
     def begin(self, file: str) -> None:
         """Start with a file, or with more of one."""
         self._repeats.flush_positions(self._number)

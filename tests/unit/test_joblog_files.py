@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import bz2
 import errno
 import gzip
 import io
 import json
-import lzma
 import os
 import sys
 import threading
@@ -49,8 +47,6 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "gzip of two members": lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:]),
     "zstd": lambda data: zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1}),
-    "xz": lzma.compress,
-    "bzip2": bz2.compress,
 }
 
 
@@ -233,12 +229,13 @@ def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     with pytest.raises(BadInputError, match="no log in this folder"):
         log_files([str(tmp_path)])
-    log.write_bytes("nid005101:1:1 [0] NCCL INFO Using network Socket\n".encode("utf-16"))
-    with pytest.raises(BadInputError, match=r"UTF-16.*iconv"):
-        log_files([str(log)])
-    for data, fault in ((gzip.compress(SOCKET), "compressed"), (b"\x7fELF\0\0", "is not text")):
+    for data in ("n1:1:1 [0] NCCL INFO Using network Socket\n".encode("utf-16"), b"\x7fELF\0\0", b"\xfd7zXZ\0\0\4"):
         log.write_bytes(data)
-        with pytest.raises(BadInputError, match=fault):
+        with pytest.raises(BadInputError, match="is not text"):
+            log_files([str(log)])
+    for data in (gzip.compress(SOCKET), b"\x7fELF\0\0"):
+        log.write_bytes(data)
+        with pytest.raises(BadInputError, match="is not text"):
             list(follow([str(log)]))
     with pytest.raises(BadInputError, match="cannot be read"):
         list(follow(["/proc/self/mem"]))

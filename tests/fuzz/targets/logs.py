@@ -85,7 +85,7 @@ def _source(data: bytes) -> None:
         pass
 
 
-@target("flight-dump", "joblog.flight.parsed", "joblog.flight.stalled", "joblog.pickled.unpickled", form="bytes")
+@target("flight-dump", "joblog.flight.parsed", "joblog.flight.stalled", form="bytes")
 def _flight(data: bytes) -> None:
     """A dump of a flight recorder, beside one that is well."""
     dump = parsed(data, "nccl_trace_rank_1")
