@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from lumiimg.check.answer import decide, levels_taken, merge_levels, next_step, sentence
-from lumiimg.check.probe import simulation
+from lumiimg.check.probe.judgement import SIMULATED
 from lumiimg.check.probe.task import carry_out, find_all_reduce, inconclusive_because, make_task
 from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.check.run.execution import NO_GPU, Ranks, RunResult, count_gpus, has_gpu, run_collective, start_here
@@ -91,7 +91,7 @@ class Conclusion:
 def check_image(context: ImageInContext, level: Level | None, *, simulate: bool = False) -> CheckReport:
     """Check an image up to `level`, None for the highest that is possible here; with what a host offers, if given.
 
-    `simulate`: ask RCCL with a stand-in for HIP too (`probe/simulation.py`).
+    `simulate`: ask RCCL with a stand-in for HIP too (`probe/judgement.py`).
 
     Raises BadInputError for what cannot be read, MissingHereError if `level` or the simulation needs what is not here.
     """
@@ -106,7 +106,7 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
         with scratch_folder(temporary_folder(), "lumiimg-check-") as folder:
             upto = Level.PROBE if without_gpu else level
             taken = take_levels(context, files, upto, folder, _Here(context, files), simulate=simulate)
-        levels = levels_taken(simulation.DONE if simulate else "done", without_gpu or taken.why)
+        levels = levels_taken(SIMULATED if simulate else "done", without_gpu or taken.why)
     except MissingHereError as error:
         if level is not None or simulate:
             raise

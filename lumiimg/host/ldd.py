@@ -31,7 +31,7 @@ from lumiimg.host.container_view import (
 )
 from lumiimg.host.engine_rules import as_run, hidden_files, may_be_hidden
 from lumiimg.host.node_facts import cpu
-from lumiimg.host.root_queries import set_id, unreadable_files
+from lumiimg.host.root_queries import unreadable_files
 from lumiimg.host.snapshot import HostFiles
 from lumiimg.image import ImageError, RootFileSystem, open_image
 
@@ -190,13 +190,7 @@ class _Listing:
         ends = is_program and mixed is not None and mixed.is_fatal
         if mixed is not None and not ends:
             self.doubts.append(f"parts of the C library are of two builds: {', '.join(mixed.evidence)}")
-        if not is_program:
-            return
-        if word := set_id(root, absolute):
-            self.doubts.append(
-                f"{path} is {word}: where that counts, the loader ignores LD_LIBRARY_PATH, which is followed here"
-            )
-        if ends or process.may_differ_by_exec(path):
+        if is_program and (ends or process.may_differ_by_exec(path)):
             started = Process(root, settings, cache=self._cache).start(path, exec_start=True)
             if mixed is not None and ends:
                 builds = ", ".join(mixed.evidence)

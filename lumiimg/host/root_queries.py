@@ -20,7 +20,6 @@ _MAX_TEXT_BYTES = 1 << 20
 _LARGEST_SCRIPT_BYTES = 64 << 10
 _MAX_MATCHES = 512
 _READ, _SEARCH = 0o4, 0o1
-_SET_ID = {0o4000: "setuid", 0o2000: "setgid"}
 
 
 def read_text(root: RootFileSystem, path: str) -> str | None:
@@ -101,11 +100,3 @@ def _may_use(found: FileStat) -> bool:
     elif user and found.gid in {os.getegid(), *os.getgroups()}:
         right <<= 3
     return found.kind is FileKind.SYMLINK or bool(found.permissions & right)
-
-
-def set_id(root: RootFileSystem, path: str) -> str | None:
-    """Return `setuid` or `setgid` for a program that may run with another's rights; None for any other."""
-    with contextlib.suppress(OSError, BadInputError):
-        permissions = root.stat(path).permissions
-        return next((word for bit, word in _SET_ID.items() if permissions & bit), None)
-    return None

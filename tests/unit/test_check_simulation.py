@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import decide, sentence
 from lumiimg.check.probe.container import ProbeRun, read_run
-from lumiimg.check.probe.simulation import judge
+from lumiimg.check.probe.judgement import judge_simulation
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Answer, Finding, Level, Severity
@@ -27,7 +27,7 @@ def recorded(name: str) -> ProbeRun:
 
 
 def found(name: str, *, probed: str | None = PLUGIN, inconclusive: str | None = NO_NIC) -> Finding:
-    (finding,) = judge(recorded(name), "2.27.7", probed, inconclusive=inconclusive).found
+    (finding,) = judge_simulation(recorded(name), "2.27.7", probed, inconclusive=inconclusive).found
     assert finding.id == "simulated.network"
     assert finding.level is Level.PROBE
     assert finding.summary.startswith("SIMULATION, with a stand-in for HIP: RCCL 2.27.7 ")
@@ -70,7 +70,9 @@ def test_what_goes_wrong_is_a_no_where_a_nic_would_not_change_it() -> None:
     assert other.summary.endswith("everything else here about a plugin is about /other/librccl-net.so")
     # an end before the choice may be the stand-in's
     for text in ("", "@probe signal number=11 during=communicator\n", "Bootstrap : Using eth0\n"):
-        (ended,) = judge(read_run("rcclsim", Completed(("x",), 139, text, 0.1)), None, None, inconclusive=None).found
+        (ended,) = judge_simulation(
+            read_run("rcclsim", Completed(("x",), 139, text, 0.1)), None, None, inconclusive=None
+        ).found
         assert (ended.severity, "which may be due to the stand-in" in ended.summary) == (OPEN, True), text
 
 

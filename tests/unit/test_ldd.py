@@ -104,11 +104,6 @@ def test_what_the_model_does_not_know_of_the_loader_is_noted(root: Path, capsys:
     ):
         said = notes(capsys, root, "/app/prog", "--env", variable)
         assert any("is not known here" in note for note in said) is is_noted, variable
-    for mode, word in ((0o4755, "setuid"), (0o2755, "setgid"), (0o755, None)):
-        (root / "app/prog").chmod(mode)
-        said = notes(capsys, root, "/app/prog")
-        assert [note for note in said if f"/app/prog is {word}" in note] == said
-        assert bool(said) is (word is not None), mode
 
 
 def test_all_takes_every_program_and_library_once(root: Path, capsys: Capture) -> None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import ALL_REDUCE, PROGRAMS, SIMULATION, Container, ProbePrograms, find_or_compile
-from lumiimg.check.probe.judgement import ProbeResult, probe
+from lumiimg.check.probe.judgement import ProbeResult, judge_simulation, probe
 from lumiimg.check.static.process import StaticResult  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.core.errors import MissingHereError
 from lumiimg.core.findings import Severity
@@ -37,7 +36,7 @@ class ProbeTask:
     """Of a manifest: path of the machine, place in the container."""
     variables: tuple[tuple[str, str], ...] = ()
     simulate: bool = False
-    """Whether RCCL is asked on a stand-in for HIP too (`simulation.py`)."""
+    """Whether RCCL is asked on a stand-in for HIP too (`judgement.py`)."""
 
     def container(
         self, engine: Engine, environment: Mapping[str, str], programs: ProbePrograms | None = None
@@ -107,7 +106,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
         plugin = next((found for run in reversed(result.runs) if (found := run.mapped(Part.PLUGIN))), None)
         simulated = container.ask(SIMULATION, task.static.path.rccl)
         result.runs.append(simulated)
-        judged = simulation.judge(simulated, result.path.rccl_version, plugin, inconclusive=inconclusive)
+        judged = judge_simulation(simulated, result.path.rccl_version, plugin, inconclusive=inconclusive)
         result.findings.found += judged.found
     by = f"probed with {engine.name}, programs {task.tools.origin}"
     if engine.kind is EngineKind.NAMESPACES:

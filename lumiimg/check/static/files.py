@@ -22,7 +22,6 @@ from lumiimg.check.static.process import (
     check_process,
     without_rccl,
 )
-from lumiimg.check.static.process_faults import check_unmodelled
 from lumiimg.check.static.variables import doubted
 from lumiimg.core.findings import Answer, Finding, Level, Remedy, Severity
 from lumiimg.fabric.names import LIBFABRIC, RCCL_OR_PLUGIN
@@ -236,7 +235,8 @@ def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProces
         _judge_hidden_program(image, jobs.hidden, found)
         return without_rccl(context, StaticResult(findings=tuple(found.found)), with_site=with_site)
     processes = jobs.processes or (job_of_library(image.root, inside.settings, files),)
-    check_unmodelled(image.root, inside.doubts, processes, found)
+    for doubt in inside.doubts:
+        found.add("loader.not-modelled", Severity.UNKNOWN, doubt)
     results = {job: check_process(context, job, files, with_site=with_site) for job in processes}
     job = min(results, key=lambda job: _rank(results[job].static))
     worst, static = results[job], results[job].static

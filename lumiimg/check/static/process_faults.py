@@ -28,7 +28,7 @@ from lumiimg.fabric.path import Part
 from lumiimg.fabric.process import is_hip, users_of_hip
 from lumiimg.host.job_process import rccl_in
 from lumiimg.host.node_facts import scan_facts
-from lumiimg.host.root_queries import set_id, unreadable_files
+from lumiimg.host.root_queries import unreadable_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -162,12 +162,3 @@ def judge_symbols(job: JobProcess, begun: Begun, found: Findings) -> Begun:
     names["failing"] = failing
     found.add("program.load", Severity.PROBLEM, reason="undefined", names=names, **details)
     return replace(begun, rccl=None)
-
-
-def check_unmodelled(root: RootFileSystem, doubts: Iterable[str], jobs: Iterable[JobProcess], found: Findings) -> None:
-    """Judge what is set for the loader, and programs that run with another's rights: nothing is guessed of them."""
-    programs = {job.program: word for job in jobs if job.is_program and (word := set_id(root, job.program))}
-    for doubt in doubts:
-        found.add("loader.not-modelled", Severity.UNKNOWN, doubt)
-    for path, word in programs.items():
-        found.add("loader.not-modelled", Severity.UNKNOWN, names={"program": path, "rights": word})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from unittest import mock
 
-from lumiimg.check.probe import judgement, simulation
+from lumiimg.check.probe import judgement
 from lumiimg.check.probe.container import ProbeRun, read_events
 from lumiimg.check.run import execution
 from lumiimg.check.run.log_answer import LogAnswer
@@ -113,7 +113,7 @@ def _startup(data: bytes) -> None:
     "probe-output",
     "check.probe.container.read_events",
     "check.probe.judgement.probe",
-    "check.probe.simulation.judge",
+    "check.probe.judgement.judge_simulation",
     "check.run.execution.count_gpus",
     rounds=10,
 )
@@ -121,7 +121,7 @@ def _probe(data: bytes) -> None:
     """What any of the programs printed in a container, or a library in its process."""
     output = text_of(data)
     run = ProbeRun("probe", data[:1] == b"@", timed_out=False, output=output, events=read_events(output))
-    simulation.judge(run, "2.22.3", "/x.so", inconclusive=None)
+    judgement.judge_simulation(run, "2.22.3", "/x.so", inconclusive=None)
     says = mock.Mock(handshake=lambda *_, **__: run, rccl_probe=lambda _: run, run=lambda *_: run)
     job = JobProcess("/bin/python3", is_python=data[-1:] == b"\n", framework="torch")
     judgement.probe(says, StaticResult(FabricPath(rccl="/x.so"), "/lib/ld.so", job=job), inconclusive=None)
