@@ -1,11 +1,16 @@
-"""Where bases, layers and recipes are found: the user's own folders first, then those that come with lumiimg."""
+"""Where bases, layers and recipes are found: the user's own folders first, then those that come with lumiimg.
+
+Images of a family have names that say what they have, so that the next one is a base on the day it appears:
+`lumi-multitorch-u24r72f21m50t211-20260929_104918` has Ubuntu 24.04, ROCm 7.2, libfabric 2.1, MPICH 5.0 and torch 2.11.
+How the names of a family are read is `[named]` of its layer.toml.
+"""
 
 from __future__ import annotations
 
 import difflib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,8 +22,8 @@ from msgspec import Struct, structs
 from packaging.version import Version
 
 from lumiimg.catalog.folders import Glance, file_names, glances, layer_folders, recipe_folders
-from lumiimg.catalog.layers import NAME, Layer, read_layer
-from lumiimg.catalog.named_images import completed, image_by_name
+from lumiimg.catalog.layers import NAME, Bootstrap, Layer, read_layer
+from lumiimg.catalog.releases import expand
 from lumiimg.core.decode import AnyText, DecodeError, Text, read_toml
 from lumiimg.core.errors import LONG, BadInputError, shortened
 
@@ -244,3 +249,58 @@ def open_catalogue(environment: Mapping[str, str], extra_layers: Sequence[Path] 
         if not folder.is_dir():
             raise BadInputError("is not a folder", where=str(folder), hint="--layers takes a folder of layer folders")
     return Catalogue(layer_folders=layer_folders(environment, extra_layers), recipe_folders=recipe_folders(environment))
+
+
+# -- images whose names say what they have --
+
+
+def name_of_image(text: str) -> str:
+    """Return what an image is called as a base: by the path of its file, or by its place in a registry."""
+    text = Path(text).name.removesuffix(".sif") if text.endswith(".sif") else text.removeprefix("docker.io/")
+    return re.sub(r"[/:_]", "-", text)
+
+
+def image_by_name(family: Layer, text: str) -> Layer | None:
+    """Return the base that an image of a family is, by its name alone; None where the name is none of the family's."""
+    names, name = family.named, name_of_image(text)
+    found = names.pattern.fullmatch(name) if names else None
+    if names is None or found is None:
+        return None
+    groups = found.groupdict("")
+    places = {"localimage": names.file, "docker": names.tag}
+    bootstraps = tuple(Bootstrap(agent, expand(place, groups)) for agent, place in places.items() if place)
+    for variant in family.variants:
+        if variant.origin in {one.origin for one in bootstraps}:
+            return family.member(variant.name)  # of it more is known
+    return structs.replace(
+        family,
+        name=name,
+        summary=f"{expand(names.summary, groups)}: by its name",
+        source=names.source,
+        has={**family.has, **{component: expand(text, groups) for component, text in names.has.items()}},
+        bootstraps=bootstraps,
+        variants=(),
+        named=None,
+        by_name=True,
+    )
+
+
+def completed(image: Layer, others: Iterable[Mapping[str, str]]) -> Layer:
+    """Return a base with what follows from its name: of the distribution glibc and Python, of ROCm its RCCL.
+
+    `others` are what other bases have.
+    """
+    has = dict(image.has)
+    for other in others:
+        if other.get("os") == has.get("os") is not None:
+            has |= {key: other[key] for key in ("glibc", "python") if key in other and key not in has}
+        if _series(other.get("rocm")) == _series(has.get("rocm")) is not None and "rccl" in other:
+            has.setdefault("rccl", other["rccl"])
+    # what each image with ROCm, or with a plugin, has, in whatever version
+    more = {"rccl": "rocm" in has, "net-api": "net-plugin" in image.provides}
+    provides = (*image.provides, *(name for name, there in more.items() if there and name not in has))
+    return structs.replace(image, has=has, provides=provides)
+
+
+def _series(version: str | None) -> tuple[str, ...] | None:
+    return tuple(version.split(".")[:2]) if version else None

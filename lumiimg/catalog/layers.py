@@ -121,7 +121,7 @@ class ImageNames(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the images of a family are called; in the texts `{rocm}` stands for the group of the pattern."""
 
     pattern: re.Pattern[str]
-    """Of what an image is called as a base (named_images.py): `-` is there for `/`, `:` and `_`."""
+    """Of what an image is called as a base (catalogue.py): `-` is there for `/`, `:` and `_`."""
     summary: Text
     has: Mapping[str, Text] = {}
     """Versions by component."""

@@ -1,10 +1,12 @@
-"""Sites: what is true of a machine, `sites/<name>.toml`; a user's own are searched first (docs/extend/site.md)."""
+"""Sites: what is true of a machine, `sites/<name>.toml` (docs/extend/site.md), and which is meant where nobody says."""
 
 from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,8 +25,12 @@ from lumiimg.catalog.launch import (
     SitePartition,
     SiteVariable,
 )
+from lumiimg.catalog.settings import read_settings
 from lumiimg.core.decode import Positive, PositiveFloat, Text, matching, read_toml
+from lumiimg.core.errors import BadInputError, shortened
 
+DEFAULT = "lumi"
+"""The site that something is made for where nothing names one."""
 _USUAL_GPUS = 8
 """Of a node, where the site does not say."""
 SCHEDULERS = ("Slurm", "PBS")
@@ -224,3 +230,60 @@ def sbatch_options(site: Site | None, environment: Mapping[str, str]) -> list[st
     partitions = sorted(site.partitions if site is not None else (), key=lambda one: not one.debug)
     named = [f"-p {one.name}" for one in partitions[:1] if not environment.get("SBATCH_PARTITION")]
     return [*named, f"--gpus-per-node={gpus}"]
+
+
+# -- which one is meant --
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSite:
+    """A site that nobody named on the command line, and why it is this one."""
+
+    name: str
+    """A name, or the path of a file."""
+    because: str
+    """The end of a sentence: "as SLURM_CLUSTER_NAME is lumi"."""
+
+
+def site_here(environment: Mapping[str, str], node: str, *, elsewhere: bool = False) -> ChosenSite | None:
+    """Return the site of the settings, else the one whose machine this is; None where neither says one.
+
+    `node` is the name of the node in question; `elsewhere`: it is not the one that this runs on, so the variables here
+    say nothing about it. Raises DecodeError if the settings are wrong.
+    """
+    settings = read_settings(environment)
+    if settings.site is not None:
+        if not settings.site.endswith(".toml") and settings.site not in (known := site_names(environment)):
+            what = f"names a site {shortened(settings.site)!r}, which does not exist"
+            raise BadInputError(what, where=settings.site_of, hint=f"known: {', '.join(known)}")
+        return ChosenSite(settings.site, f"as {settings.site_of} says")
+    found = dict(_recognised({} if elsewhere else environment, node, environment))
+    if len(found) != 1:  # of several, none is certain
+        return None
+    [(name, sign)] = found.items()
+    return ChosenSite(name, f"as {sign}")
+
+
+def site_to_make_for(environment: Mapping[str, str], node: str, *, elsewhere: bool = False) -> ChosenSite:
+    """Return the site that something is made for where none is named: as `site_here`, else LUMI. Raises as it does."""
+    found = site_here(environment, node, elsewhere=elsewhere)
+    return found or ChosenSite(DEFAULT, "because nothing here names another machine")
+
+
+def _recognised(signs: Mapping[str, str], node: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name in site_names(environment):
+        try:
+            identity = find_site(name, environment).identity
+        except BadInputError:  # a broken file of the user's must not hide the others
+            continue
+        sign = _sign_of(identity, signs, node) if identity else None
+        if sign is not None:
+            yield name, sign
+
+
+def _sign_of(identity: SiteIdentity, environment: Mapping[str, str], node: str) -> str | None:
+    for variable in identity.variables:
+        name, _, value = variable.partition("=")
+        if environment.get(name) == value:
+            return f"{name} is {value}"
+    return f"this is {node}" if any(fnmatchcase(node, pattern) for pattern in identity.nodes) else None

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.site_choice import site_to_make_for
+from lumiimg.catalog.sites import site_to_make_for
 from lumiimg.check.adaptation import nothing_added, objections_of
 from lumiimg.cli import build
 from lumiimg.cli.inputs import Inputs

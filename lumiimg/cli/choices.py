@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import read_settings
-from lumiimg.catalog.site_choice import ChosenSite
+from lumiimg.catalog.sites import ChosenSite
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 
 if TYPE_CHECKING:

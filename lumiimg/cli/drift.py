@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.catalog.site_choice import site_here
+from lumiimg.catalog.sites import site_here
 from lumiimg.check.drift import drift_of
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output

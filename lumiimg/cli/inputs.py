@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lumiimg.build.provenance import asked_for
-from lumiimg.catalog.site_choice import site_here
-from lumiimg.catalog.sites import Site, find_site
+from lumiimg.catalog.sites import Site, find_site, site_here
 from lumiimg.check.context import ImageInContext, open_for_check
 from lumiimg.cli.choices import Choose, choose_site
 from lumiimg.core.errors import BadInputError

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.catalog.site_choice import site_to_make_for
+from lumiimg.catalog.sites import site_to_make_for
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.job.image import read_image

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.settings import read_settings
-from lumiimg.catalog.site_choice import site_to_make_for
+from lumiimg.catalog.sites import site_to_make_for
 from lumiimg.cli.choices import choose_site, mirrors_of
 from lumiimg.core.errors import say
 from lumiimg.core.redact import known_secrets

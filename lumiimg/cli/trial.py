@@ -8,8 +8,7 @@ import shlex
 from dataclasses import replace
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.site_choice import site_to_make_for
-from lumiimg.catalog.sites import find_site, sbatch_options, where_to_submit
+from lumiimg.catalog.sites import find_site, sbatch_options, site_to_make_for, where_to_submit
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.nodes.slurm import find_allocation

@@ -14,7 +14,6 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from lumiimg import __version__
 from lumiimg.core.errors import FailedError, one_line
-from lumiimg.fetch.logins import login_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,13 +76,12 @@ class Exchange(requests.Session):
         self.check()
 
     def ask(
-        self, url: str, headers: Mapping[str, str], login: str | None, *, attempts: int, connect_s: float
+        self, url: str, headers: Mapping[str, str], login: tuple[str, str] | None, *, attempts: int, connect_s: float
     ) -> requests.Response:
-        """Return the answer of a server, its body unread; the login of the address `login` is shown, if there is one.
+        """Return the answer of a server, its body unread.
 
         Raises ConnectionError without a connection, OSError without an answer, ValueError for what is not an address.
         """
-        known = None if login is None or "Authorization" in headers else login_for(login)
         bundle = next(filter(None, map(os.environ.get, _BUNDLES)), None)
         # not by urllib3's Retry, which reads what a busy server says to its end
         for attempt in range(attempts + 1):
@@ -91,7 +89,7 @@ class Exchange(requests.Session):
                 answer = self.get(
                     url,
                     headers=dict(headers),
-                    auth=known or _without_login,
+                    auth=login or _without_login,
                     stream=True,
                     timeout=(connect_s, _READ_S),
                     allow_redirects=False,

@@ -1,16 +1,20 @@
-"""HTTP within bounds: of size, of time, and of what a redirect may carry."""
+"""HTTP within bounds: of size, of time, of what a redirect may carry, and of who gets a login."""
 
 from __future__ import annotations
 
+import netrc
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from lumiimg.core.errors import BadInputError, FailedError, MissingHereError, one_line
+from lumiimg.core.files import open_regular
 from lumiimg.core.redact import redact
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ _ATTEMPTS = 4
 """After the first."""
 _CONNECT_S, _SOON_S = 10.0, 3.0
 _REDIRECTS = 5
+_NETRC_LIMIT_BYTES = 1 << 20
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _CARRIED = frozenset({"accept", "accept-encoding", "range"})
 """What a redirect to another host may carry: none of it is a secret, and a signed address still serves a part."""
@@ -152,8 +157,9 @@ class Http:
     ) -> requests.Response:
         """Ask, and follow redirects by hand: never from https to http, and with no word of ours to another host."""
         for _ in range(_REDIRECTS + 1):
+            known = None if login is None or "Authorization" in headers else login_for(login)
             try:
-                answer = exchange.ask(url, headers, login, attempts=self._attempts, connect_s=self._connect_s)
+                answer = exchange.ask(url, headers, known, attempts=self._attempts, connect_s=self._connect_s)
             except ValueError as error:
                 what = f"is not an address: {one_line(str(error))}"
                 raise BadInputError(what, where=display_url(url)[:200]) from error
@@ -222,3 +228,28 @@ def require_tls_or_digest(url: str, sha256: str | None = None) -> None:
 def display_url(url: str) -> str:
     """Return an address for a message: what is behind its `?` may be the key to a file (signed redirects of stores)."""
     return one_line(redact(url.partition("?")[0]))
+
+
+def login_for(url: str) -> tuple[str, str] | None:
+    """Return the login that ~/.netrc, or the file that NETRC names, has for exactly this host; never without TLS."""
+    parts = urlsplit(url)
+    if parts.scheme != "https":
+        return None
+    try:
+        with open_regular(os.environ.get("NETRC") or Path.home() / ".netrc") as file:
+            if os.fstat(file.fileno()).st_size > _NETRC_LIMIT_BYTES:
+                return None
+            known = netrc.netrc(f"/proc/self/fd/{file.fileno()}").hosts
+    except (OSError, ValueError, RuntimeError, netrc.NetrcParseError):
+        return None
+    # under the name `default` stands what would go to every host
+    found = next((known[name] for name in known if name.lower() == parts.hostname and name != "default"), None)
+    return None if found is None else (found[0] or found[1], found[2])
+
+
+def with_login(url: str) -> str:
+    """Return an address with its login in it, as uv takes one: it then goes to no other host, scheme or port."""
+    if (login := login_for(url)) is None:
+        return url
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{':'.join(quote(word, safe='') for word in login)}@{rest}"

@@ -1,16 +1,16 @@
-"""Images out of a registry as files: each blob is got as any download is, and goes on where it broke off."""
+"""Images as files: out of a registry, whose blobs are got as any download is, or out of an engine on this machine."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import FailedError
+from lumiimg.core.errors import FailedError, MissingHereError, one_line
 from lumiimg.core.text import size
-from lumiimg.engine.workspace import scratch_folder
-from lumiimg.fetch.daemon import save_from_daemon
+from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.fetch.download import claim_partial, download, require_digest, storage_errors
 from lumiimg.fetch.http import Bounds
 from lumiimg.fetch.reference import DAEMON_SCHEME, parse_reference
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from lumiimg.fetch.mirrors import Mirrors
 
 _LAYER_S = 6 * 3600.0
+_DAEMON_S = 600
+_ID = re.compile(r"sha256:([0-9a-f]{64})")
+_API = "1.40"
+"""Of Docker 19.03 and of Podman; naming one keeps the client from asking before it can be closed."""
 
 
 def pull_image(base: str, http: Http, mirrors: Mirrors, cache: Path, on_line: Callable[[str], None]) -> Path:
@@ -91,3 +95,42 @@ def _blob(digest: str, repository: Repository, store: Path, claims: ExitStack) -
 
 def _hex(digest: str) -> str:
     return digest.removeprefix("sha256:")
+
+
+def save_from_daemon(base: str, folder: Path, on_line: Callable[[str], None]) -> Path:
+    """Return an image of the engine as a docker archive in `folder`, saved there once by its id.
+
+    Raises MissingHereError if there is no engine to ask, FailedError if it does not have the image.
+    """
+    try:
+        import docker  # an extra, and 200 ms
+        from docker.errors import DockerException, ImageNotFound
+        from requests import RequestException
+    except ImportError as error:
+        what = "asking a Docker engine needs the package docker"
+        raise MissingHereError(what, hint="pip install 'lumiimg[docker]'") from error
+    name = base.removeprefix(DAEMON_SCHEME)
+    try:
+        with closing(docker.from_env(version=_API, timeout=_DAEMON_S)) as client:
+            client.api.auth = lambda request: request  # requests would add a login of ~/.netrc, without TLS too
+            image = client.images.get(name)
+            if (found := _ID.fullmatch(str(image.id))) is None:  # it becomes the name of a file
+                raise FailedError("the engine's name for it is not a sha256 digest", where=base)
+            target = folder / f"{found[1]}.tar"
+            if target.is_file():
+                return target
+            on_line(f"saving {name} from the engine")
+            folder.mkdir(parents=True, exist_ok=True)
+            with written_by_rename(target) as partial, partial.open("wb") as file:
+                for chunk in image.save(named=True):
+                    if file.tell() + len(chunk) > LAYER_LIMIT_BYTES:
+                        raise FailedError(f"is larger than {LAYER_LIMIT_BYTES} bytes", where=base)
+                    file.write(chunk)
+            return target
+    except ImageNotFound as error:
+        raise FailedError("the engine does not have it", where=base, hint=f"docker pull {name}") from error
+    except (DockerException, RequestException) as error:
+        raise MissingHereError(
+            f"no Docker engine answers: {one_line(str(error))[:200]}",
+            hint="start one, or `podman system service`, and name it: DOCKER_HOST=unix:///path",
+        ) from error

@@ -275,7 +275,7 @@ class _Project:
 
     def resolve(self, folder: Path, until: dt.date | None, preferred: Mapping[str, str]) -> ResolvedVersions:
         """Return what goes together, in a folder that has the project then. Raises as `compile_versions`."""
-        from lumiimg.fetch.logins import with_login
+        from lumiimg.fetch.http import with_login
 
         (folder / _HERE).mkdir(exist_ok=True)
         required = {one.project: (*one.pins, *one.requires) for one in self.layers}

@@ -17,7 +17,7 @@ from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.catalog.layers import read_layer
 from lumiimg.cli.main import main
 from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError
-from lumiimg.fetch.logins import login_for
+from lumiimg.fetch.http import login_for
 from lumiimg.joblog import files as sources
 from lumiimg.resolve.base_digest import stamp
 from lumiimg.resolve.lock import layer_digest

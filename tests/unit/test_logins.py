@@ -22,8 +22,8 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode, FailedError, LumiimgError
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.fetch.daemon import save_from_daemon
 from lumiimg.fetch.http import Http
+from lumiimg.fetch.pull import save_from_daemon
 from lumiimg.resolve import python_project
 from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels
 from lumiimg.resolve.python_target import PythonTarget

@@ -18,8 +18,7 @@ import pytest
 
 from lumiimg.core.errors import FailedError, LumiimgError
 from lumiimg.fetch import connection, download, http
-from lumiimg.fetch.http import Http
-from lumiimg.fetch.logins import login_for
+from lumiimg.fetch.http import Http, login_for
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.fetch.package_index import project_page
 from lumiimg.fetch.reference import parse_reference

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.site_choice import DEFAULT, site_to_make_for
+from lumiimg.catalog.sites import DEFAULT, site_to_make_for
 from lumiimg.core.errors import LumiimgError
 from lumiimg.core.findings import Finding, Remedy, Severity, first_command
 from lumiimg.core.text import shell_join, shell_quote
