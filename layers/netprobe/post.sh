@@ -20,7 +20,7 @@ add_packages "${missing[@]}"
 
 mkdir -p "$target/bin" "$target/src"
 compiler=$(find_compiler)
-for program in allreduce gpuprobe handshake rcclprobe rcclsim; do
+for program in allreduce handshake rcclprobe rcclsim; do
     # -rdynamic: rcclsim stands in for HIP. -ldl: glibc before 2.34 has dlopen in a library of its own.
     "$compiler" -std=c11 -O2 -Wall -Wextra -rdynamic -o "$target/bin/$program" "$LAYER_FILES/$program.c" -ldl
 done

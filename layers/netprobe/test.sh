@@ -6,7 +6,7 @@ expect() {
     "$@" >/dev/null 2>&1 || got=$?
     [ "$got" -eq "$wanted" ] || { echo "netprobe: '$*' ended with $got, not $wanted"; exit 1; }
 }
-for program in gpuprobe handshake rcclprobe rcclsim; do
+for program in handshake rcclprobe rcclsim; do
     expect 0 "$bin/$program" --help
     expect 2 "$bin/$program"
     expect 2 "$bin/$program" --timeout never /nowhere.so

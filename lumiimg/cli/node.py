@@ -7,18 +7,13 @@ import os
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.cluster.nodes.node import take_part
-from lumiimg.cluster.trial.gpu_targets import gpus_of
 from lumiimg.cluster.trial.node_facts import record_node
-from lumiimg.core.decode import to_json
-from lumiimg.core.errors import ExitCode, one_safe_line
+from lumiimg.core.errors import ExitCode
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Take part; whatever the probes come to is in the answer, not in the exit code."""
-    if image := arguments.gpus_in:
-        facts = gpus_of(image.absolute(), find_site(arguments.look, os.environ), arguments.folder, os.environ)
-        print(one_safe_line(to_json(facts)))
-    elif arguments.look:
+    if arguments.look:
         record_node(arguments.folder, find_site(arguments.look, os.environ), os.environ)
     else:
         take_part(arguments.folder, os.environ)

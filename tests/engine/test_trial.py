@@ -167,7 +167,7 @@ def test_each_planted_difference_is_found_and_nothing_else(
     assert "another libfabric.so.1 (build 00000000 instead of " in rows["image-1.alike"]["measured"]
     assert (rows["image-1.network"]["predicted"], rows["image-1.network"]["measured"]) == ("socket", "ofi-cxi")
     assert rows["image-1.with:TRIAL_BRAKE=1"]["measured"].startswith("slower: ")
-    same = ("plugin", "libfabric", "gpu-code", "target", "socket.network", "without:TRIAL_HARMLESS")
+    same = ("plugin", "libfabric", "gpu-code", "socket.network", "without:TRIAL_HARMLESS")
     assert {rows[f"image-1.{name}"]["outcome"] for name in same} == {"same"}, said
     assert rows["site.libfabric"]["why"].startswith("has no libfabric that loads with libcxi")
     assert report["stand_in"] == "GPUs were used, and no node showed one of AMD's"

@@ -407,7 +407,6 @@ INSIDE = {
     "build/compile_cache.py": "in the scratch folder of a build",
     "build/changes.py": "in the root that a build makes",
     "build/strategy.py": "in the scratch folder of a build",
-    "cluster/trial/gpu_targets.py": "in the folder that the nodes share",
     "image/oci/layers.py": "in a folder for temporary files that tempfile makes for this process alone",
 }
 """Modules that remove a folder by its name: in one of ours, where nobody else can rename one."""

@@ -26,7 +26,6 @@ from lumiimg.cluster.nodes.node import UnresponsiveNodes
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.slurm import Allocation
 from lumiimg.cluster.trial import run
-from lumiimg.cluster.trial.claims import NODES, SLURM, of_site
 from lumiimg.cluster.trial.folder import TrialFolder, alone
 from lumiimg.cluster.trial.model import (
     Claim,
@@ -41,7 +40,7 @@ from lumiimg.cluster.trial.model import (
     TriedRow,
 )
 from lumiimg.cluster.trial.node_facts import NodeFacts, facts_of_node
-from lumiimg.cluster.trial.plan import content, rows_in
+from lumiimg.cluster.trial.plan import content, of_site, rows_in
 from lumiimg.cluster.trial.readings import SlurmFacts, TrialResults, notes
 from lumiimg.cluster.trial.report import report_of
 from lumiimg.cluster.trial.run import run_in_job
@@ -64,7 +63,8 @@ from tools import trial as taken_in
 
 LUMI = find_site("lumi", {})
 SNAPSHOT = scan_host({})
-CLAIMS = {claim.id: claim for claim in of_site(LUMI)}
+CLAIMS = {claim.id: claim for claim in of_site(LUMI, "lumi", 2).claims}
+NODES, SLURM = "nodes", "slurm"
 NODE = NodeFacts(
     node="nid005001",
     processors="x86_64",
@@ -83,7 +83,6 @@ NODE = NodeFacts(
 READS: dict[str, Reads] = {
     "bandwidth": "speed", "gpu-code": "ran", "driver": "ran", "one-node": "listens", "libcxi": "path", "rccl": "path",
     "with": "changed", "without": "changed", "network": "network", "alike": "alike", "answer": "answer", "maps": "maps",
-    "target": "target",
 }  # fmt: skip
 """What the claims of an image read, by their ids."""
 
@@ -510,7 +509,7 @@ def test_a_folder_by_any_name_is_the_one_of_the_job(tmp_path: Path) -> None:
 GOOD, LEFT, FAILED = (Ending.DONE, ""), Ending.PENDING, Ending.FAILED
 REPORT, NO_REPORT = (json_text("check-nodes", one) for one in (ran(85.0), NO_GPU))
 SILENT, NEVER = json_text("check-nodes", on_nodes()), "the job died in it, or no node answered, each time"
-RUNS, GPUS = (step("run"), step("socket", after="run")), (step("gpus", kind="gpus", nodes=1),)
+RUNS = (step("run"), step("socket", after="run"))
 OF_ONE = (step("two"), step("one", nodes=1), step("later", after="two"))
 ONE_OF_TWO = "the job has 1 of 2 nodes"
 Job = tuple[int, float, str | None, dict[str, tuple[Ending, str]]]
@@ -526,7 +525,6 @@ JOBS: list[tuple[tuple[TrialStep, ...], list[Job]]] = [
     (RUNS, [a_job(REPORT, left_s=60), a_job(None, left_s=400, run=(LEFT, "the time of the job was up"))]),
     # and so is what needs GPUs in a job without them
     (RUNS, [a_job(NO_REPORT, run=(LEFT, NO_GPU.levels["run"])), a_job(REPORT, run=GOOD, socket=GOOD)]),
-    (GPUS, [a_job('{"no_gpu": true, "why": "x"}', gpus=(LEFT, "no GPU: x")), a_job('{"targets": ["x"]}', gpus=GOOD)]),
     # one node instead of two costs only the steps that need two
     (OF_ONE, [a_job(REPORT, nodes=1, one=GOOD, two=(LEFT, ONE_OF_TWO), later=(LEFT, ONE_OF_TWO))]),
     # a job that is cancelled may have no node left that answers; and three of them have none at all

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lumiimg.joblog import Cause, LogReport
 
 PROGRAMS = ("handshake", "rcclprobe")
-ALL_REDUCE, GPU_PROBE = "allreduce", "gpuprobe"
+ALL_REDUCE = "allreduce"
 SIMULATION = "rcclsim"
 """A stand-in for HIP is in it: only for those who ask for a simulation."""
 IN_IMAGE = "/opt/lumiimg/netprobe/bin"

@@ -17,7 +17,7 @@ from lumiimg.fabric.path import Part
 from lumiimg.resolve.venv import BIN, MOUNT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.files import HostFit
@@ -48,13 +48,7 @@ class ProbeTask:
 
 
 def make_task(
-    engine: Engine,
-    context: ImageInContext,
-    files: HostFit,
-    scratch: Path,
-    *,
-    programs: Sequence[str] = PROGRAMS,
-    simulate: bool = False,
+    engine: Engine, context: ImageInContext, files: HostFit, scratch: Path, *, simulate: bool = False
 ) -> ProbeTask:
     """Return the task of an image with what its manifest binds and sets; what is compiled for it goes to `scratch`.
 
@@ -64,7 +58,7 @@ def make_task(
     if venv is not None and venv.is_file and engine.kind is EngineKind.NAMESPACES:
         hint = "make it as a folder for this: lumiimg venv IMAGE … -o env/"
         raise MissingHereError(f"{engine.family} bind no squashfs file, as {venv.path.name} is", hint=hint)
-    programs = (*programs, SIMULATION) if simulate else programs
+    programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
     return ProbeTask(
         image=str(context.path),
         static=files.static,

@@ -18,7 +18,6 @@ from typing import TypeVar
 
 from lumiimg.cluster.nodes.report import NodesReport
 from lumiimg.cluster.nodes.slurm import own_command
-from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.model import (
     SCHEMA,
     Ending,
@@ -39,11 +38,7 @@ T = TypeVar("T")
 PLAN = "plan.json"
 _NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 _MAX_BYTES = 16 << 20
-_PRINTED: dict[StepKind, type[Printed]] = {
-    "slurm": SlurmFacts,
-    "check": NodesReport,
-    "gpus": GpuFacts,
-}
+_PRINTED: dict[StepKind, type[Printed]] = {"slurm": SlurmFacts, "check": NodesReport}
 """What a step prints."""
 
 

@@ -15,17 +15,20 @@ from lumiimg.core.text import count
 SCHEMA = 1
 _AROUND = 2
 """Minutes of a job before its first step and behind its last."""
+THERE, RUNS, NO_CHANGE = "there", "runs", "no change"
+ALIKE, AS_FILES = "all the same", "as the files predict"
+"""What is predicted in words, and read so (`readings.py`)."""
 NOT_YET, LEFT = "not done yet", "left for the next job: "
 """Why a claim is unmeasured that the next job may measure; the second begins the reason."""
 
 
-StepKind = Literal["slurm", "nodes", "check", "gpus"]
-"""What a step asks: Slurm, each node for what its files show, an image by `check --nodes`, the runtime in an image."""
+StepKind = Literal["slurm", "nodes", "check"]
+"""What a step asks: Slurm, each node for what its files show, an image by `check --nodes`."""
 Reads = Literal[
     "node", "place", "identity", "partition", "mpi", "answer", "path", "maps", "alike", "listens",
-    "network", "speed", "ran", "changed", "target",
+    "network", "speed", "ran", "changed",
 ]  # fmt: skip
-"""What of a step's result a claim is about: of each node, of Slurm, of the probes, of a collective, of GPUs."""
+"""What of a step's result a claim is about: of each node, of Slurm, of the probes, of a collective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

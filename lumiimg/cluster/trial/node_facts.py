@@ -10,10 +10,9 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.node import file_stem, node_name
-from lumiimg.cluster.trial.claims import site_paths
-from lumiimg.core.decode import DecodeError, decode_json, to_json
+from lumiimg.core.decode import DecodeError, decode_json, read_whole, to_json
 from lumiimg.core.errors import LumiimgError
-from lumiimg.core.files import read_beginning, write_text
+from lumiimg.core.files import write_text
 from lumiimg.host.root_queries import matches, read_word
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import snapshot_text
@@ -77,8 +76,8 @@ def recorded_nodes(folder: Path) -> tuple[NodeFacts, ...]:
     found = []
     for path in sorted(folder.glob(f"*{_FACTS}")):
         try:
-            found.append(decode_json(read_beginning(path, _MAX_BYTES), NodeFacts))
-        except (OSError, DecodeError):
+            found.append(decode_json(read_whole(path, _MAX_BYTES), NodeFacts))
+        except DecodeError:
             continue
     return tuple(found)
 
@@ -92,7 +91,7 @@ def clear_node_facts(folder: Path) -> None:
 
 def snapshot_in(folder: Path) -> Path | None:
     """Return the snapshot of the first node that has put one there."""
-    return next(iter(sorted(folder.glob(f"*{_SNAPSHOT}"))), None)
+    return min(folder.glob(f"*{_SNAPSHOT}"), default=None)
 
 
 def facts_of_node(
@@ -123,6 +122,11 @@ def facts_of_node(
         variables={text: text in set_here for text in (site.identity.variables if site.identity else ())},
         preset_variables=tuple(sorted(filter(_OF_NETWORK.match, environment)))[:_MOST_PRESET],
     )
+
+
+def site_paths(site: Site) -> tuple[str, ...]:
+    """Return the paths that a site's file names, as a shell reads them."""
+    return tuple(dict.fromkeys([*(bind.path for bind in site.binds), *([site.scratch] if site.scratch else [])]))
 
 
 def _is_there(path: str, environment: Mapping[str, str]) -> bool | None:

@@ -1,36 +1,82 @@
-"""The plan of a trial: its steps, what they cost, and all that lumiimg predicts, before anything is run."""
+"""The plan of a trial, before anything is run: what lumiimg says of a site and of images, and the steps that show it.
+
+A claim is a row: its prediction, its source, the step that shows it, and what is read there (`readings.py`).
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import hashlib
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from lumiimg import __version__
 from lumiimg.build.provenance import read_plan
 from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.drivers import modules_of
 from lumiimg.catalog.ledger import content_of
 from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_image
-from lumiimg.cluster.trial.claims import NODES, SLURM, ImageOnSite, of_image, of_site
-from lumiimg.cluster.trial.model import SCHEMA, TrialImage, TrialPlan, TrialStep, TriedRow, usual_minutes
+from lumiimg.cluster.trial.model import (
+    ALIKE,
+    AS_FILES,
+    NO_CHANGE,
+    RUNS,
+    SCHEMA,
+    THERE,
+    Claim,
+    Reads,
+    TrialImage,
+    TrialPlan,
+    TrialStep,
+    TriedRow,
+    usual_minutes,
+)
+from lumiimg.cluster.trial.node_facts import site_paths
 from lumiimg.core.errors import BadInputError, LumiimgError
-from lumiimg.core.findings import Level
+from lumiimg.core.findings import Answer, Level, Severity
+from lumiimg.core.text import count
+from lumiimg.gpu import GpuFit
+from lumiimg.joblog import Verdict
+from lumiimg.resolve.job_variables import same_in_all_ranks
 from lumiimg.resolve.lock import layer_digest
-from lumiimg.resolve.stack import stack_of
+from lumiimg.resolve.stack import Stack, stack_of
 from lumiimg.resolve.venv import mark_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site
+    from lumiimg.check.pipeline import CheckReport
+    from lumiimg.image import RootFileSystem
 
 _MOST_IMAGES = 20
 _LEAST_NODES = 2
 FOLDER = "{folder}"
 """In the words of a step: the folder of the trial."""
+_ORDER = ("probe", "run", "socket", "one-node", "one-node-vni", "alone", "without", "with", "again")
+_FAILS = "fails"
+_INTERFACES, _VNI, _TEST = "NCCL_SOCKET_IFNAME", "SLURM_NETWORK", "all_reduce_perf"
+
+
+class Sourced(Protocol):
+    """What says something: a part of a site's file, which may have a date of its own."""
+
+    @property
+    def source(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The same, where no part of a site's file says it."""
+
+    source: str
+    date: dt.date | None = None
+
+
+_RULES = Said("the files of the image, by the rules of `lumiimg check`")
 
 
 def plan_trial(
@@ -50,19 +96,22 @@ def plan_trial(
         raise BadInputError(f"{len(paths)} images; {_MOST_IMAGES} are the limit of a trial")
     if nodes < _LEAST_NODES:
         raise BadInputError("is too few: a network is used from two nodes on", where=f"--nodes {nodes}")
-    of_nodes, of_images = [*_of_site(nodes, site_name)], list[TrialStep]()
-    claims, images = [*of_site(site)], list[TrialImage]()
+    found, images = [of_site(site, site_name, nodes)], list[TrialImage]()
     for number, path in enumerate(paths, 1):
+        rows = Rows(site, site_name, nodes, number, str(path.absolute()))
         with open_for_check(path, environment, site=site) as context:
             stack = stack_of(context.contents)
             report = check_image(context, Level.STATIC)
-            image = ImageOnSite(number, report, context.image.root, stack, site, nodes)
-            claims += of_image(image)
-        of_images += _of_image(image, path.absolute(), site_name)
+            _add_probes(rows, report, context.image.root)
+            _add_runs(rows, report)
+            _add_variables(rows, stack)
+        found.append(rows)
         images.append(TrialImage(content=content(path), rows=rows_in(path), rocm=stack.version("rocm")))
     # what decides most comes first, for all images, then what is tried one by one
-    steps = [*of_nodes, *sorted(of_images, key=lambda step: _ORDER.index(step.name.split(".")[1]))]
-    least = usual_minutes(of_nodes, nodes)
+    of_images = sorted(
+        (step for rows in found[1:] for step in rows.steps), key=lambda step: _ORDER.index(step.name.split(".")[1])
+    )
+    steps, least = [*found[0].steps, *of_images], usual_minutes(found[0].steps, nodes)
     if node_minutes is not None and node_minutes < least:
         raise BadInputError(f"is less than the first step takes: {least}", where=f"--node-minutes {node_minutes}")
     return TrialPlan(
@@ -77,69 +126,201 @@ def plan_trial(
         site_name=site_name,
         paths=tuple(str(path.absolute()) for path in paths),
         steps=tuple(steps),
-        claims=tuple(claim for claim in claims if claim.step in {step.name for step in steps}),
+        claims=tuple(claim for rows in found for claim in rows.claims),
     )
 
 
-def _of_site(nodes: int, site_name: str) -> Iterator[TrialStep]:
-    yield TrialStep(name=SLURM, kind="slurm", about="what Slurm says of its partitions", nodes=1, minutes=1, limit=2)
-    words, about = ("node", f"{FOLDER}/nodes", "--look", site_name), "what each node shows of itself"
-    yield TrialStep(name=NODES, kind="nodes", about=about, words=words, nodes=nodes, minutes=1, limit=5)
+@dataclass(slots=True)
+class Rows:
+    """Steps about a site or an image, and the claims that each of them shows."""
 
+    site: Site
+    site_name: str
+    nodes: int
+    """Of the trial."""
+    image: int = 0
+    """Its number; 0: of the site."""
+    path: str = ""
+    steps: list[TrialStep] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
 
-_ORDER = ("probe", "run", "gpus", "socket", "one-node", "one-node-vni", "alone", "without", "with", "again")
-
-
-def _of_image(image: ImageOnSite, path: Path, site_name: str) -> Iterator[TrialStep]:
-    number, vni, ran = image.number, image.vni, f"image-{image.number}.run"
-
-    def step(
+    def check(
+        self,
         key: str,
         about: str,
+        *words: str,
         level: Level = Level.RUN,
-        *more: str,
-        nodes: int = image.nodes,
+        nodes: int | None = None,
         sets: dict[str, str] | None = None,
-        after: str | None = None,
-    ) -> TrialStep:
-        words = ("check", str(path), "--site", site_name, "--nodes", str(nodes), "--level", level, *more, "--json")
-        return TrialStep(
-            name=f"image-{number}.{key}",
-            about=f"image {number}: {about}",
-            words=words,
-            image=number,
-            nodes=image.nodes,
-            minutes=3 if level is Level.RUN else 2,
-            limit=15,
-            sets=sets or {},
-            after=after,
+        beside_run: bool = False,
+    ) -> None:
+        """Add a step, `check --nodes`; `beside_run`: it shows something beside the first all-reduce alone."""
+        options = ("--site", self.site_name, "--nodes", str(nodes or self.nodes), "--level", level, *words, "--json")
+        self.steps.append(
+            TrialStep(
+                name=f"image-{self.image}.{key}",
+                about=f"image {self.image}: {about}",
+                words=("check", self.path, *options),
+                image=self.image,
+                nodes=self.nodes,
+                minutes=3 if level is Level.RUN else 2,
+                limit=15,
+                sets=sets or {},
+                after=f"image-{self.image}.run" if beside_run else None,
+            )
         )
 
-    yield step("probe", "what its loader, its RCCL and its plugin do on the nodes", Level.PROBE)
-    yield step("run", f"an all-reduce on {image.nodes} nodes, as jobs there run it")
-    yield TrialStep(
-        name=f"image-{number}.gpus",
-        kind="gpus",
-        about=f"image {number}: what its runtime says of the GPUs",
-        words=("node", f"{FOLDER}/nodes", "--look", site_name, "--gpus-in", str(path)),
-        image=number,
-        nodes=1,
-        minutes=1,
-        limit=6,
-    )
-    yield step("socket", "the same over TCP", sets={"NCCL_NET": "Socket"}, after=ran)
+    def claim(
+        self,
+        key: str,
+        about: str,
+        predicted: object,
+        reads: Reads,
+        by: Sourced | None = None,
+        *,
+        what: str = "",
+        also: tuple[str, ...] = (),
+        least: float | None = None,
+        ranks: int | None = None,
+    ) -> None:
+        """Add what the last step shows; of a site, only what its file has a value for."""
+        by = by or (_RULES if self.image else self.site)
+        if predicted is None and not self.image:
+            return
+        self.claims.append(
+            Claim(
+                id=f"image-{self.image}.{key}" if self.image else f"site.{key}",
+                about=f"image {self.image}: {about}" if self.image else about,
+                predicted=f"{predicted}" if predicted is not None else None,
+                least=least,
+                ranks=ranks,
+                also=also,
+                source=by.source,
+                date=f"{getattr(by, 'date', self.site.date) or ''}",
+                step=self.steps[-1].name,
+                reads=reads,
+                what=what or ("" if self.image else key.partition(":")[2] or key),
+            )
+        )
+
+
+def of_site(site: Site, site_name: str, nodes: int) -> Rows:
+    """Return what the file of a site says of its Slurm, and of its nodes."""
+    rows = Rows(site, site_name, nodes)
+    about = "what Slurm says of its partitions"
+    rows.steps.append(TrialStep(name="slurm", kind="slurm", about=about, nodes=1, minutes=1, limit=2))
+    if site.scheduler == "Slurm":
+        for one in site.partitions:
+            about = f"longest job of partition {one.name}, hours"
+            rows.claim(f"partition:{one.name}", about, f"{one.hours:g}", "partition", one)
+        mpi = site.mpi
+        for kind in dict.fromkeys(filter(None, (mpi.own, mpi.open, mpi.host))) if mpi is not None else ():
+            rows.claim(f"mpi:{kind}", f"srun --mpi={kind}", THERE, "mpi", mpi)
+    words, about = ("node", f"{FOLDER}/nodes", "--look", site_name), "what each node shows of itself"
+    rows.steps.append(TrialStep(name="nodes", kind="nodes", about=about, words=words, nodes=nodes, minutes=1, limit=5))
+    rows.claim("processors", "processors of the nodes", site.processors, "node")
+    rows.claim("gpu", "GPU", site.arch, "node")
+    rows.claim("engine", "container engine", site.engine, "node")
+    if (driver := site.driver) is not None:
+        also = modules_of(driver.version)[1:] if driver.version is not None else ()
+        rows.claim("driver", "amdgpu driver", driver.version, "node", driver, also=also)
+        rows.claim("kernel", "kernel", driver.kernel, "node", driver)
+    if (fabric := site.fabric) is not None:
+        rows.claim("libfabric", "libfabric of the nodes", fabric.libfabric, "node", fabric)
+        rows.claim("glibc", "glibc that the nodes' libfabric and libcxi need", fabric.glibc, "node", fabric)
+    for variable in site.variables:
+        if variable.name == _INTERFACES and "$" not in variable.value:
+            rows.claim("interfaces", "interfaces of Slingshot", variable.value, "node", variable)
+    if (binding := site.binding) is not None:
+        rows.claim("gpus", "GPUs of a node", len(binding.near), "node", binding)
+        rows.claim("cores", "cores of a node, without SMT", binding.cores, "node", binding)
+    for path in site_paths(site):
+        rows.claim(f"path:{path}", f"{path} on the nodes", THERE, "place")
+    if (identity := site.identity) is not None and identity.variables:
+        rows.claim("identity", f"{' or '.join(identity.variables)} in jobs", THERE, "identity", identity)
+    return rows
+
+
+def _add_probes(rows: Rows, report: CheckReport, root: RootFileSystem) -> None:
+    """Add what the loader, RCCL and the plugin of an image do."""
+    path = report.path
+    rows.check("probe", "what its loader, its RCCL and its plugin do on the nodes", level=Level.PROBE)
+    answer = None if report.answer is Answer.UNDECIDED else report.answer
+    rows.claim("answer", "answer of the probes on the nodes", answer, "answer")
+    for what, about, value in (
+        ("rccl", "RCCL that a process loads", path.rccl),
+        ("rccl_version", "version that RCCL says", path.rccl_version),
+        ("plugin", "net plugin that it loads", path.plugin),
+        ("libfabric", "libfabric that the plugin gets", path.libfabric),
+        ("libcxi", "libcxi in that process", path.libcxi),
+    ):
+        also = (root.resolve_where_possible(value),) if value is not None and value.startswith("/") else ()
+        rows.claim(what.replace("_", "-"), about, value, "path", what=what, also=also)
+    rows.claim("maps", "libraries in the process that a job starts", AS_FILES, "maps")
+    assumed = Said("nodes of one site are taken to be alike")
+    rows.claim("alike", "what is loaded on the nodes", ALIKE, "alike", assumed)
+
+
+def _add_runs(rows: Rows, report: CheckReport) -> None:
+    """Add all-reduces on all nodes, as jobs run them and over TCP, and on one."""
+    site, nodes = rows.site, rows.nodes
+    network = {Answer.NO_OBSTACLE: Verdict.OFI_CXI, Answer.NO: Verdict.SOCKET}.get(report.answer)
+    rows.check("run", f"an all-reduce on {nodes} nodes, as jobs there run it")
+    rows.claim("network", f"network between {nodes} nodes", network, "network")
+    _add_speed(rows, "bandwidth", nodes, is_predicted=network is Verdict.OFI_CXI)
+    if report.gpu is not None:
+        # of RCCL alone: an all-reduce says nothing of torch's kernels, or MIOpen's
+        rccl = next((part for part in report.gpu.parts if part.component == "RCCL"), None)
+        runs = RUNS if rccl is not None and rccl.fit is GpuFit.RUNS else None
+        fails = rccl is not None and rccl.stands_against
+        rows.claim("gpu-code", f"GPU code of its RCCL on {report.gpu.processor}", _FAILS if fails else runs, "ran")
+    if (driver := next((f for f in report.findings if f.id == "image.driver"), None)) is not None:
+        runs = {Severity.PROBLEM: _FAILS, Severity.INFO: RUNS}.get(driver.severity)
+        by = Said(driver.source, site.driver.date if site.driver is not None else None) if driver.source else _RULES
+        rows.claim("driver", "its ROCm on the nodes' driver", runs, "ran", by)
+    rows.check("socket", "the same over TCP", sets={"NCCL_NET": "Socket"}, beside_run=True)
+    rows.claim("socket.network", "network with NCCL_NET=Socket", Verdict.SOCKET, "network", Said("RCCL's own option"))
+    # the variable by which a step on one node gets onto the fabric
+    vni = next((one for one in site.variables if one.name == _VNI and one.nodes == "one"), None)
     sets = {vni.name: vni.value} if vni is not None else {}
     if vni is not None:
-        yield step("one-node", "the probes in a step on one node, without a VNI", Level.PROBE, nodes=1)
-        yield step("one-node-vni", f"the same with {vni.name}={vni.value}", Level.PROBE, nodes=1, sets=sets)
-    yield step("alone", "an all-reduce on one node", nodes=1, sets=sets)
-    for left in image.left_out:
-        words = ("--leave-out", left.name)
-        yield step(f"without.{left.name}", f"an all-reduce without {left.name}", Level.RUN, *words, after=ran)
-    for tried in image.set_beside:
-        about, sets = f"an all-reduce with {tried.name}={tried.value}", {tried.name: tried.value or ""}
-        yield step(f"with.{tried.name}", about, sets=sets, after=ran)
-    yield step("again", "the first all-reduce again: how far two runs differ", after=ran)
+        rows.check("one-node", "the probes in a step on one node, without a VNI", level=Level.PROBE, nodes=1)
+        rows.claim("one-node", "cxi listens in a step on one node", "no", "listens", vni)
+        about = f"the same with {vni.name}={vni.value}"
+        rows.check("one-node-vni", about, level=Level.PROBE, nodes=1, sets=sets)
+        rows.claim("one-node-vni", about, "yes", "listens", vni)
+    rows.check("alone", "an all-reduce on one node", nodes=1, sets=sets)
+    _add_speed(rows, "alone", 1, is_predicted=True)
+
+
+def _add_speed(rows: Rows, key: str, nodes: int, *, is_predicted: bool) -> None:
+    known = next((one for one in rows.site.bandwidths if (one.test, one.nodes) == (_TEST, nodes)), None)
+    about = f"all-reduce on {count(nodes, 'node')}"
+    if known is None or not is_predicted:
+        rows.claim(key, about, None, "speed")
+    else:
+        least = known.least_gb_s
+        rows.claim(key, about, f"{least:g} GB/s or more", "speed", known, least=least, ranks=known.ranks)
+
+
+def _add_variables(rows: Rows, stack: Stack) -> None:
+    """Add an all-reduce without each variable that jobs there set, with each that they do not, and the first again."""
+    known = {one.name: one for one in reversed(rows.site.measured)}
+    ours = same_in_all_ranks(stack, rows.site, nodes=2)
+    for variable in ours:
+        name, measured = variable.name, known.get(variable.name)
+        about, predicted = f"all-reduce without {name}", NO_CHANGE if measured and measured.effect == "inert" else None
+        rows.check(f"without.{name}", f"an {about}", "--leave-out", name, beside_run=True)
+        rows.claim(f"without:{name}", about, predicted, "changed", measured or variable)
+    for tried in rows.site.measured:
+        if tried.value is None or tried.name in {variable.name for variable in ours}:
+            continue
+        # harm was seen in jobs of frameworks: what an all-reduce alone makes of it, nobody has said
+        predicted, setting = NO_CHANGE if tried.effect == "inert" else None, f"{tried.name}={tried.value}"
+        about = f"all-reduce with {setting}"
+        rows.check(f"with.{tried.name}", f"an {about}", sets={tried.name: tried.value}, beside_run=True)
+        rows.claim(f"with:{setting}", about, predicted, "changed", tried)
+    rows.check("again", "the first all-reduce again: how far two runs differ", beside_run=True)
 
 
 def content(path: Path) -> str:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
-from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS, THERE
-from lumiimg.cluster.trial.gpu_targets import GpuFacts, gpu_targets
-from lumiimg.cluster.trial.model import LEFT, NOT_YET, Claim, Ending, Measured, Reads, StepResult, TrialPlan
+from lumiimg.cluster.trial.model import (
+    ALIKE,
+    AS_FILES,
+    LEFT,
+    NO_CHANGE,
+    NOT_YET,
+    RUNS,
+    THERE,
+    Claim,
+    Ending,
+    Measured,
+    Reads,
+    StepResult,
+    TrialPlan,
+)
 from lumiimg.core.findings import Answer, Severity
 from lumiimg.core.text import count
 from lumiimg.joblog import FAST, TRANSPORTS, Confidence
@@ -36,7 +50,7 @@ class SlurmFacts:
     """That a way of `srun --mpi=` is there, for each."""
 
 
-Printed = NodesReport | GpuFacts | SlurmFacts
+Printed = NodesReport | SlurmFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +80,21 @@ class TrialResults:
         return _READERS[claim.reads](self, claim)
 
 
-def joined(found: Iterable[tuple[str | None, int]], nothing: str) -> Measured:
+def _joined(values: Iterable[tuple[object, int]], nothing: str) -> Measured:
     """Return what nodes say: one value, or each with how many of them say so; `nothing` where none says anything.
 
-    `found`: values, each with a number of nodes.
+    `values`: each with a number of nodes.
     """
-    numbers: dict[str, int] = {}
-    for value, nodes in found:
-        numbers[value or ""] = numbers.get(value or "", 0) + nodes
+    numbers = Counter[str]()
+    for value, nodes in values:
+        numbers[f"{value or ''}"] += nodes
     silent = numbers.pop("", 0)
     if not numbers:
         return Measured(None, nothing)
     if len(numbers) == 1:
         why = f"{count(silent, 'node')} did not show it" if silent else ""
         return Measured(next(iter(numbers)), why, partial=bool(silent))
-    by_value = (
-        f"{value} on {count(nodes, 'node')}" for value, nodes in sorted(numbers.items(), key=lambda one: -one[1])
-    )
+    by_value = (f"{value} on {count(nodes, 'node')}" for value, nodes in numbers.most_common())
     return Measured("; ".join(by_value), "the nodes differ", same=False)
 
 
@@ -96,18 +108,14 @@ def _of_some(read: Measured, silent: int) -> Measured:
 # -- of nodes, and of Slurm
 
 
-def _of_nodes(show: Callable[[NodeFacts, str], object]) -> Callable[[TrialResults, Claim], Measured]:
-    def read(results: TrialResults, claim: Claim) -> Measured:
-        nodes = results.nodes
-        if not nodes:
-            return Measured(None, "no node has answered")
-        no_fabric = next((node.no_fabric for node in nodes if node.no_fabric), None)
-        nothing = no_fabric if no_fabric and claim.what in {"libfabric", "glibc"} else "the nodes do not show it"
-        shown = ((show(node, claim.what), 1) for node in nodes)
-        found = joined(((f"{value}" if value else None, number) for value, number in shown), nothing)
-        return _of_some(found, results.plan.nodes - len(nodes))
-
-    return read
+def _of_nodes(show: Callable[[NodeFacts, str], object], results: TrialResults, claim: Claim) -> Measured:
+    nodes = results.nodes
+    if not nodes:
+        return Measured(None, "no node has answered")
+    no_fabric = next((node.no_fabric for node in nodes if node.no_fabric), None)
+    nothing = no_fabric if no_fabric and claim.what in {"libfabric", "glibc"} else "the nodes do not show it"
+    found = _joined(((show(node, claim.what), 1) for node in nodes), nothing)
+    return _of_some(found, results.plan.nodes - len(nodes))
 
 
 def _there(is_there: bool | None) -> str | None:
@@ -115,49 +123,50 @@ def _there(is_there: bool | None) -> str | None:
 
 
 def _of_slurm(
-    facts: Callable[[SlurmFacts], Mapping[str, str]], absent: str
-) -> Callable[[TrialResults, Claim], Measured]:
-    def read(results: TrialResults, claim: Claim) -> Measured:
-        known = facts(results.of(claim.step, SlurmFacts) or SlurmFacts())
-        return Measured(known.get(claim.what, absent)) if known else Measured(None, "Slurm does not say")
-
-    return read
+    facts: Callable[[SlurmFacts], Mapping[str, str]], absent: str, results: TrialResults, claim: Claim
+) -> Measured:
+    known = facts(results.of(claim.step, SlurmFacts) or SlurmFacts())
+    return Measured(known.get(claim.what, absent)) if known else Measured(None, "Slurm does not say")
 
 
 # -- of probes
 
 
-def _of_report(read: Callable[[NodesReport, Claim], Measured]) -> Callable[[TrialResults, Claim], Measured]:
-    def of_step(results: TrialResults, claim: Claim) -> Measured:
-        report = results.of(claim.step, NodesReport)
-        if report is None or not report.groups:
-            return Measured(None, _NOTHING if report is None else "no node has answered")
-        return _of_some(read(report, claim), sum(len(entry.nodes) for entry in report.silent))
-
-    return of_step
+def _of_report(read: Callable[[NodesReport, str], Measured], results: TrialResults, claim: Claim) -> Measured:
+    report = results.of(claim.step, NodesReport)
+    if report is None or not report.groups:
+        return Measured(None, _NOTHING if report is None else "no node has answered")
+    return _of_some(read(report, claim.what), sum(len(entry.nodes) for entry in report.silent))
 
 
-def _of_groups(
-    show: Callable[[NodeGroup, str], str | None], nothing: Callable[[NodesReport], str]
-) -> Callable[[TrialResults, Claim], Measured]:
-    def read(report: NodesReport, claim: Claim) -> Measured:
-        found = ((show(group, claim.what), len(group.nodes)) for group in report.groups)
-        return joined(found, nothing(report))
-
-    return _of_report(read)
+def _of_groups(report: NodesReport, show: Callable[[NodeGroup], str | None], nothing: str) -> Measured:
+    return _joined(((show(group), len(group.nodes)) for group in report.groups), nothing)
 
 
-def _maps(group: NodeGroup, _: str) -> str | None:
+def _answer(report: NodesReport, _: str) -> Measured:
+    undecided = report.groups[0].sentence
+    return _of_groups(report, lambda group: None if group.answer is Answer.UNDECIDED else group.answer, undecided)
+
+
+def _path(report: NodesReport, part: str) -> Measured:
+    return _of_groups(report, lambda group: getattr(group.path, part, None), "the probes did not come so far")
+
+
+def _maps(report: NodesReport, _: str) -> Measured:
     """Return whether the process that a job starts had the libraries that the files predict, by /proc/self/maps."""
     words = {"program.opens": AS_FILES, "program.other-files": "other libraries"}
-    return next((words[finding.id] for finding in group.findings if finding.id in words), None)
+
+    def show(group: NodeGroup) -> str | None:
+        return next((words[finding.id] for finding in group.findings if finding.id in words), None)
+
+    return _of_groups(report, show, "the process was not seen")
 
 
-def _alike(report: NodesReport, _: Claim) -> Measured:
+def _alike(report: NodesReport, _: str) -> Measured:
     return Measured("; ".join(dict.fromkeys(text for group in report.groups for text in group.differs)) or ALIKE)
 
 
-def _listens(report: NodesReport, _: Claim) -> Measured:
+def _listens(report: NodesReport, _: str) -> Measured:
     """Return whether the plugin got onto the fabric: a handshake that failed for want of a NIC shows nothing."""
     found = report.groups[0].findings
     if any(finding.id == "provider.cxi" and finding.severity is Severity.OK for finding in found):
@@ -173,16 +182,12 @@ def _listens(report: NodesReport, _: Claim) -> Measured:
 # -- of collectives
 
 
-def _of_run(read: Callable[[CollectiveOutcome, Claim], Measured]) -> Callable[[TrialResults, Claim], Measured]:
-    def of_step(results: TrialResults, claim: Claim) -> Measured:
-        report = results.of(claim.step, NodesReport)
-        if report is None or report.collective is None:
-            return Measured(None, _NOTHING if report is None else report.levels.get("run", _NO_RESULT))
-        if (why := _without_a_node(report, claim.step)) is not None:
-            return Measured(None, why)
-        return read(report.collective, claim)
-
-    return of_step
+def _of_run(read: Callable[[CollectiveOutcome, Claim], Measured], results: TrialResults, claim: Claim) -> Measured:
+    report = results.of(claim.step, NodesReport)
+    if report is None or report.collective is None:
+        return Measured(None, _NOTHING if report is None else report.levels.get("run", _NO_RESULT))
+    why = _without_a_node(report, claim.step)
+    return read(report.collective, claim) if why is None else Measured(None, why)
 
 
 def _without_a_node(report: NodesReport | None, step: str) -> str | None:
@@ -198,11 +203,12 @@ def _network(ran: CollectiveOutcome, _: Claim) -> Measured:
     if ran.verdict not in TRANSPORTS:
         return Measured(None, f"its log says {ran.verdict}")
     if ran.confidence is not Confidence.PROVED:
-        return Measured(ran.verdict.value, "its log does not prove it", partial=True)
-    return Measured(ran.verdict.value, count(ran.ranks, "rank"))
+        return Measured(ran.verdict, "its log does not prove it", partial=True)
+    return Measured(ran.verdict, count(ran.ranks, "rank"))
 
 
 def _best(ran: CollectiveOutcome | None) -> float | None:
+    """Return the bandwidth of a collective in GB/s; None where it gave none."""
     return max((row.best_gb_s for row in ran.measurements if row.best_gb_s), default=None) if ran else None
 
 
@@ -254,30 +260,21 @@ def _not_comparable(base: CollectiveOutcome, again: NodesReport | None, report: 
     return None if report.collective is not None or why.startswith(_FAILED) else why or "no collective was run"
 
 
-def _target(results: TrialResults, claim: Claim) -> Measured:
-    facts = results.of(claim.step, GpuFacts)
-    return gpu_targets(facts) if facts is not None else Measured(None, _NOTHING)
-
-
 _READERS: Mapping[Reads, Callable[[TrialResults, Claim], Measured]] = {
-    "node": _of_nodes(lambda node, what: getattr(node, what, None)),
-    "place": _of_nodes(lambda node, path: _there(node.paths.get(path))),
-    "identity": _of_nodes(lambda node, _: _there(any(node.variables.values()))),
-    "partition": _of_slurm(lambda slurm: slurm.partitions, "no such partition"),
-    "mpi": _of_slurm(lambda slurm: slurm.mpi, f"not {THERE}"),
-    "answer": _of_groups(
-        lambda group, _: None if group.answer is Answer.UNDECIDED else group.answer.value,
-        lambda report: report.groups[0].sentence,
-    ),
-    "path": _of_groups(lambda group, part: getattr(group.path, part, None), lambda _: "the probes did not come so far"),
-    "maps": _of_groups(_maps, lambda _: "the process was not seen"),
-    "alike": _of_report(_alike),
-    "listens": _of_report(_listens),
-    "network": _of_run(_network),
-    "speed": _of_run(_speed),
-    "ran": _of_run(_ran),
+    "node": partial(_of_nodes, lambda node, what: getattr(node, what, None)),
+    "place": partial(_of_nodes, lambda node, path: _there(node.paths.get(path))),
+    "identity": partial(_of_nodes, lambda node, _: _there(any(node.variables.values()))),
+    "partition": partial(_of_slurm, lambda slurm: slurm.partitions, "no such partition"),
+    "mpi": partial(_of_slurm, lambda slurm: slurm.mpi, f"not {THERE}"),
+    "answer": partial(_of_report, _answer),
+    "path": partial(_of_report, _path),
+    "maps": partial(_of_report, _maps),
+    "alike": partial(_of_report, _alike),
+    "listens": partial(_of_report, _listens),
+    "network": partial(_of_run, _network),
+    "speed": partial(_of_run, _speed),
+    "ran": partial(_of_run, _ran),
     "changed": _changed,
-    "target": _target,
 }
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.report import NodesReport
-from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.model import ClaimOutcome, Ending, ReportRow, TrialReport
 from lumiimg.cluster.trial.readings import notes
 
@@ -82,10 +81,8 @@ def _row(results: TrialResults, claim: Claim, names: _Names) -> ReportRow:
 
 
 def _stand_in(results: TrialResults) -> str | None:
-    """Return what cannot be real: a collective, or a look at them, on GPUs of nodes that have none."""
-    printed = results.printed.values()
-    ran = any(one.collective for one in printed if isinstance(one, NodesReport))
-    ran = ran or any(one.targets for one in printed if isinstance(one, GpuFacts))
+    """Return what cannot be real: a collective on GPUs of nodes that have none."""
+    ran = any(one.collective for one in results.printed.values() if isinstance(one, NodesReport))
     if ran and not any(node.gpus or node.driver for node in results.nodes):
         return "GPUs were used, and no node showed one of AMD's"
     return None

@@ -5,15 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.report import NodesReport
 from lumiimg.cluster.nodes.slurm import own_command, run_step, seconds
-from lumiimg.cluster.trial.claims import THERE
-from lumiimg.cluster.trial.gpu_targets import GpuFacts
-from lumiimg.cluster.trial.model import Ending, JobTime, StepResult
+from lumiimg.cluster.trial.model import THERE, Ending, JobTime, StepResult
 from lumiimg.cluster.trial.node_facts import clear_node_facts, recorded_nodes, snapshot_in
 from lumiimg.cluster.trial.plan import FOLDER, content
 from lumiimg.cluster.trial.readings import SlurmFacts
@@ -24,7 +22,7 @@ from lumiimg.engine.process import run, which
 from lumiimg.host.container_view import TO_ENGINE, told_to_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from lumiimg.cluster.nodes.slurm import Allocation
     from lumiimg.cluster.trial.folder import TrialFolder
@@ -37,6 +35,8 @@ _GRACE_S = 20.0
 """That a job keeps for itself before its time is up."""
 _TRIES = 3
 """A job that dies in a step may have died of something else; after three, the step is left out."""
+_SILENT = "no node has answered"
+"""The job may be at its end, or its nodes may be bad ones."""
 _MPI = re.compile(r"[a-z0-9_]{1,32}")
 
 
@@ -51,7 +51,7 @@ def run_in_job(
 
     Raises FailedError where nothing can be kept.
     """
-    start, nodes = time.monotonic(), allocation.nodes[: plan.nodes]
+    start = time.monotonic()
     # a job of the trial's own has taken time since Slurm began it; salloc's shell may have done anything before
     is_own = environment.get("SLURM_JOB_NAME") == plan.job_name
     ran_s = allocation.ran_s if is_own else 0.0
@@ -61,93 +61,99 @@ def run_in_job(
     ends = start + max(room_s - _GRACE_S, 0)
     if allocation.ends is not None:
         ends = min(ends, allocation.ends - _GRACE_S)
-    own, account = _without_tried(plan, environment), environment.get("SLURM_JOB_ACCOUNT", "")
+    account = environment.get("SLURM_JOB_ACCOUNT", "")
 
-    def note(more_s: float = 0.0) -> None:
-        """Note what the job has taken, by a clock that is not set while it runs."""
-        taken_s = ran_s + time.monotonic() - start + more_s
-        folder.note(
-            key, JobTime(nodes=len(allocation.nodes), minutes=taken_s / 60, hosts=allocation.nodes, account=account)
-        )
+    def note(until: float) -> None:
+        minutes = (ran_s + max(until - start, 0)) / 60
+        folder.note(key, JobTime(nodes=len(allocation.nodes), minutes=minutes, hosts=allocation.nodes, account=account))
 
-    note()
-    for step in folder.steps_left(plan):
-        before = folder.result(step.name) or StepResult(step=step.name, ending=Ending.PENDING)
-        result = StepResult(step=step.name, ending=Ending.FAILED, job=allocation.job, began=_now(), tries=before.tries)
-        left_s = ends - time.monotonic()
-        if len(nodes) < step.nodes:
-            why = f"the job has {len(nodes)} of {step.nodes} nodes"
-            folder.keep(replace(result, ending=Ending.PENDING, said=(why,)))
-        elif step.after in {one.name for one in folder.steps_left(plan)}:
-            continue
-        elif (reason := _shows_nothing(folder, plan, step)) is not None:
-            folder.keep(replace(result, said=(f"left out: {reason}",)))
-        elif left_s < step.minutes * 60:
-            say(f"{step.about}: not begun, {left_s / 60:.0f} min are left and it takes {step.minutes}")
-        elif before.tries >= _TRIES:
-            folder.keep(replace(result, said=("the job died in it, or no node answered, each time",)))
-        else:
-            limit_s = min(step.limit * 60.0, left_s)
-            folder.keep(replace(result, ending=Ending.BEGUN, tries=before.tries + 1))
-            note(limit_s)
-            say(step.about)
-            try:
-                folder.keep(_result(folder, step, nodes, own, limit_s, result))
-            except BaseException:  # a signal: the job was cancelled, or its time is up
-                folder.keep(replace(result, ending=Ending.PENDING, said=("the job was stopped in it",)))
-                raise
-            finally:
-                note()
-
-
-def _shows_nothing(folder: TrialFolder, plan: TrialPlan, step: TrialStep) -> str | None:
-    """Return why a step would show nothing."""
-    if step.after is not None:
-        first = next((folder.printed(one) for one in plan.steps if one.name == step.after), None)
-        if not isinstance(first, NodesReport) or first.collective is None:
-            return f"{step.after} had no collective"
-    if not 0 < step.image <= len(plan.images):
-        return None
+    steps = _JobSteps(folder, plan, allocation, _without_tried(plan, environment), say)
+    note(ends)  # it may be killed before it can note less
     try:
-        changed = content(Path(plan.paths[step.image - 1])) != plan.images[step.image - 1].content
-    except BadInputError as error:
-        return f"the image {error.what}"
-    return "the image is another than when the claims were written down" if changed else None
+        for step in folder.steps_left(plan):
+            steps.do(step, ends - time.monotonic())
+    finally:
+        note(time.monotonic())
 
 
-def _result(
-    folder: TrialFolder,
-    step: TrialStep,
-    nodes: Sequence[str],
-    environment: Mapping[str, str],
-    limit_s: float,
-    result: StepResult,
-) -> StepResult:
-    """Do a step, and return its result; one that a job with more time, or with GPUs, could do is left for that."""
-    # the job may be at its end, or its nodes may be bad ones
-    silent = replace(result, ending=Ending.PENDING, said=("no node has answered",), tries=result.tries + 1)
-    if step.kind == "slurm":
-        write_text(folder.output_file(step.name), to_json(_slurm(environment)))
-        return replace(result, ending=Ending.DONE)
-    if step.kind == "nodes":
-        clear_node_facts(folder.nodes)  # of an earlier job, on other nodes and at another time
-        done = run_step(nodes, _words(folder, step), environment, timeout_s=limit_s)
-        return replace(result, ending=Ending.DONE, said=_said(done)) if recorded_nodes(folder.nodes) else silent
-    done = _command(folder, step, environment, limit_s)
-    printed = folder.printed(step)
-    if done.timed_out and limit_s < step.limit * 60:
-        return replace(result, ending=Ending.PENDING, said=("the time of the job was up",))
-    if done.timed_out:
-        return replace(result, said=(f"ended at its limit, after {step.limit} min",))
-    if printed is None:
-        return replace(result, said=_said(done) or (f"ended with {done.exit_code}, without a word",))
-    if isinstance(printed, GpuFacts) and printed.no_gpu:
-        return replace(result, ending=Ending.PENDING, said=(f"no GPU: {one_line(printed.why)[:_SAID]}",))
-    if isinstance(printed, NodesReport) and not printed.groups:
-        return silent
-    if isinstance(printed, NodesReport) and (why := printed.levels.get("run", "")).startswith("not taken"):
-        return replace(result, ending=Ending.PENDING, said=(one_line(why)[:_SAID],))
-    return replace(result, ending=Ending.DONE, said=_said(done))
+@dataclass(frozen=True, slots=True)
+class _JobSteps:
+    """The steps of a trial in one job."""
+
+    folder: TrialFolder
+    plan: TrialPlan
+    allocation: Allocation
+    environment: Mapping[str, str]
+    say: Callable[[str], None]
+
+    def do(self, step: TrialStep, left_s: float) -> None:
+        """Do a step within that time, or keep why it was not done."""
+        before, nodes = self.folder.result(step.name), len(self.allocation.nodes)
+        began, tries = dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), before.tries if before else 0
+
+        def keep(ending: Ending, *said: str, tries: int = tries) -> None:
+            job = self.allocation.job
+            self.folder.keep(StepResult(step=step.name, ending=ending, job=job, began=began, said=said, tries=tries))
+
+        if nodes < step.nodes:
+            keep(Ending.PENDING, f"the job has {nodes} of {step.nodes} nodes")
+        elif step.after in {one.name for one in self.folder.steps_left(self.plan)}:
+            return
+        elif (reason := self._shows_nothing(step)) is not None:
+            keep(Ending.FAILED, f"left out: {reason}")
+        elif left_s < step.minutes * 60:
+            self.say(f"{step.about}: not begun, {left_s / 60:.0f} min are left and it takes {step.minutes}")
+        elif tries >= _TRIES:
+            keep(Ending.FAILED, "the job died in it, or no node answered, each time")
+        else:
+            keep(Ending.BEGUN, tries=tries + 1)
+            self.say(step.about)
+            try:
+                ending, *said = self._come_to(step, min(step.limit * 60.0, left_s))
+            except BaseException:  # a signal: the job was cancelled, or its time is up
+                keep(Ending.PENDING, "the job was stopped in it")
+                raise
+            keep(ending, *said, tries=tries + (said == [_SILENT]))
+
+    def _shows_nothing(self, step: TrialStep) -> str | None:
+        """Return why a step would show nothing."""
+        plan = self.plan
+        if step.after is not None:
+            first = next((self.folder.printed(one) for one in plan.steps if one.name == step.after), None)
+            if not isinstance(first, NodesReport) or first.collective is None:
+                return f"{step.after} had no collective"
+        if not 0 < step.image <= len(plan.images):
+            return None
+        try:
+            changed = content(Path(plan.paths[step.image - 1])) != plan.images[step.image - 1].content
+        except BadInputError as error:
+            return f"the image {error.what}"
+        return "the image is another than when the claims were written down" if changed else None
+
+    def _come_to(self, step: TrialStep, limit_s: float) -> tuple[Ending, *tuple[str, ...]]:
+        """Do a step, and return how it ended and what it said; what a better job could do is left for that."""
+        folder = self.folder
+        if step.kind == "slurm":
+            write_text(folder.output_file(step.name), to_json(_slurm(self.environment)))
+            return (Ending.DONE,)
+        if step.kind == "nodes":
+            clear_node_facts(folder.nodes)  # of an earlier job, on other nodes and at another time
+            nodes = self.allocation.nodes[: self.plan.nodes]
+            done = run_step(nodes, _words(folder, step), self.environment, timeout_s=limit_s)
+            return (Ending.DONE, *_said(done)) if recorded_nodes(folder.nodes) else (Ending.PENDING, _SILENT)
+        done = _command(folder, step, self.environment, limit_s)
+        printed = folder.printed(step)
+        if done.timed_out and limit_s < step.limit * 60:
+            return Ending.PENDING, "the time of the job was up"
+        if done.timed_out:
+            return Ending.FAILED, f"ended at its limit, after {step.limit} min"
+        if not isinstance(printed, NodesReport):
+            return Ending.FAILED, *(_said(done) or (f"ended with {done.exit_code}, without a word",))
+        if not printed.groups:
+            return Ending.PENDING, _SILENT
+        if (why := printed.levels.get("run", "")).startswith("not taken"):
+            return Ending.PENDING, one_line(why)[:_SAID]
+        return Ending.DONE, *_said(done)
 
 
 def _command(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str], limit_s: float) -> Completed:
@@ -205,7 +211,3 @@ def _slurm(environment: Mapping[str, str]) -> SlurmFacts:
 def _said(done: Completed) -> tuple[str, ...]:
     lines = [line for line in done.output.splitlines() if line.strip()]
     return tuple(one_line(line)[:_SAID] for line in lines[-_LINES:])
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

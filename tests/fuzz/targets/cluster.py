@@ -15,7 +15,7 @@ from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import answering, parts, scratch, written
 
 _ENVIRONMENT = {"PATH": "/bin", "USER": "ada", "HOME": "/users/ada"}
-_STEPS = ("nodes", "slurm", "image-1.run", "image-1.probe", "image-1.gpus")
+_STEPS = ("nodes", "slurm", "image-1.run", "image-1.probe")
 
 
 @target(
