@@ -20,7 +20,6 @@ from tests.shared import fabric_builder
 from tests.shared.elf_builder import library, rpath
 from tests.shared.fabric_builder import PLUGIN, RCCL, snapshot, versioned
 from tests.shared.programs import unwrapped
-from tests.shared.python_image import environment, python, venv
 
 PRIVATE = "/opt/lumiimg/host"
 CRAY = "opt/cray/libfabric/1.22.0/lib64"
@@ -282,18 +281,6 @@ def test_libcxi_somewhere_in_the_process_is_no_provider(asked: Asked) -> None:
     assert asked.verdicts() == (3, 3, 3)
 
 
-def test_ldd_takes_binds_out_of_a_snapshot(asked: Asked) -> None:
-    words = ["--bind", "/opt/cray,/usr/lib64/libcxi.so.1:/lib64/libcxi.so.1", "--env", f"LD_LIBRARY_PATH=/{CRAY}"]
-    code, out, _ = asked.run("ldd", asked.image(), *words, "--json", "/usr/lib64/librccl-net.so")
-    data = json.loads(out)
-    closure = data["files"]["/usr/lib64/librccl-net.so"]["closure"]
-    assert code == 1
-    assert closure["libfabric.so.1"] == f"/{CRAY}/libfabric.so.1"
-    assert closure["libcxi.so.1"] == "/lib64/libcxi.so.1"
-    assert closure["libjson-c.so.5"] is None
-    assert data["notes"] == ["of /opt/cray only the files that the snapshot records are seen"]
-
-
 # -- formats --
 
 
@@ -325,16 +312,6 @@ def test_what_the_engine_of_the_machine_forbids_is_refused_by_all(asked: Asked) 
         assert asked.verdicts() == (1, 1, 1)
     (image / PRIVATE[1:]).mkdir(parents=True)
     assert asked.verdicts() == (0, 0, 0)
-
-
-def test_what_is_told_under_apptainers_name_does_not_count_where_singularityce_is(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked.image()
-    monkeypatch.setenv("APPTAINERENV_NCCL_NET_PLUGIN", "no-such")
-    for name, version, codes in (("SingularityCE", "4.1.3", (0, 0, 0)), ("Apptainer", "1.4.5", (0, 1, 1))):
-        asked.says(engine={"name": name, "version": version, "settings": {}})
-        assert asked.verdicts() == codes, name
 
 
 def test_a_hidden_nic_is_bound_and_apptainer_gets_its_own_names(asked: Asked) -> None:
@@ -390,21 +367,20 @@ def test_a_host_whose_libraries_go_on_for_ever_is_refused(asked: Asked) -> None:
 # -- explain, check --
 
 
-def test_the_process_is_that_of_torch_where_there_is_one(asked: Asked) -> None:
-    """A wheel brings its own RCCL; whether that one or /opt/rocm's is loaded, the loader decides."""
-    image = asked.image()
-    python(image, "usr")
-    venv(image, "opt/venv", "/usr")
-    environment(image, PATH="/opt/venv/bin:/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
-    packages = image / "opt/venv/lib/python3.12/site-packages"
-    rccl = library(packages / "torch/lib/librccl.so.1", image / LIBC, source=RCCL)
-    library(packages / "torch/lib/libtorch_hip.so", rccl, *rpath("$ORIGIN"))
-    (packages / "torch-2.7.1+rocm6.2.4.dist-info").mkdir()
-    code, data, _ = asked.explain()
-    assert (code, data["torch"]) == (0, "2.7.1+rocm6.2.4")
-    found = {item["name"]: item["path"] for item in data["loaded"]}
-    assert found["librccl.so.1"] == "/opt/venv/lib/python3.12/site-packages/torch/lib/librccl.so.1"
-    assert found["libcxi.so.1"] == f"{PRIVATE}/libcxi.so.1"
+def test_what_an_image_sets_is_said_by_all_commands(asked: Asked) -> None:
+    image, page = asked.image(), asked.folder / "page.html"
+    (image / ".singularity.d/env/91-more.sh").write_text("export NCCL_NET=Socket FI_PROVIDER=tcp\n")
+    code, out, err = asked.run("explain", image, "--json", "--html", page)
+    data = json.loads(out)
+    assert (code, ": NO: " in unwrapped(err)) == (1, True)
+    refused = {finding["id"] for finding in data["findings"] if finding["severity"] == "problem"}
+    assert refused == {"network.forced", "provider.excluded"}
+    assert any("env -u NCCL_NET" in remedy for remedy in data["remedies"])
+    assert page.read_text().count("[network.forced, static]") == 1
+    for words in (f"bind {image} --json", f"bind {image}", f"job {image} --site lumi --explain"):
+        code, out, err = asked.run(*words.split())
+        assert code == 0
+        assert "with these binds RCCL would not use the fabric: NCCL_NET=Socket" in unwrapped(out + err), words
 
 
 def test_a_bind_of_the_user_over_what_is_searched_leaves_the_files_answer_open(

@@ -133,18 +133,6 @@ def test_what_jobs_start_is_named_in_the_command(
         assert re.search("^next.* image .*--program /opt/app ", shown, re.MULTILINE), shown
 
 
-def test_a_scan_that_is_proposed_goes_on_with_the_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    image = fabric_builder.image(tmp_path / "image")
-    (image / "opt/rocm/.info").mkdir()
-    (image / "opt/rocm/.info/version").write_text("7.2.0-1\n")  # whether LUMI's driver serves it is a doubt
-    fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"))
-    shown = of_terminal(["explain", "image", "--site", "lumi"], capsys)
-    assert "lumiimg host scan -o host.json && lumiimg check image --site lumi --host host.json\n" in shown
-
-
 _NEXT = re.compile(
     r"^(?:next[^:\n]*| +(?:do|or)[^:\n]*):  ((?:lumiimg|source|export|unset|#SBATCH|sbatch) .*)$", re.MULTILINE
 )

@@ -50,23 +50,6 @@ def test_help_imports_no_room_and_a_log_neither_engines_nor_images() -> None:
         assert argv[0] == "log" or not loaded & {f"lumiimg.cli.{name}" for name in COMMANDS}, argv
 
 
-@pytest.mark.threat
-def test_a_line_without_end_is_read_in_bounded_memory(tmp_path: Path) -> None:
-    log = tmp_path / "long.out"
-    with log.open("wb") as stream:
-        stream.truncate(400_000_000)  # one sparse line of NUL bytes
-        stream.seek(0, 2)
-        stream.write(b"\nh:1:1 [0] NCCL INFO Using network Socket\n")
-    limited = subprocess.run(
-        ["sh", "-c", 'ulimit -v 300000; exec "$@"', "sh", sys.executable, "-m", "lumiimg", "log", log],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert limited.returncode == ExitCode.NO, limited.stderr
-    assert limited.stdout.startswith("socket: ")
-
-
 def test_each_command_explains_itself_within_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     for name in COMMANDS:
         with pytest.raises(SystemExit) as caught:
@@ -418,41 +401,6 @@ def test_a_message_stays_one_line_whatever_a_file_is_called() -> None:
     error = LumiimgError("bad\nthing", where="a\x1b[31m\r\nlumiimg: all is well", hint="do\tthis")
     assert str(error).isprintable()
     assert one_line("é\u202e") == "é\\u202e"
-
-
-WITH_A_PIPE = (
-    "diff PIPE IMAGE",
-    "diff IMAGE PIPE",
-    "diff PIPE PIPE",
-    "diff /dev/zero /dev/zero",
-    "show ./PIPE",
-    "check PIPE",
-    "ldd PIPE /bin/sh",
-    "explain PIPE",
-    "explain IMAGE --host PIPE",
-    "rebuild IMAGE -o PIPE --force",
-    "rebuild IMAGE -o new.sif --force",
-    "build --base debian-13 --add netprobe -o new.sif",
-    "build --locked --lock PIPE --dry-run",
-)
-
-
-@pytest.mark.usefixtures("clean_home")
-@pytest.mark.threat
-def test_nothing_waits_for_a_pipe_that_nobody_writes_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One that waited would end by the limit of a test of a promise."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "IMAGE").mkdir()
-    os.mkfifo("PIPE")
-    os.mkfifo("new.sif.log")
-    for words in WITH_A_PIPE:
-        code = main(words.split())
-        error = capsys.readouterr().err
-        assert code == ExitCode.BAD_INPUT, words
-        assert error.count("\n") == 1, words
-        assert "not a file" in error or "neither a file" in error, words
 
 
 def test_an_option_before_its_command_works(capsys: pytest.CaptureFixture[str]) -> None:

@@ -277,25 +277,3 @@ def test_each_image_is_adapted_to_a_file_of_its_own_and_no_option_is_named_that_
     assert asked
     of_check = f"lumiimg check unknown --host {nodes[1]} --site lumi --program PATH"
     assert all(of_check in remedy for remedy in asked)
-
-
-def test_images_of_one_fate_are_shown_together_the_worst_first(
-    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # names as short as a user has them
-    images = [fabric_builder.image(tmp_path / "old-0", glibc=35), bundled(tmp_path / "bundled-0")]
-    for image in [*images]:
-        for number in range(1, 5):
-            images.append(image.with_name(image.name.replace("0", str(number))))
-            shutil.copytree(image, images[-1], symlinks=True)
-    words = ["drift", *map(str, nodes), *(word for image in images for word in ("--image", image.name))]
-    main(words)
-    out = capsys.readouterr().out
-    assert out.index("5 images: BREAKS") < out.index("5 images: no obstacle found")
-    assert out.count("needs GLIBC_2.38") <= 3
-    assert out.count(", for the first of 5: lumiimg adapt old-0 ") == 1
-    assert " -o old-0-adapted.sif" in out
-    assert len(out.splitlines()) < 24
-    main([*words, "--verbose"])
-    shown = capsys.readouterr().out
-    assert all(image.name in shown for image in images)

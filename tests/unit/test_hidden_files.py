@@ -152,6 +152,8 @@ def on_node(tmp_path: Path, name: str = "nid001", **settings: str) -> str:
         ),
         ("srv/own", {"bind path": "/etc/localtime, /srv/other"}, {}, "no-obstacle"),
         ("srv/own", {}, {"PWD": "/srv"}, "undecided"),
+        ("srv/own", {"mount hostfs": "yes"}, {}, "undecided"),
+        ("srv/own", {"mount hostfs": "no"}, {}, "no-obstacle"),
         ("opt/own", {}, {"PWD": "/opt"}, "no-obstacle"),
     ],
 )
@@ -226,21 +228,3 @@ def test_ldd_names_the_file_that_is_hidden_and_the_one_that_may_be(
     assert main(["ldd", str(root), "/usr/lib64/librccl-net.so", "--json"]) == 0
     (note,) = json.loads(capsys.readouterr().out)["notes"]
     assert note.startswith("/srv/own/libfabric.so.1 may not be there: a job that is started in this folder")
-
-
-@pytest.mark.usefixtures("home")
-def test_file_systems_of_the_host_lie_over_those_folders_of_the_image(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With `mount hostfs = yes`: which folders these are stays open."""
-    root = bundled(tmp_path / "image")
-    by_link(root, "scratch/plugin")
-    node = read_snapshot(snapshot(host(tmp_path / "node")))
-    answers = {}
-    for setting in ("no", "yes"):
-        engine = ContainerEngine("Apptainer", "1.4.5", None, {"mount hostfs": setting})
-        file = tmp_path / "host.json"
-        write_snapshot(replace(node, engine=engine), file)
-        assert read_snapshot(file).engine == engine
-        answers[setting] = answer(root, capsys, "--host", str(file))["answer"]
-    assert answers == {"no": "no-obstacle", "yes": "undecided"}

@@ -129,15 +129,6 @@ def test_a_manifest_that_no_build_writes_is_refused_in_one_line(
     assert read.libraries == {"libx.so.1": "/usr/lib64/libx.so.1"}, "a good one of the same form is read"
 
 
-def test_one_of_an_older_lumiimg_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = put(fabric_builder.image(tmp_path / "image"), b'{"schema": 1, "fabric": "host", "basis": "plan"}')
-    code, text = said_by(capsys, "check", old, "--level", "static", "--verbose")
-    assert code == 3
-    assert "is not used: " in text
-    assert "is of schema 1, and this lumiimg reads 2" in text
-    assert "`lumiimg bind IMAGE --host FILE` makes the list of today" in text
-
-
 def test_show_prints_it(tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]) -> None:
     root, home = fabric_builder.image(tmp_path / "image"), {"HOME": str(tmp_path)}
     context = PlanContext(open_catalogue(home), site=find_site("lumi", home))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tomllib
 from pathlib import Path
@@ -13,9 +14,11 @@ from lumiimg.check.context import ImageInContext
 from lumiimg.check.static.files import check_libraries
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
-from lumiimg.core.findings import Severity
+from lumiimg.core.findings import Answer, Severity
+from lumiimg.fabric.path import Fabric
 from lumiimg.host.job_process import jobs_of
 from lumiimg.image import open_image
+from lumiimg.report.views.binds import doubts
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library, program, runpath
 from tests.shared.fabric_builder import PLUGIN, RCCL, c_library, image, versioned
@@ -23,6 +26,7 @@ from tests.shared.job.bases import BASES
 from tests.shared.job.generator import CHANGES, NODES, ONCE_WRONG, VARIABLES, Case, Machine
 from tests.shared.job.ground import ground_of_stand_ins
 from tests.shared.job.pairs import ask
+from tests.shared.programs import sampled
 from tests.shared.python_image import SITE, environment, python, torch, venv
 
 if TYPE_CHECKING:
@@ -44,7 +48,8 @@ def test_each_fault_that_is_planted_is_told_by_its_findings(tmp_path: Path, pyte
     for case in cases:
         with machine.image(case) as world:
             if world is not None:
-                answer, static, _ = ask(world, VARIABLES[case.variables], machine.nodes.get(case.node))
+                answer, files = ask(world, VARIABLES[case.variables], machine.nodes.get(case.node))
+                static = files.static
                 against = (each for each in static.findings if each.severity in {Severity.PROBLEM, Severity.UNKNOWN})
                 ids = ", ".join(dict.fromkeys(str(each.id) for each in against)) or "nothing"
                 found[str(case)] = f"{answer}: {ids}; {static.path.rccl_version}, {static.path.plugin}"
@@ -54,6 +59,18 @@ def test_each_fault_that_is_planted_is_told_by_its_findings(tmp_path: Path, pyte
     assert [(case, said, known.get(case)) for case, said in found.items() if known.get(case) != said] == []
     # one change is to what a processor of this machine may lack
     assert len(known) - len(found) <= 1
+
+
+def test_whatever_is_wrong_with_an_image_bind_says_the_doubt_and_no_other(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "images", ground_of_stand_ins(tmp_path / "ground"))
+    changes = [*sampled(((one,) for one in CHANGES), 16), *sampled(itertools.combinations(CHANGES, 2), 16)]
+    for case in (Case("torch-with-rccl", change, "lumi", bundled=False) for change in [(), *changes]):
+        with machine.image(case) as world:
+            if world is not None:
+                answer, files = ask(world, {}, machine.nodes["lumi"])
+                is_said = files.fabric is Fabric.NONE or bool(doubts(files))
+                assert is_said == (answer is not Answer.NO_OBSTACLE), case
+                assert case.changes or not is_said
 
 
 @pytest.fixture

@@ -185,13 +185,3 @@ def test_what_an_engine_asks_of_an_image_is_counted_where_it_can_be_traced(
     (counted,) = validated(told.out, "bench-import")["places"]
     assert counted["program"]["opens"] > 0
     assert counted["shared"] is None if code else counted["shared"]["opens"] == 1, counted["shared"]
-
-
-def test_an_interpreter_that_does_not_start_is_no_module_that_is_not_there(tmp_path: Path, capsys: Capture) -> None:
-    needs("strace")
-    (tmp_path / "site").mkdir()
-    broken = tmp_path / "python3"
-    broken.write_text("#!/bin/sh\necho 'no library for it' >&2\nexit 127\n")
-    broken.chmod(0o755)
-    assert main(["bench", "import", str(tmp_path / "site"), "--python", str(broken)]) == 4
-    assert "Python does not start there: no library for it" in capsys.readouterr().err

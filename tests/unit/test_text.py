@@ -248,16 +248,6 @@ def test_foreign_text_cannot_command_a_terminal_or_forge_a_line(text: str, capsy
         assert quiet or "[red]x[/red]" in together(out), "rich's markup is text"
 
 
-def test_no_secret_of_the_environment_is_shown(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = "hf_" + "a1B2" * 8
-    item = Item(Severity.PROBLEM, f"token {token}", evidence=(f"HF_TOKEN={token}",), remedies=(Remedy("x", token),))
-    table = Table(("a",), (Row((token,)),))
-    document = Document("check", token, token, sections=(Section(token, (item, table, Tree(token)), is_headed=True),))
-    for verbose in (True, False):
-        assert token not in shown(capsys, document, verbose=verbose)
-    monkeypatch.undo()
-
-
 def test_a_list_that_was_asked_for_is_whole_on_any_screen(capsys: Capture) -> None:
     many = tuple(Item(Severity.INFO, f"base {number}") for number in range(100))
     document = Document("list", "bases", "100 bases", sections=(Section("Bases", many, is_headed=True),), is_list=True)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from lumiimg.check.static.files import HostFit
     from lumiimg.check.static.process import StaticResult
-    from lumiimg.host.manifest import BindManifest
     from tests.shared.job.world import Node, World
 
 
@@ -69,24 +69,24 @@ class Pair:
         )
 
 
-def ask(world: World, told: Mapping[str, str], node: Node | None) -> tuple[Answer, StaticResult, BindManifest | None]:
+def ask(world: World, told: Mapping[str, str], node: Node | None) -> tuple[Answer, HostFit]:
     """Return what `check --level static` says of an image, with the snapshot of a node or without."""
     with open_image(world.root) as image:
         snapshot = node.snapshot if node else None
         variables = told_to_engine(told)
         context = ImageInContext(world.root, image, image, variables, snapshot, program=world.program)
-        boundary = check_files(context)
-        static = boundary.static
-        found = final_findings(context, static.findings)
-        return decide(found, static.path, level=Level.STATIC, level_was_asked_for=True), static, boundary.manifest
+        files = check_files(context)
+        found = final_findings(context, files.static.findings)
+        return decide(found, files.static.path, level=Level.STATIC, level_was_asked_for=True), files
 
 
 def pair_of(name: str, world: World, told: Mapping[str, str], node: Node | None) -> Pair:
     """Ask the model, then do it."""
     try:
-        answer, static, manifest = ask(world, told, node)
+        answer, files = ask(world, told, node)
     except BadInputError as error:
         return Pair(name, Answer.UNDECIDED, (str(error),), (Happened("not tried", frozenset()),))
+    static, manifest = files.static, files.manifest
     binds: list[tuple[Path, str]] = []
     inside = dict(told)
     if manifest is not None and node is not None:

@@ -137,9 +137,7 @@ class World:
             self.new(path), hip, *c_library_of(self.parts), *(arguments or runpath("$ORIGIN")), source=source
         )
 
-    def torch(
-        self, prefix: str, rccl: str | None = None, version: str = "2.20.5", kind: str = "rpath", extra: str = ""
-    ) -> str:
+    def torch(self, prefix: str, rccl: str | None = None, version: str = "2.20.5", kind: str = "rpath") -> str:
         """Put a torch there, as a wheel: with an RCCL of its own (`rccl` is its name), or with that of ROCm."""
         package = f"{self.folder_of(prefix)}/torch"
         search = (rpath if kind == "rpath" else runpath)("$ORIGIN")
@@ -148,10 +146,7 @@ class World:
             used = self.rccl(f"{package}/lib/{rccl}", version, self.at(f"{package}/lib/libamdhip64.so.6"), *search)
         else:
             used = self.rccl_of_rocm(version)
-        libraries = [used]
-        if extra:
-            libraries.append(library(self.parts / extra))
-        hip = library(self.new(f"{package}/lib/libtorch_hip.so"), *search, *libraries, source=sources.TORCH_HIP)
+        hip = library(self.new(f"{package}/lib/libtorch_hip.so"), *search, used, source=sources.TORCH_HIP)
         library(self.new(f"{package}/lib/libtorch_global_deps.so"), *search)
         name = f"_C.cpython-{self.ground.version.replace('.', '')}-x86_64-linux-gnu.so"
         own = (rpath if kind == "rpath" else runpath)("$ORIGIN/lib")
