@@ -70,9 +70,9 @@ _MAX_PATH_BYTES = 4096
 # DEFAULT_STACK_PERMS in sysdeps/*/stackinfo.h: without PT_GNU_STACK the stack is executable on these machines
 _EXECUTABLE_BY_DEFAULT = frozenset({21, 62})
 
-_NT_GNU_ABI_TAG, _NT_GNU_BUILD_ID, _NT_GNU_PROPERTY_TYPE_0 = 1, 3, 5
+_NT_GNU_BUILD_ID, _NT_GNU_PROPERTY_TYPE_0 = 3, 5
 _X86_ISA_1_NEEDED = 0xC0008002
-_NOTE, _PROPERTY, _ABI_TAG = struct.Struct("<III"), struct.Struct("<III"), struct.Struct("<IIII")
+_NOTE = _PROPERTY = struct.Struct("<III")
 _MAX_NOTES_BYTES = 65536
 
 
@@ -138,8 +138,6 @@ class ElfFacts(Struct, frozen=True):
     """Whether the alignment of a PT_LOAD is less than a page: glibc before 2.35 refuses that."""
     missing_bytes: int = 0
     """How far the segments reach behind the end of the file: it was cut off, as by a copy that did not end."""
-    linux_needed: tuple[int, int, int] | None = None
-    """NT_GNU_ABI_TAG: glibc before 2.36 passes the file over on an older kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +196,12 @@ class Dynamic:
         self._entries = _entries_of(self.segments)
         self.values = dict(self._entries)
         """The last value of each tag, as the loader keeps it."""
-        self.strings: StringTable | None = None
+        self._string: Callable[[int], str] = _no_string
         if DT_STRTAB in self.values:
             # DT_STRSZ is mandatory in the gABI, but the loader never reads it; the segment is the bound then
             address = self.values[DT_STRTAB]
             size_bytes = self.values.get(DT_STRSZ) or self.segments.rest_bytes(address)
-            self.strings = StringTable(self.segments, address, size_bytes)
+            self._string = StringTable(self.segments, address, size_bytes).at
 
     def name(self, tag: int) -> str | None:
         """Return the name that a tag has; None where the tag is not there."""
@@ -216,65 +214,54 @@ class Dynamic:
             raise ElfError(f"{len(offsets)} needed libraries")
         return tuple(map(self._string, offsets))
 
-    def _string(self, offset: int) -> str:
-        if self.strings is None:
-            raise ElfError("a dynamic segment with names but no string table")
-        return self.strings.at(offset)
-
-    def version_needs(self) -> tuple[tuple[int, VersionNeed], ...]:
+    def version_needs(self) -> list[tuple[int, VersionNeed]]:
         """Return the versions that it asks for, each with its index in .gnu.version."""
+        return self._records(DT_VERNEED, self._needs_in)
 
-        def read(data: bytes) -> tuple[tuple[int, VersionNeed], ...]:
-            found: list[tuple[int, VersionNeed]] = []
-            offset = 0
-            while True:
-                version, _, file_at, first, following = _VERNEED.unpack_from(data, offset)
-                if version != 1:
-                    raise ElfError(f"unsupported version {version} of Verneed record")
-                file, at = self._string(file_at), offset + first
-                while True:
-                    _, flags, index, name_at, next_name = _VERNAUX.unpack_from(data, at)
-                    wanted = VersionNeed(file, self._string(name_at), bool(flags & _VER_FLG_WEAK))
-                    found.append((index & _MAX_VERSIONS, wanted))
-                    if len(found) > _MAX_VERSIONS:
-                        raise ElfError("more version needs than a file can have")
-                    if not next_name:
-                        break
-                    at += next_name
-                if not following:
-                    return tuple(found)
-                offset += following
+    def _needs_in(self, data: bytes) -> list[tuple[int, VersionNeed]]:
+        found: list[tuple[int, VersionNeed]] = []
+        offset, following = 0, 1
+        while following:
+            version, _, file_at, first, following = _VERNEED.unpack_from(data, offset)
+            if version != 1:
+                raise ElfError(f"unsupported version {version} of Verneed record")
+            file, at, next_name = self._string(file_at), offset + first, 1
+            while next_name:
+                _, flags, index, name_at, next_name = _VERNAUX.unpack_from(data, at)
+                wanted = VersionNeed(file, self._string(name_at), bool(flags & _VER_FLG_WEAK))
+                found.append((index & _MAX_VERSIONS, wanted))
+                if len(found) > _MAX_VERSIONS:
+                    raise ElfError("more version needs than a file can have")
+                at += next_name
+            offset += following
+        return found
 
-        return self._read_records(DT_VERNEED, read)
-
-    def version_definitions(self) -> tuple[tuple[int | None, str], ...]:
+    def version_definitions(self) -> list[tuple[int | None, str]]:
         """Return the versions that it defines, each with its index in .gnu.version.
 
         The base definition, which is the file's own name and no symbol's version, has no index.
         """
+        return self._records(DT_VERDEF, self._definitions_in)
 
-        def read(data: bytes) -> tuple[tuple[int | None, str], ...]:
-            found: list[tuple[int | None, str]] = []
-            offset = 0
-            while True:
-                version, flags, index, count, _, first, following = _VERDEF.unpack_from(data, offset)
-                if version != 1:
-                    raise ElfError(f"unsupported version {version} of Verdef record")
-                if count:
-                    (name_at,) = _NAME.unpack_from(data, offset + first)
-                    found.append((None if flags & _VER_FLG_BASE else index & _MAX_VERSIONS, self._string(name_at)))
-                if len(found) > _MAX_VERSIONS:
-                    raise ElfError("more version definitions than a file can have")
-                if not following:
-                    return tuple(found)
-                offset += following
+    def _definitions_in(self, data: bytes) -> list[tuple[int | None, str]]:
+        found: list[tuple[int | None, str]] = []
+        offset, following = 0, 1
+        while following:
+            version, flags, index, count, _, first, following = _VERDEF.unpack_from(data, offset)
+            if version != 1:
+                raise ElfError(f"unsupported version {version} of Verdef record")
+            if count:
+                (name_at,) = _NAME.unpack_from(data, offset + first)
+                found.append((None if flags & _VER_FLG_BASE else index & _MAX_VERSIONS, self._string(name_at)))
+            offset += following
+            if len(found) > _MAX_VERSIONS:
+                raise ElfError("more version definitions than a file can have")
+        return found
 
-        return self._read_records(DT_VERDEF, read)
-
-    def _read_records(self, tag: int, read: Callable[[bytes], tuple[T, ...]]) -> tuple[T, ...]:
+    def _records(self, tag: int, read: Callable[[bytes], list[T]]) -> list[T]:
         """Read records whose length only they themselves tell: where they go on behind what was read, more is read."""
-        if self.strings is None or tag not in self.values:
-            return ()
+        if DT_STRTAB not in self.values or tag not in self.values:
+            return []
         size = _READ_BYTES
         while True:
             data = self.segments.at(self.values[tag], size)
@@ -286,6 +273,10 @@ class Dynamic:
             if size >= _MAX_VERSIONS_BYTES:
                 raise ElfError("version records reach further than any real file's")
             size *= 4
+
+
+def _no_string(_: int) -> str:
+    raise ElfError("a dynamic segment with names but no string table")
 
 
 def _entries_of(segments: Segments) -> list[tuple[int, int]]:
@@ -320,7 +311,7 @@ def read_elf(file: RandomAccess, first: bytes | None = None) -> ElfFacts:
     stacks = segments.of_type(PT_GNU_STACK)
     tls = next((each for each in reversed(segments.of_type(PT_TLS)) if each.memory_bytes), None)
     loads = segments.loads
-    build_id, isa_needed, linux_needed = _notes_of(segments)
+    build_id, isa_needed = _notes_of(segments)
     return ElfFacts(
         machine=segments.machine,
         type=segments.type,
@@ -346,7 +337,6 @@ def read_elf(file: RandomAccess, first: bytes | None = None) -> ElfFacts:
         loads_misplaced=any((load.address - load.offset) % _PAGE_BYTES for load in loads),
         loads_underaligned=any(load.align % _PAGE_BYTES for load in loads),
         missing_bytes=max([0, *(load.offset + load.file_bytes - file.size for load in loads)]),
-        linux_needed=linux_needed,
     )
 
 
@@ -363,25 +353,23 @@ def _interpreter(segments: Segments) -> str | None:
     return path.decode("utf-8", "surrogateescape")
 
 
-def _notes_of(segments: Segments) -> tuple[str | None, int | None, tuple[int, int, int] | None]:
-    """Return (the build id in hex digits, the x86-64 levels, the oldest kernel) that the notes name.
+def _notes_of(segments: Segments) -> tuple[str | None, int | None]:
+    """Return (the build id in hex digits, the x86-64 levels) that the notes name.
 
     A note that runs out of its segment ends the segment: the loader reads on without it too.
     """
-    found: dict[int, bytes] = {}
+    build_id: str | None = None
     isa_needed: int | None = None
     for segment in segments.all:
         if segment.type not in (PT_NOTE, PT_GNU_PROPERTY):
             continue
         data = segments.file_range(segment.offset, min(segment.file_bytes, _MAX_NOTES_BYTES))
         for kind, description in _notes_of_gnu(data, 8 if segment.align == 8 else 4):
-            found.setdefault(kind, description)
+            if kind == _NT_GNU_BUILD_ID and build_id is None:
+                build_id = description.hex()
             if kind == _NT_GNU_PROPERTY_TYPE_0 and isa_needed is None:
                 isa_needed = _isa_needed(description)
-    build_id = found[_NT_GNU_BUILD_ID].hex() if _NT_GNU_BUILD_ID in found else None
-    tag = found.get(_NT_GNU_ABI_TAG, b"")
-    system, *version = _ABI_TAG.unpack_from(tag) if len(tag) >= _ABI_TAG.size else (None, 0, 0, 0)
-    return build_id, isa_needed, (version[0], version[1], version[2]) if system == 0 else None
+    return build_id, isa_needed
 
 
 def _notes_of_gnu(data: bytes, align: int) -> Iterator[tuple[int, bytes]]:

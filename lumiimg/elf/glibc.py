@@ -18,7 +18,6 @@ import contextlib
 import itertools
 import re
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from lumiimg.core.errors import BadInputError
@@ -53,9 +52,8 @@ _DEBIAN_NAME_OF_MACHINE = {X86_64: "x86_64-linux-gnu", 183: "aarch64-linux-gnu"}
 _MUSL_LOADERS = ("/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1")
 _SHELLS = ("/bin/sh", "/usr/bin/env", "/bin/ls", "/bin/busybox")
 
-_DIRECTORY = re.compile(rb"/(?:[\x21-\x7e]*/)?[\x21-\x7e]*lib[\x21-\x7e]*/")
-_C_STRING = re.compile(rb"\0(/[\x21-\x7e]{0,254}/)(?=\0)")
-_MAX_STRINGS = 1000
+_LIB, _DIRECTORY = b"lib", re.compile(rb"/(?:[\x21-\x7e]*/)?[\x21-\x7e]*lib[\x21-\x7e]*/")
+_MAX_STRINGS, _MAX_DIRECTORY_BYTES = 1000, 256
 _RELEASE = re.compile(rb"(?:GNU C Library|ld\.so) \(([^)\n]*)\) (?:stable|development) release version 2\.(\d{1,3})")
 _IN_RELEASE = b" release version "
 _MAX_RELEASE_BYTES = 1024
@@ -82,8 +80,6 @@ class LoaderConfig:
     """glibc-hwcaps levels of the CPU, best first."""
     intel: bool = False
     """Whether the CPU is one of Intel: only then is `$PLATFORM` `haswell`."""
-    linux: tuple[int, int, int] | None = None
-    """The running kernel; None for one that is newer than any file asks for."""
     bind_now: bool = False
     """Whether LD_BIND_NOW is set: then calls are bound at the load, too."""
 
@@ -219,11 +215,15 @@ def _compiled_directories(loader: bytes) -> tuple[str, ...]:
     """
     best: list[str] = []
     run: list[str] = []
-    end = -1
-    for found in islice(_C_STRING.finditer(loader), _MAX_STRINGS):
-        if _DIRECTORY.fullmatch(found[1]):
-            run = [*(run if found.start() == end else ()), found[1].decode("ascii")]
-            best, end = max(best, run, key=len), found.end()
+    end, at = -1, loader.find(_LIB)
+    for _ in range(_MAX_STRINGS):  # a regex over the whole file is slow
+        if at < 0:
+            break
+        start, after = loader.rfind(b"\0", max(0, at - _MAX_DIRECTORY_BYTES), at), loader.find(b"\0", at)
+        if start >= 0 and _DIRECTORY.fullmatch(loader, start + 1, after):
+            run = [*(run if start == end else ()), loader[start + 1 : after].decode("ascii")]
+            best, end = max(best, run, key=len), after
+        at = loader.find(_LIB, max(at + 1, after))
     return tuple(best)
 
 

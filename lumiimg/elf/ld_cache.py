@@ -16,11 +16,11 @@ Without bit 62, hwcap is a mask of legacy names, which the loader takes up to 2.
 
 from __future__ import annotations
 
+import array
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cache
 
 from lumiimg.elf.segments import ElfError
 
@@ -55,70 +55,55 @@ _BEFORE_NUMBER = 255
 _MAX_DIGITS = 18
 
 
-class _Entry(NamedTuple):
-    flags: int
-    key: int
-    value: int
-    os_version: int
-    hwcap: int
-
-
-@dataclass(frozen=True, slots=True)
 class LoaderCache:
     """One parsed cache; `lookup` is what `_dl_load_cache_lookup` does with it."""
 
-    table: bytes
-    """The entries, as they are in the file."""
-    strings: bytes
-    """What key and value are offsets into."""
-    hwcaps: tuple[str, ...] = ()
-    """Names of the glibc-hwcaps subdirectories that entries refer to."""
-    _keys: dict[int, bytes | None] = field(default_factory=dict, repr=False, compare=False)
-    _found: dict[tuple[object, ...], str | None] = field(default_factory=dict, repr=False, compare=False)
+    def __init__(self, table: bytes, strings: bytes, hwcaps: tuple[str, ...] = ()) -> None:
+        """`table` are the entries as in the file, `strings` what their key and value are offsets into.
+
+        `hwcaps` are the names of the glibc-hwcaps subdirectories that entries refer to.
+        """
+        self.hwcaps = hwcaps
+        self._table, self._strings = table, strings
+        self.lookup = cache(self._lookup)  # of many processes each asks for the same
+        self._key = cache(self._key_at)
 
     @property
     def has_legacy_entries(self) -> bool:
         """Whether an entry is for CPUs that a legacy name is for."""
-        return any(hwcap and not hwcap & _HWCAP_EXTENSION for *_, hwcap in _NEW_ENTRY.iter_unpack(self.table))
+        hwcaps = {*array.array("Q", self._table)[2::3]}
+        return any(hwcap and not hwcap & _HWCAP_EXTENSION for hwcap in hwcaps)
 
-    def lookup(self, name: str, *, machine: int = 62, levels: tuple[str, ...] = (), isa: int = 0x3FF) -> str | None:
+    def _lookup(self, name: str, machine: int = 62, levels: tuple[str, ...] = (), isa: int = 0x3FF) -> str | None:
         """Return the one path that the loader tries for a name.
 
         `levels` are the glibc-hwcaps names that the CPU has, best first; `isa` its ISA_1 bits. Only one path comes
         back: where that file is gone, the loader does not try another entry.
         """
-        key = (name, machine, levels, isa)
-        if key not in self._found:  # of many processes each asks for the same
-            self._found[key] = self._look_up(name, machine, levels, isa)
-        return self._found[key]
-
-    def _look_up(self, name: str, machine: int, levels: tuple[str, ...], isa: int) -> str | None:
         best: str | None = None
         best_rank = len(levels)
-        for entry in map(self._entry, self._equal_entries(name.encode("utf-8", "surrogateescape"))):
-            path = self._string(entry.value)
-            if entry.flags not in (_FLAGS_OF_MACHINE.get(machine), _FLAG_ELF) or path is None:
+        for number in self._equal_entries(name.encode("utf-8", "surrogateescape")):
+            flags, _, value, _, hwcap = _NEW_ENTRY.unpack_from(self._table, number * _NEW_ENTRY.size)
+            path = self._string(value)
+            if flags not in (_FLAGS_OF_MACHINE.get(machine), _FLAG_ELF) or path is None:
                 continue
-            if entry.hwcap & _HWCAP_EXTENSION:
-                if not isa >> (entry.hwcap >> _ISA_LEVEL_SHIFT & _ISA_LEVEL_MASK) & 1:
+            if hwcap & _HWCAP_EXTENSION:
+                if not isa >> (hwcap >> _ISA_LEVEL_SHIFT & _ISA_LEVEL_MASK) & 1:
                     continue
-                index = entry.hwcap & 0xFFFFFFFF
+                index = hwcap & 0xFFFFFFFF
                 level = self.hwcaps[index] if index < len(self.hwcaps) else None
                 rank = levels.index(level) if level in levels else len(levels)
                 if rank < best_rank:
                     best, best_rank = path.decode("utf-8", "surrogateescape"), rank
-            elif best is not None or not entry.hwcap:
+            elif best is not None or not hwcap:
                 # plain entries come after those for a CPU level, and the first one ends the search
                 return best if best is not None else path.decode("utf-8", "surrogateescape")
         return best
 
-    def _entry(self, index: int) -> _Entry:
-        return _Entry(*_NEW_ENTRY.unpack_from(self.table, index * _NEW_ENTRY.size))
-
     def _equal_entries(self, wanted: bytes) -> range:
         """Binary search as `search_cache` does it: in a file that is not sorted it misses what the loader misses."""
         key = _sort_key(wanted)
-        low, high = 0, len(self.table) // _NEW_ENTRY.size - 1
+        low, high = 0, len(self._table) // _NEW_ENTRY.size - 1
         while low <= high:
             middle = (low + high) // 2
             other = self._key(middle)
@@ -138,15 +123,13 @@ class LoaderCache:
                 high = middle - 1
         return range(0)
 
-    def _key(self, index: int) -> bytes | None:
-        if index not in self._keys:
-            name = self._string(_NEW_ENTRY.unpack_from(self.table, index * _NEW_ENTRY.size)[1])
-            self._keys[index] = None if name is None else _sort_key(name)
-        return self._keys[index]
+    def _key_at(self, index: int) -> bytes | None:
+        name = self._string(_NEW_ENTRY.unpack_from(self._table, index * _NEW_ENTRY.size)[1])
+        return None if name is None else _sort_key(name)
 
     def _string(self, offset: int) -> bytes | None:
-        end = self.strings.find(b"\0", offset, offset + _MAX_NAME_BYTES)
-        return self.strings[offset:end] if 0 <= offset <= end else None
+        end = self._strings.find(b"\0", offset, offset + _MAX_NAME_BYTES)
+        return self._strings[offset:end] if 0 <= offset <= end else None
 
 
 def _sort_key(name: bytes) -> bytes:

@@ -32,17 +32,14 @@ class FoundBy(StrEnum):
     @property
     def words(self) -> str:
         """What people call the rule; nothing for the program itself."""
-        return _RULES[self]
+        return _WORDS.get(self, self.value.upper())
 
 
-_RULES = {
+_WORDS = {
     FoundBy.PROGRAM: "",
     FoundBy.INTERPRETER: "the loader itself",
     FoundBy.PRELOAD: "preloaded",
     FoundBy.PATH: "its own path",
-    FoundBy.RPATH: "RPATH",
-    FoundBy.LD_LIBRARY_PATH: "LD_LIBRARY_PATH",
-    FoundBy.RUNPATH: "RUNPATH",
     FoundBy.CACHE: "ld.so.cache",
     FoundBy.DEFAULT: "default folder",
 }

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
+import struct
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -33,8 +34,7 @@ _ELFCLASS64 = 2
 _ELFOSABI_SYSV, _ELFOSABI_GNU = 0, 3
 _LIBC_ABI_MAX = 4
 _SEGMENT_BYTES = 56
-_OTHER_MACHINE = "other machine"
-_FIRST_MINOR_WITHOUT_KERNEL_CHECK = 36
+_HEADER = struct.Struct("<HHI")
 _FIRST_MINOR_PAST_ENOTDIR = 39
 # without braces a token ends where a name ends: $LIBS is no $LIB
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
@@ -53,6 +53,8 @@ class Candidate:
     """The loader's words after the path."""
     errno: int = 0
     """Of the system call that failed; 0 where it was the content."""
+    machine: int | None = None
+    """e_machine; None where the header is wrong before that."""
     identity: Hashable = None
     is_recorded: bool = False
     """Whether only its facts are at hand."""
@@ -76,14 +78,22 @@ class ElfCache:
         """Whether a directory is there."""
         self.resolve = cache(fs.resolve)
         """The path without symlinks."""
-        self.open = cache(self._open)
-        """Open and judge an absolute path for a machine: for None, the one that the file itself is for."""
         self.loader = cache(partial(read_loader, fs))
         """What the loader of this root for a machine, or a program's PT_INTERP, has compiled in."""
         self.banner = cache(partial(banner_at, fs))
         """What libc.so.6 says of itself: it is looked for in the whole file."""
 
-    def _open(self, path: str, machine: int | None) -> Candidate:
+        self._judged = cache(self._judge_at)
+        self._files: dict[Hashable, Candidate] = {}
+
+    def open(self, path: str, machine: int | None = None) -> Candidate:
+        """Open and judge an absolute path for a machine: for None, the one that the file itself is for."""
+        found = self._judged(path)
+        if machine is None or found.machine in (None, machine):
+            return found
+        return Candidate(path, errno=errno.ENOENT, is_other_machine=True)
+
+    def _judge_at(self, path: str) -> Candidate:
         try:
             file = self.fs.open(path)
         except OSError as error:
@@ -91,12 +101,14 @@ class ElfCache:
         except BadInputError:
             return _cannot_open(path, errno.EIO)
         with contextlib.closing(file):
+            known = self._files.get(file.identity)
+            if known is not None:  # the same file by another name
+                return replace(known, path=path)
             try:
-                return _judge(path, file, machine)
-            except ElfError as error:
-                return Candidate(path, problem=str(error))
+                found = self._files[file.identity] = _judge(path, file)
             except (OSError, BadInputError):
                 return Candidate(path, problem="cannot read file data", errno=errno.EIO)
+            return found
 
 
 def _cannot_open(path: str, number: int) -> Candidate:
@@ -109,24 +121,32 @@ def _cannot_open(path: str, number: int) -> Candidate:
     return Candidate(path, problem=problem, errno=number)
 
 
-def _judge(path: str, file: OpenFile, machine: int | None) -> Candidate:
+def _judge(path: str, file: OpenFile) -> Candidate:
+    """Judge an open file as `open_verify` does, in its order and its words."""
     if isinstance(file, SnapshotElf):
-        if machine not in (None, file.facts.machine):
-            return Candidate(path, errno=errno.ENOENT, is_other_machine=True)
-        return Candidate(path, file.facts, identity=file.identity, is_recorded=True)
+        return Candidate(path, file.facts, machine=file.facts.machine, identity=file.identity, is_recorded=True)
     head = file.read_at(0, FIRST_READ_BYTES)
     if len(head) >= HEADER_BYTES and head[:4] == b"\x7fELF" and head[4] != _ELFCLASS64:
         return Candidate(path, errno=errno.ENOENT, is_other_class=True)
-    problem = _header_problem(head, machine)
-    if problem == _OTHER_MACHINE:
-        return Candidate(path, errno=errno.ENOENT, is_other_machine=True)
-    if problem is not None:
+    if problem := _ident_problem(head):
         return Candidate(path, problem=problem)
-    return Candidate(path, read_elf(file, head), identity=file.identity)
+    kind, machine, version = _HEADER.unpack_from(head, 16)
+    if version != 1:
+        return Candidate(path, problem="ELF file version does not match current one")
+    facts = None
+    if kind not in (ET_DYN, ET_EXEC):
+        problem = "only ET_DYN and ET_EXEC can be loaded"
+    elif int.from_bytes(head[54:56], "little") != _SEGMENT_BYTES:
+        problem = "ELF file's phentsize not the expected size"
+    else:
+        try:
+            facts = read_elf(file, head)
+        except ElfError as error:
+            problem = str(error)
+    return Candidate(path, facts, problem, machine=machine, identity=file.identity)
 
 
-def _header_problem(head: bytes, wanted: int | None) -> str | None:  # noqa: PLR0911 - glibc's checks in its order
-    """Return the loader's words for a header that it does not take, or that it is of another machine; else None."""
+def _ident_problem(head: bytes) -> str:
     if len(head) < HEADER_BYTES:
         return "file too short"
     if head[:4] != b"\x7fELF":
@@ -140,18 +160,7 @@ def _header_problem(head: bytes, wanted: int | None) -> str | None:  # noqa: PLR
         return "ELF file OS ABI invalid"
     if abi_version != 0 and (abi != _ELFOSABI_GNU or abi_version >= _LIBC_ABI_MAX):
         return "ELF file ABI version invalid"
-    if any(head[9:16]):
-        return "nonzero padding in e_ident"
-    kind, machine = (int.from_bytes(head[at : at + 2], "little") for at in (16, 18))
-    if int.from_bytes(head[20:24], "little") != 1:
-        return "ELF file version does not match current one"
-    if machine != (wanted or machine):
-        return _OTHER_MACHINE
-    if kind not in (ET_DYN, ET_EXEC):
-        return "only ET_DYN and ET_EXEC can be loaded"
-    if int.from_bytes(head[54:56], "little") != _SEGMENT_BYTES:
-        return "ELF file's phentsize not the expected size"
-    return None
+    return "nonzero padding in e_ident" if any(head[9:16]) else ""
 
 
 def origin_of(path: str, cwd: str = "/") -> str:
@@ -172,9 +181,9 @@ class SearchRules:
         self._loader = loader
         self._main = main
         self._minor = loader.glibc_minor
+        self._levels, self._isa = config.levels(self._minor), config.isa
         self._subdirectories = config.subdirectories(machine, self._minor)
         self._legacy = legacy_subdirectories(machine, self._minor)
-        self._linux = None if since(self._minor, _FIRST_MINOR_WITHOUT_KERNEL_CHECK) else config.linux
         past_file = (errno.ENOTDIR,) if since(self._minor, _FIRST_MINOR_PAST_ENOTDIR) else ()
         self._goes_past = (0, errno.ENOENT, errno.EACCES, *past_file)
         """errnos that do not stop a list of directories."""
@@ -254,10 +263,8 @@ class SearchRules:
 
     def cached(self, name: str) -> str | None:
         """Return the path that the loader's cache has for a name on such a machine."""
-        cache, config = self._loader.cache, self._config
-        if cache is None:
-            return None
-        return cache.lookup(name, machine=self._machine, levels=config.levels(self._minor), isa=config.isa)
+        cache = self._loader.cache
+        return cache.lookup(name, self._machine, self._levels, self._isa) if cache is not None else None
 
     def _lists(self, requester: LoadedObject) -> tuple[tuple[FoundBy, tuple[str, ...]], ...]:
         """Return what is searched for an object's needs, in order, without lists that are empty."""
@@ -295,8 +302,6 @@ class SearchRules:
     def _open(self, path: str) -> Candidate:
         absolute = self._config.absolute(path)
         found = self._files.open(absolute, self._machine)
-        if self._linux and found.facts and (found.facts.linux_needed or (0, 0, 0)) > self._linux:
-            return Candidate(path, errno=errno.ENOENT, is_other_machine=True)
         return found if absolute is path else replace(found, path=path)
 
     def _is_dir(self, path: str) -> bool:

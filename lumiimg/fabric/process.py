@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,8 @@ _SCAN_LIMIT_BYTES = 32 * 1024 * 1024
 _HELP, _HELP_LIMIT_BYTES = b"\0Search for providers in specific path", 8192
 _DEFAULT = b"(default: "
 _MAX_NAMES = 256
-_OF_FILES = b"full path to a provider library"
+_FILE = re.compile(rf"\+/.*/{re.escape(PROVIDER_FILE)}", re.DOTALL)
+"""An element of FI_PROVIDER_PATH that names the provider itself."""
 _RESTRICTED = b"restricted_dl: "
 _ENTRY = "fi_prov_ini"
 """What a provider exports (src/fabric.c, `ofi_reg_dl_prov`)."""
@@ -43,28 +43,6 @@ _HIP = re.compile(r"libamdhip64(?:-[0-9a-f]{8})?\.so(?:\.[0-9]+)*")
 """auditwheel puts a part of the digest into the name of what it takes into a wheel."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderPath:
-    """FI_PROVIDER_PATH, taken apart."""
-
-    is_set: bool = False
-    folders: tuple[str, ...] = ()
-    preferred: tuple[str, ...] = ()
-    """Files, which libfabric takes from 1.21 on; before, it takes their elements for folders, and there are none."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """What a libfabric says of itself, by its strings; that of the defaults where they are not at hand."""
-
-    folders: tuple[str, ...]
-    """Where it looks by itself: PROVDLDIR, which its help for FI_PROVIDER_PATH names."""
-    takes_files: bool = False
-    """Whether `+` in FI_PROVIDER_PATH names a file."""
-    asks_loader: bool = False
-    """Whether it gives `libcxi-fi.so` to dlopen: its list of providers has cxi, from 1.21 on."""
-
-
 def allows_cxi(providers: str) -> bool:
     """Whether FI_PROVIDER lets cxi through: names with commas, or after `^` those that are left out (fabric(7))."""
     left_out = providers.startswith("^")
@@ -72,16 +50,10 @@ def allows_cxi(providers: str) -> bool:
     return ("cxi" in names) != left_out
 
 
-def read_provider_path(text: str | None) -> ProviderPath:
-    """Take FI_PROVIDER_PATH apart: `@` in front of all of it is about the order; empty, it counts as not set."""
-    if not text:
-        return ProviderPath()
-    elements = [] if text == "@" else text.removeprefix("@").split(":")
-    return ProviderPath(
-        is_set=True,
-        folders=tuple(element for element in elements if not element.startswith("+")),
-        preferred=tuple(element[1:] for element in elements if element.startswith("+")),
-    )
+def provider_folders(text: str | None) -> tuple[str, ...]:
+    """Return the folders that FI_PROVIDER_PATH names: `@` in front of it is about their order, `+` names a file."""
+    rest = (text or "").removeprefix("@")
+    return tuple(element for element in rest.split(":") if not element.startswith("+")) if rest else ()
 
 
 def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | None) -> str | None:
@@ -94,8 +66,7 @@ def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | No
         return None
     if LIBCXI in libfabric.facts.needed:
         return libfabric.path if process.find(LIBCXI) is not None else None
-    names = dict.fromkeys(_names(_own(process, root, libfabric), read_provider_path(provider_path)))
-    for name in islice(names, _MAX_NAMES):
+    for name in islice(dict.fromkeys(_names(process, root, libfabric, provider_path or "")), _MAX_NAMES):
         if "/" in name and not root.is_file(name):
             continue
         outcome = process.dlopen(name, libfabric)
@@ -116,16 +87,17 @@ def _is_provider(process: Process, root: RootFileSystem, file: LoadedObject) -> 
         return False
 
 
-def _names(own: _Own, path: ProviderPath) -> Iterator[str]:
-    """Yield what libfabric gives to dlopen for the cxi provider. Relative paths are left out: of which folder?"""
-    if own.takes_files:
-        yield from (file for file in path.preferred if file.startswith("/") and file.endswith(f"/{PROVIDER_FILE}"))
-    if own.asks_loader and not path.is_set:
+def _names(process: Process, root: RootFileSystem, libfabric: LoadedObject, provider_path: str) -> Iterator[str]:
+    """Yield what libfabric gives to dlopen for the cxi provider. Relative paths are left out: of which folder?
+
+    Files come first (from 1.21 on; before, `+` had no meaning), then folders in place of its own one.
+    """
+    own, asks_loader = _own(_read(process, root, libfabric) or b"")
+    yield from (file[1:] for file in provider_path.removeprefix("@").split(":") if _FILE.fullmatch(file))
+    if asks_loader and not provider_path:
         yield PROVIDER_FILE
-    is_replaced = path.folders or (path.preferred and not own.takes_files)
-    for folder in path.folders if is_replaced else own.folders:
-        if folder.startswith("/"):
-            yield f"{folder.rstrip('/')}/{PROVIDER_FILE}"
+    folders = provider_folders(provider_path) or own or (f"{libfabric.path.rpartition('/')[0]}/libfabric",)
+    yield from (f"{folder.rstrip('/')}/{PROVIDER_FILE}" for folder in folders if folder.startswith("/"))
 
 
 def lack_of_rocr(process: Process, root: RootFileSystem) -> str | None:
@@ -152,21 +124,18 @@ def _read(process: Process, root: RootFileSystem, libfabric: LoadedObject) -> by
         return None
 
 
-def _own(process: Process, root: RootFileSystem, libfabric: LoadedObject) -> _Own:
-    """Read what a libfabric says of itself; of one that says nothing, the folder beside it, where most have theirs."""
-    beside = _Own((f"{libfabric.path.rpartition('/')[0]}/libfabric",))
-    if (data := _read(process, root, libfabric)) is None:
-        return beside
+def _own(data: bytes) -> tuple[tuple[str, ...], bool]:
+    """Return what a libfabric says of itself by its strings; nothing where those are not at hand.
+
+    First where it looks by itself: PROVDLDIR, which its help for FI_PROVIDER_PATH names. Then whether it gives
+    `libcxi-fi.so` to dlopen: its list of providers has cxi, from 1.21 on.
+    """
     start = data.find(_HELP)
     text = data[start + 1 : start + _HELP_LIMIT_BYTES].partition(b"\0")[0]
     folders = text.rpartition(_DEFAULT)[2].removesuffix(b")")
     if start < 0 or not folders.startswith(b"/"):
-        return beside
-    return _Own(
-        tuple(folders.decode("utf-8", "replace").split(":")),
-        takes_files=_OF_FILES in text,
-        asks_loader=b"\0cxi\0" in data and _RESTRICTED not in data,
-    )
+        return (), False
+    return tuple(folders.decode("utf-8", "replace").split(":")), b"\0cxi\0" in data and _RESTRICTED not in data
 
 
 def is_hip(name: str) -> bool:

@@ -8,14 +8,17 @@ the names and what NCCL_NET_PLUGIN means, is in a table of the generations (`rcc
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import os
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
+from lumiimg.core.decode import decode
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.toml import package_toml
 from lumiimg.fabric.names import NET_SYMBOL, PLUGIN_FILES, PluginVariableRule, names_by_variable
@@ -42,14 +45,13 @@ _VERSION = re.compile(rb"[RN]CCL version[ :]+(2\.\d{1,2}\.\d{1,2})[+ \-\x00\n]")
 # From 2.21 on it prints the build of ROCm (src/init.cc, showVersion); before, HIP's version is a part of its own.
 _ROCM = re.compile(rb"ROCm version *: (\d{1,2}\.\d{1,2}\.\d{1,2})|RCCL version 2\.[\d.]+\+hip(\d{1,2}\.\d{1,2})")
 # Without look-behind, which costs three times as much; the byte in front is looked at afterwards.
-_PLUGIN_FILE = re.compile(b"(?:%b)(?=\x00)" % "|".join(map(re.escape, PLUGIN_FILES)).encode())
-_STEM = re.compile(rb"lib[nr]ccl-net(?=\x00|-%s\.so\x00)")
+_PLUGIN_FILE = re.compile(b"(%b)(?=\x00)" % "|".join(map(re.escape, PLUGIN_FILES)).encode())
+_STEM = re.compile(rb"(lib[nr]ccl-net)(?=\x00|-%s\.so\x00)")
 _SYMBOL = re.compile(rb"%b(\d{1,2})(?=\x00)" % NET_SYMBOL.encode())
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """A range of RCCL versions that treat plugins alike."""
+class Generation(Struct, frozen=True):
+    """A range of RCCL versions that treat plugins alike (`rccl.toml`)."""
 
     since: Version
     rocm: str
@@ -61,6 +63,13 @@ class Generation:
     unique_id_loads_plugin: bool
     """Whether ncclGetUniqueId opens the plugin on a machine without a GPU."""
     basis: str
+
+
+class _Table(Struct, frozen=True):
+    source: str
+    date: dt.date
+    remedy_for_old_api: str
+    generation: tuple[Generation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,30 +120,18 @@ class Rccl:
 
 
 @cache
-def _data() -> dict[str, Any]:
-    return package_toml(__package__, "rccl.toml")
+def _table() -> _Table:
+    return decode(package_toml(__package__, "rccl.toml"), _Table)
 
 
 def remedy_for_old_api() -> str:
     """Return what to do about a plugin whose API this RCCL does not take."""
-    return str(_data()["remedy_for_old_api"])
+    return _table().remedy_for_old_api
 
 
-@cache
 def generations() -> tuple[Generation, ...]:
     """Return the table, oldest first."""
-    return tuple(
-        Generation(
-            since=Version(entry["since"]),
-            rocm=entry["rocm"],
-            accepts=tuple(entry["accepts"]),
-            files=tuple(entry["files"]),
-            naming=PluginVariableRule(entry["variable"]),
-            unique_id_loads_plugin=entry["unique_id"] == "loads",
-            basis=entry["basis"],
-        )
-        for entry in _data()["generation"]
-    )
+    return _table().generation
 
 
 def generation_of(version: str) -> Generation | None:
@@ -153,36 +150,30 @@ def version_of_code(code: int) -> str:
 
 def read_rccl(reader: RandomAccess) -> Rccl:
     """Scan the library's bytes for the strings that matter; stops soon after all kinds have been seen."""
+    found: dict[re.Pattern[bytes], set[str]] = {each: set() for each in (_PLUGIN_FILE, _STEM, _SYMBOL)}
     versions: list[str] = []
-    files: set[str] = set()
-    stems: set[str] = set()
-    symbols: set[int] = set()
-    rocm: list[bytes] = []
+    rocm: list[str] = []
     enough = False
     tail = b""
     for offset in range(0, min(reader.size, _SCAN_LIMIT_BYTES), _CHUNK_BYTES):
         data = tail + reader.read_at(offset, _CHUNK_BYTES)
-        versions += [match.decode() for match in _VERSION.findall(data)]
-        files.update(match[0].decode() for match in _whole(_PLUGIN_FILE, data))
-        stems.update(match[0].decode() for match in _whole(_STEM, data))
-        symbols.update(int(match[1]) for match in _whole(_SYMBOL, data))
-        rocm += [match[1] or match[2] for match in _ROCM.finditer(data)]
+        versions += [match[1].decode() for match in _VERSION.finditer(data)]
+        rocm += [(match[1] or match[2]).decode() for match in _ROCM.finditer(data)]
+        for pattern, texts in found.items():
+            # whole C strings alone, not the end of a longer one
+            starts = (match for match in pattern.finditer(data) if data[match.start() - 1 : match.start()] == b"\0")
+            texts.update(match[1].decode() for match in starts)
         if enough:
             break  # one more chunk was read: the strings lie side by side
-        enough = bool(versions and symbols)
+        enough = bool(versions and found[_SYMBOL])
         tail = data[-_OVERLAP_BYTES:]
     return Rccl(
-        version=versions[0] if versions else None,
-        plugin_files=tuple(sorted(files)),
-        plugin_stems=tuple(sorted(stems)),
-        net_api=tuple(sorted(symbols, reverse=True)),
-        rocm=rocm[0].decode() if rocm else None,
+        version=next(iter(versions), None),
+        plugin_files=tuple(sorted(found[_PLUGIN_FILE])),
+        plugin_stems=tuple(sorted(found[_STEM])),
+        net_api=tuple(sorted(map(int, found[_SYMBOL]), reverse=True)),
+        rocm=next(iter(rocm), None),
     )
-
-
-def _whole(pattern: re.Pattern[bytes], data: bytes) -> list[re.Match[bytes]]:
-    """Return the matches that are whole C strings, not the end of a longer one."""
-    return [match for match in pattern.finditer(data) if data[match.start() - 1 : match.start()] == b"\0"]
 
 
 def may_be_called(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool) -> bool:

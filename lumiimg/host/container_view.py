@@ -34,7 +34,6 @@ _READ = re.compile(
     r"|I_MPI|OMPI|PMIX?|SLURM|ONEAPI|ZE|(?:APPTAINER|SINGULARITY)(?:ENV)?)_.*"
 )
 """Variables for which a rule, a manifest of binds or a site asks, or the libraries that they are about do."""
-_KERNEL = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +98,7 @@ def loader_on(snapshot: Snapshot | None) -> LoaderConfig:
     """Return what of a node decides where the loader looks, and what it takes; without one, of LUMI's nodes."""
     if snapshot is None:
         return _OF_LUMI
-    return LoaderConfig(hwcaps=snapshot.hwcaps, intel=snapshot.intel, linux=linux_version(snapshot.kernel))
-
-
-def linux_version(release: str) -> tuple[int, int, int] | None:
-    """Return the version in a `uname -r` as the loader compares it."""
-    found = _KERNEL.match(release)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    return LoaderConfig(hwcaps=snapshot.hwcaps, intel=snapshot.intel)
 
 
 def see_inside(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -23,7 +22,6 @@ from lumiimg.elf import (
 from lumiimg.engine.binds import BindSpec, parse_binds
 from lumiimg.host.container_view import (
     ContainerView,
-    linux_version,
     loader_on,
     see_inside,
     told_to_engine,
@@ -125,7 +123,7 @@ def libraries_of(
     else:
         host = open_image(Path("/")).root
         _, intel, levels = cpu(host)
-        loader = LoaderConfig(hwcaps=levels, intel=intel, linux=linux_version(os.uname().release))
+        loader = LoaderConfig(hwcaps=levels, intel=intel)
     with open_image(path, user_cache) as opened:
         image = as_run(opened, environment, snapshot)
         bound = [bind for text in binds for bind in parse_binds(text)]

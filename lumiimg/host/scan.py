@@ -21,7 +21,7 @@ from lumiimg import __version__
 from lumiimg.core.errors import BadInputError, MissingHereError, one_line
 from lumiimg.elf import ElfCache, LoaderConfig, Process, abi_at, c_library_of, exported_symbols, read_elf
 from lumiimg.fabric.names import LIBCXI, NET_SYMBOL, net_api, net_symbol
-from lumiimg.fabric.process import read_provider_path
+from lumiimg.fabric.process import provider_folders
 from lumiimg.host import node_facts
 from lumiimg.host.node_facts import Role, scan_facts
 from lumiimg.host.root_queries import by_version, matches, names_in, read_word
@@ -328,10 +328,8 @@ class LibrarySearch:
             for below in _BELOW_ASKED:
                 yield ASKED, asked.rstrip("/") + below, role.files
         if role.variable:
-            named = read_provider_path(self.variables.get(role.variable))
-            places = [(folder, role.files) for folder in named.folders]
-            places += [(folder, (name,)) for folder, _, name in (file.rpartition("/") for file in named.preferred)]
-            yield from ((role.variable, folder, files) for folder, files in places if folder.startswith("/"))
+            named = provider_folders(self.variables.get(role.variable))
+            yield from ((role.variable, folder, role.files) for folder in named if folder.startswith("/"))
         for candidate in wanted_by if role.beside else ():
             for path in dict.fromkeys((candidate.path, self.root.resolve(candidate.path))):
                 yield f"beside {candidate.path}", f"{path.rpartition('/')[0]}/{role.beside}", role.files

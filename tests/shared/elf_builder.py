@@ -179,18 +179,6 @@ def new_runpath(*directories: str | Path) -> tuple[str, str, str]:
     return "--enable-new-dtags", "-rpath", ":".join(map(str, directories))
 
 
-NOTES = 'asm(".section .note.dlopen,\\"a\\",@note\\n.previous");'
-"""C source that makes the section of the notes in a file."""
-
-
-def note_source(owner: bytes, kind: int, description: bytes, section: str) -> str:
-    """Return C source that puts a note into the file, as the macro of systemd does it; behind NOTES."""
-    data = struct.pack("<III", len(owner), len(description), kind) + owner + description
-    data += bytes(-len(data) % 4)
-    numbers = ",".join(map(str, data))
-    return f'__attribute__((used, aligned(4), section("{section}"))) static const unsigned char n{len(data)}[] = {{{numbers}}};\n'
-
-
 def shared_object(names: int, name_bytes: int) -> bytes:
     """Return a library whose symbols have names that are the ends of one long string."""
     strings = b"\0" + b"a" * name_bytes + b"\0"

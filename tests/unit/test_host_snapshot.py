@@ -118,7 +118,7 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (lambda d: d["libraries"][0].update(sha256="A" * 64), r"libraries\[0\].sha256"),
     (lambda d: d["libraries"][0].update(size_bytes=2**64), r"libraries\[0\].size_bytes"),
-    (lambda d: d["libraries"][0]["facts"].update(linux_needed=[1]), r"libraries\[0\].facts.linux_needed"),
+    (lambda d: d["libraries"][0]["facts"].update(isa_needed=[1]), r"libraries\[0\].facts.isa_needed"),
     (lambda d: d["libraries"].append(d["libraries"][0]), "is recorded twice"),
     (lambda d: d["links"].update({d["libraries"][0]["path"] + "/x": "x"}), "lies below a file"),
     (lambda d: d.update(directories=[next(iter(d["links"]))]), "is recorded twice"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from lumiimg.core.findings import Severity
 from lumiimg.report.document import Document, Section, Tree, trees_of
 from lumiimg.report.text import show
 from tests.shared import fabric_builder
-from tests.shared.elf_builder import LOADER, NOTES, exe, library, new_runpath, note_source, program, runpath, so, trace
+from tests.shared.elf_builder import LOADER, library, program, runpath, trace
 from tests.shared.programs import EVERYTHING
 
 Capture = pytest.CaptureFixture[str]
@@ -67,25 +66,6 @@ def test_what_is_missing_is_null_and_makes_the_answer_no(root: Path, capsys: Cap
         "└── liba.so  => /app/liba.so  [RUNPATH]",
         "    └── ✗ libb.so => not found",
     ]
-
-
-def test_the_kernel_of_the_node_counts_for_an_older_loader(tmp_path: Path, capsys: Capture) -> None:
-    """A library for a newer kernel is passed over (glibc elf/dl-load.c open_verify, up to 2.35)."""
-    root = tmp_path / "root"
-    note = note_source(b"GNU\0", 1, struct.pack("<IIII", 0, 5, 15, 0), ".note.kernel")
-    liba = so(root / "opt/liba.so", source=f"{NOTES}int f;{note}")
-    exe(root / "prog", liba, *new_runpath("/opt"))
-    node = fabric_builder.host(tmp_path / "host")
-    for minor, kernel, found in (
-        (35, "5.14.21-150500.55-cray_c", False),
-        (35, "5.15.0", True),
-        (35, "5.x", True),
-        (36, "5.14.21", True),
-    ):
-        fabric_builder.c_library(root, minor)
-        host = fabric_builder.snapshot(node, kernel=kernel)
-        _, files = ldd(capsys, root, "/prog", "--host", host)
-        assert (files["/prog"]["closure"]["liba.so"] is not None) is found, (minor, kernel)
 
 
 def notes(capsys: Capture, *argv: str | Path) -> list[str]:
