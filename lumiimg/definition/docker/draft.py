@@ -18,7 +18,7 @@ from lumiimg.core.errors import BadInputError, FailedError, one_line
 from lumiimg.core.findings import NO_ADVICE, Advice
 from lumiimg.core.redact import is_secret_name
 from lumiimg.definition.docker.read import Dockerfile, Stage, read_dockerfile, resolved, variables
-from lumiimg.definition.docker.recognise import Architectures, Base, KnownSoftware, known_values, recognise
+from lumiimg.definition.docker.recognise import Base, KnownSoftware, known_values, recognise
 from lumiimg.definition.docker.script import DraftArgument, Script, comment
 from lumiimg.definition.text import DefinitionError, checked_body
 from lumiimg.engine.workspace import own_folder
@@ -48,8 +48,6 @@ class Draft:
     """The image that the first stage stands on; null for scratch."""
     known: tuple[KnownSoftware, ...]
     """What layers of the catalogue bring."""
-    architectures: tuple[Architectures, ...]
-    """In the order of the file."""
     folder: Path | None = None
     """That was written; null without -o."""
 

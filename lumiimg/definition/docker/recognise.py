@@ -1,4 +1,4 @@
-"""What of a Dockerfile the catalogue has already: its base, software that a layer brings, and the GPUs that it is for.
+"""What of a Dockerfile the catalogue has already: its base, and software that a layer brings.
 
 What a layer brings is read out of the catalogue (its name, its wheels, its archives), so a user's own layers count. The
 text of RUN is searched, not understood: `git clone` and `pip install` are found as words.
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import BadInputError
-from lumiimg.core.findings import Severity
 from lumiimg.core.redact import is_secret_name, redact
 from lumiimg.definition.docker.read import FILE_LIMIT_BYTES, resolved, variables, with_values
 from lumiimg.fetch.mirrors import Mirrors
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.definition.docker.read import Instruction
 
-GPU = "gfx90a"
-"""MI250X: what LUMI, and its sister machines with this network, have."""
 VALUE_LIMIT = 200
 """Characters of a value that are searched, wherever its name stands."""
 _ALIASES = {
@@ -48,8 +45,6 @@ _REPOSITORY = re.compile(
     r"(?:git\+)?(?:https?|git|ssh)://[^/\s]+/[^/\s]+/([A-Za-z0-9._-]+?)(?:\.git)?(?:@([^@/\s#]+))?(?:#.*)?"
 )
 _ARCHIVE = re.compile(r"https://github\.com/[^/]+/([^/]+)/(?:archive|releases)/")
-_GFX = re.compile(r"\bgfx[0-9a-f]{3,4}\b")
-_ASSIGNED = re.compile(r"(?<!\w)(?:-D)?([A-Za-z_]\w*)=['\"]?([^\s'\"]{0,500})")
 _TAG_VERSION = re.compile(r"[a-z]*(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
 
 
@@ -90,28 +85,6 @@ class KnownSoftware:
     """Counted from 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Architectures:
-    """A variable that says for which GPUs something is compiled."""
-
-    name: str
-    """Of it."""
-    line: int
-    """Counted from 1."""
-    gpus: tuple[str, ...]
-    """Empty where it is what the base image has."""
-
-    @property
-    def has_gfx90a(self) -> bool | None:
-        """Whether LUMI's MI250X is among them; null where that is the base's to say."""
-        return GPU in self.gpus if self.gpus else None
-
-    @property
-    def severity(self) -> Severity:
-        """How it bears on jobs on LUMI."""
-        return {True: Severity.OK, False: Severity.PROBLEM, None: Severity.UNKNOWN}[self.has_gfx90a]
-
-
 def known_values(
     path: str, steps: Iterable[Instruction], given: Mapping[str, str], before: Mapping[str, str]
 ) -> dict[str, str]:
@@ -133,7 +106,7 @@ def known_values(
 
 def recognise(
     image: str | None, steps: Iterable[Instruction], values: Mapping[str, str], catalogue: Catalogue
-) -> tuple[Base | None, tuple[KnownSoftware, ...], tuple[Architectures, ...]]:
+) -> tuple[Base | None, tuple[KnownSoftware, ...]]:
     """Look everything up. Raises BadInputError where the base is not a valid image reference."""
     entries: list[Layer] = []
     for name in catalogue.layer_names():
@@ -143,7 +116,7 @@ def recognise(
     values = {name: value[:VALUE_LIMIT] for name, value in values.items()}
     texts = [(step, with_values(step.whole, values)) for step in steps]
     known = _known(texts, [entry for entry in entries if not entry.is_base], base.has if base else frozenset())
-    return base, tuple(known), tuple(_architectures(texts, values))
+    return base, tuple(known)
 
 
 def _base(image: str, bases: Iterable[Layer]) -> Base:
@@ -222,17 +195,3 @@ def _found(text: str) -> Iterator[tuple[str, str, str | None]]:
                     yield f"pip install {word}", file[1], file[2]
                 elif (wanted := _REQUIREMENT.fullmatch(word)) is not None:
                     yield f"pip install {word}", wanted[1], wanted[3] if wanted[2] == "==" else None
-
-
-def _architectures(texts: Iterable[tuple[Instruction, str]], values: Mapping[str, str]) -> Iterator[Architectures]:
-    seen = set()
-    for step, text in texts:
-        pairs = [(match[1], match[2]) for match in _ASSIGNED.finditer(text)]
-        if step.keyword in {"ARG", "ENV"}:
-            pairs = [(name, values.get(name, "")) for name, _ in step.pairs or ()]
-        for name, value in pairs:
-            gpus = tuple(dict.fromkeys(_GFX.findall(value)))
-            is_of_base = name == "PYTORCH_ROCM_ARCH" and step.keyword == "ENV" and "$" in value
-            if (gpus or is_of_base) and (name, gpus) not in seen:
-                seen.add((name, gpus))
-                yield Architectures(name, step.line, gpus)

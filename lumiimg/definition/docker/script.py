@@ -260,13 +260,9 @@ class Script:
         elif origin:
             self.leave_out(step, f"files of {origin[1]}, another stage or image, which is not built here")
         elif "://" in step.text:
-            what = "an address: put it under [sources] of layer.toml, and copy it from $SOURCE_NAME"
-            self.leave_out(step, what)
-        elif step.heredocs:
-            what = "a heredoc: write a file of the layer, name it in its `files`, and copy it from $LAYER_FILES"
-            self.leave_out(step, what)
+            self.leave_out(step, "an address: put it under [sources] of layer.toml, and copy it from $SOURCE_NAME")
         else:
-            what = "files of the build context: name them in `files` of layer.toml, and copy them from $LAYER_FILES"
+            what = "files: name them in `files` of layer.toml, beside which they lie, and copy them from $LAYER_FILES"
             self.leave_out(step, what)
 
     def _run(self, step: Instruction) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.findings import Severity
 from lumiimg.core.text import count
-from lumiimg.definition.docker.recognise import GPU
 from lumiimg.report.document import Document, Item, Paragraph, Section, facts_section
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ def draft_document(draft: Draft) -> Document:
         sections=(
             Section("Base", _base(draft), is_headed=True),
             facts_section("Layers that bring what is in it", known, is_headed=True),
-            Section("GPUs", _gpus(draft), is_headed=True),
             facts_section("Arguments", _arguments(draft), is_headed=True),
             facts_section("Steps", _steps(draft), is_headed=True),
             Section("Not carried over", _left_out(draft), is_headed=True),
@@ -72,13 +70,6 @@ def _base(draft: Draft) -> Iterator[Paragraph | Item]:
             yield Paragraph(f"other tags of it in the catalogue: {', '.join(base.near)}")
 
 
-def _gpus(draft: Draft) -> Iterator[Item]:
-    for entry in draft.architectures:
-        gpus = " ".join(entry.gpus) or "what the base image has"
-        lacks = f"; without {GPU} (MI250X, LUMI's)" if entry.severity is Severity.PROBLEM else ""
-        yield Item(entry.severity, f"{entry.name} (line {entry.line}): {gpus}{lacks}")
-
-
 def _arguments(draft: Draft) -> Iterator[tuple[str, str]]:
     for one in draft.arguments:
         value = "no value" if one.value is None else f"= {one.value or '(empty)'}"
@@ -107,7 +98,7 @@ def _to_do(draft: Draft) -> Iterator[Item]:
         where = _lines(known.line for known in draft.known if known.layer == layer)
         text = f"the layer {layer} brings part of it ({where}): take that out and --add {name}"
         yield Item(Severity.UNKNOWN, text)
-    yield from (one for one in (*_left_out(draft), *_gpus(draft)) if one.severity is Severity.PROBLEM)
+    yield from (one for one in _left_out(draft) if one.severity is Severity.PROBLEM)
 
 
 def _lines(numbers: Iterable[int]) -> str:
