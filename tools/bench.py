@@ -113,12 +113,14 @@ def bench_image(scratch: Path) -> None:
     ours_s = best(lambda: open_and_look(image))
     row("open an image of 70,000 files, read one", ours_s, best(lambda: peer_open(image)), "PySquashfsImage")
     command = [sys.executable, "-m", "lumiimg", "ldd", str(image), "--all"]
-    seconds, peak = wall_of(*command), memory_of(*command)
+    peak = memory_of(*command)
     files = [f"/usr/lib/x86_64-linux-gnu/{path.name}" for path in folder.iterdir() if not path.is_symlink()]
     script = f"for f in {' '.join(files)}; do {LOADER} --list $f; done"
     if os.geteuid() == 0:
-        unpacked_s = wall_of("chroot", str(scratch / "root"), "/bin/sh", "-c", script)
-        row(f"ldd --all, {libraries} libraries", seconds, unpacked_s, "ld.so --list one by one, image unpacked (wall)")
+        unpacked_s = cpu_of("chroot", str(scratch / "root"), "/bin/sh", "-c", script)
+        row(
+            f"ldd --all, {libraries} libraries", cpu_of(*command), unpacked_s, "ld.so --list one by one, image unpacked"
+        )
     engine = shutil.which("apptainer") or ""
     if (
         engine

@@ -37,19 +37,12 @@ class Opened:
     error: str | None
 
 
-class Machine:
-    """The program, and the library from which it can call dlopen too (`@name`)."""
-
-    def build(self, tmp: Path, *, caller: tuple[str, ...] = (), program: tuple[str | Path, ...] = ()) -> Path:
-        lib = so(tmp / "libcaller.so", _FIXTURES / "caller.o", "-lc", *caller, source="")
-        return exe(tmp / "opener", _FIXTURES / "opener.o", "-lc", lib, *(program or new_runpath(tmp)), source="")
-
-
-@pytest.fixture
-def machine() -> Machine:
+def opener(tmp: Path, *, caller: tuple[str, ...] = (), program: tuple[str | Path, ...] = ()) -> Path:
+    """Link the program, and the library from which it can call dlopen too (`@name`)."""
     if not Path(LOADER).exists():
         needs(LOADER)
-    return Machine()
+    lib = so(tmp / "libcaller.so", _FIXTURES / "caller.o", "-lc", *caller, source="")
+    return exe(tmp / "opener", _FIXTURES / "opener.o", "-lc", lib, *(program or new_runpath(tmp)), source="")
 
 
 def ask(program: Path, *names: str, cwd: Path | None = None) -> list[Opened]:
@@ -84,36 +77,36 @@ def same(program: Path, *names: str, cwd: Path | None = None) -> list[LoadResult
     return outcomes
 
 
-def test_rpath_of_the_caller_counts_for_it_alone(machine: Machine, tmp_path: Path) -> None:
+def test_rpath_of_the_caller_counts_for_it_alone(tmp_path: Path) -> None:
     libb = so(tmp_path / "mine/libb.so")
     so(tmp_path / "mine/liba.so", libb)
-    program = machine.build(tmp_path, caller=old_rpath(tmp_path / "mine"))
+    program = opener(tmp_path, caller=old_rpath(tmp_path / "mine"))
     assert [outcome.ok for outcome in same(program, "libb.so", "@libb.so")] == [False, True]
     assert not same(program, "@liba.so")[0].ok
 
 
-def test_what_is_loaded_is_not_loaded_again(machine: Machine, tmp_path: Path) -> None:
+def test_what_is_loaded_is_not_loaded_again(tmp_path: Path) -> None:
     liba = so(tmp_path / "liba.so")
     (tmp_path / "link.so").symlink_to("liba.so")
     so(tmp_path / "other/liba.so")
-    program = machine.build(tmp_path)
+    program = opener(tmp_path)
     names = ("liba.so", str(liba), f"{tmp_path}/link.so", "link.so", f"{tmp_path}/other/../liba.so")
     outcomes = same(program, *names)
     assert [(outcome.ok, outcome.objects) for outcome in outcomes[1:]] == [(True, [])] * 4
     same(program, f"{tmp_path}/other/liba.so", "liba.so", str(liba))
 
 
-def test_a_dlopen_that_fails_leaves_nothing_behind(machine: Machine, tmp_path: Path) -> None:
+def test_a_dlopen_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     gone = so(tmp_path / "libgone.so")
     first = so(tmp_path / "one/libx.so")
     so(tmp_path / "libneeds.so", first, gone, *new_runpath(tmp_path, tmp_path / "one"))
     so(tmp_path / "two/libx.so")
     gone.unlink()
-    program = machine.build(tmp_path, program=new_runpath(tmp_path, tmp_path / "two"))
+    program = opener(tmp_path, program=new_runpath(tmp_path, tmp_path / "two"))
     same(program, "libneeds.so", "libx.so")
 
 
-def test_files_that_cannot_be_opened_so(machine: Machine, tmp_path: Path) -> None:
+def test_files_that_cannot_be_opened_so(tmp_path: Path) -> None:
     (tmp_path / "text.so").write_text("INPUT(liba.so)\n" * 9)
     (tmp_path / "empty.so").touch()
     (tmp_path / "folder.so").mkdir()
@@ -124,7 +117,7 @@ def test_files_that_cannot_be_opened_so(machine: Machine, tmp_path: Path) -> Non
     other = patched(so(tmp_path / "other.so"), 18, b"\xb7\0")
     patched(so(tmp_path / "fixed.so"), 16, b"\2")
     pie = exe(tmp_path / "pie")
-    program = machine.build(tmp_path)
+    program = opener(tmp_path)
     same(program, "text.so", "empty.so", "folder.so", "loop.so", f"{tmp_path}/loop.so", "libnoopen.so", str(needs_it))
     same(program, "small.so", str(small), "other.so", str(other), "fixed.so", str(pie), f"{tmp_path}/folder.so")
 
@@ -138,11 +131,9 @@ def _tls(path: Path, size: int, align: int = 1) -> Path:
     return so(path, source=source)
 
 
-def test_static_tls_has_room_to_the_last_byte_and_libraries_of_the_start_take_nothing(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_static_tls_has_room_to_the_last_byte_and_libraries_of_the_start_take_nothing(tmp_path: Path) -> None:
     big = _tls(tmp_path / "libbig.so", 100_000, align=128)
-    program = machine.build(tmp_path, program=(big, *new_runpath(tmp_path)))
+    program = opener(tmp_path, program=(big, *new_runpath(tmp_path)))
     with open_image(Path("/")) as image:
         process = Process(image.root, settings_here({}))
         process.start(str(program), exec_start=True)

@@ -180,40 +180,6 @@ def test_of_a_variable_that_only_a_shell_knows_what_the_gpu_takes_is_open(tmp_pa
         assert [rule["outcome"] for rule in rules if rule["id"] == "gpu-code"] == [outcome], script
 
 
-def test_what_is_not_known_or_only_in_part_for_the_gpu_is_no_yes(tmp_path: Path, capsys: Capture) -> None:
-    ours, others = gpu.bundle(*gpu.hip("gfx90a")), gpu.bundle(*gpu.hip("gfx942"))
-    for number, (files, said) in enumerate(
-        (
-            ({}, ExitCode.UNDECIDED),
-            (
-                {"opt/rocm/lib/librccl.so.1": gpu.library(ours[:-1])},
-                ExitCode.NO,
-            ),  # what is damaged does not load either
-        )
-    ):
-        code, parts, found = check(capsys, image(tmp_path / f"{number}", files, rccl=None))
-        assert (code, parts["RCCL"]["fit"], parts["RCCL"]["needed"]) == (said, "unknown", True)
-        assert [each["severity"] for each in found] == ["unknown"]
-    for good, fit in ((3, "part"), (1, "unknown")):  # the larger part counts
-        vllm = gpu.library(gpu.pages(*[ours] * good, *[others] * 2))
-        _, parts, _ = check(capsys, image(tmp_path / fit, {f"{PACKAGES}/vllm/_C.abi3.so": vllm}))
-        assert parts["vLLM _C"]["fit"] == fit
-
-
-def test_of_several_the_one_that_the_job_loads_counts(tmp_path: Path, capsys: Capture) -> None:
-    """An RCCL that no program opens lies beside the one on the search path."""
-    other = {"opt/other/librccl.so.1": only("gfx942")}
-    _, parts, _ = check(capsys, image(tmp_path / "i", other))
-    assert (parts["RCCL"]["fit"], parts["RCCL"]["paths"]) == ("runs", ["/opt/rocm/lib/librccl.so.1"])
-    # kernels of a library that no known process loads: which ones count is not known
-    two = {
-        "opt/rocm/lib/rocblas/library/T_gfx90a.co": gpu.code_object("gfx90a"),
-        f"{PACKAGES}/torch/lib/rocblas/library/T_gfx942.co": gpu.code_object("gfx942"),
-    }
-    _, parts, _ = check(capsys, image(tmp_path / "j", two))
-    assert (parts["rocBLAS"]["fit"], len(parts["rocBLAS"]["paths"])) == ("unknown", 2)
-
-
 # -- a layer that was to be compiled for a GPU
 
 

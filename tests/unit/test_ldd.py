@@ -12,9 +12,6 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
-from lumiimg.core.findings import Severity
-from lumiimg.report.document import Document, Section, Tree, trees_of
-from lumiimg.report.text import show
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import LOADER, library, program, runpath, trace
 from tests.shared.programs import EVERYTHING
@@ -148,16 +145,6 @@ def test_a_long_chain_is_no_trouble(tmp_path: Path, capsys: Capture) -> None:
         words = ["explain", str(tmp_path / "root"), "--host", str(host), "--html", str(tmp_path / "page.html")]
         assert main([*words, "--verbose"]) in {ExitCode.GOOD, ExitCode.NO, ExitCode.UNDECIDED}
         assert "image lib0000.so" in re.sub(r"[│└─\s]+", " ", capsys.readouterr().out)
-
-
-def test_a_tree_is_shown_whole_however_deep(capsys: Capture) -> None:
-    (tree,) = trees_of([(depth, Tree(f"lib{depth}.so", f"/lib/{depth}")) for depth in range(1100)])
-    show(Document("explain", "x", "yes", Severity.OK, is_list=True, sections=(Section("", (tree,)),)))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].strip() == "/lib/1099"
-    assert [line.strip("└─ ").split()[0] for line in lines[2:-1] if "lib" in line and "/lib" not in line][
-        -1
-    ] == "lib1099.so"
 
 
 def test_musl_cannot_be_decided(tmp_path: Path, capsys: Capture) -> None:
