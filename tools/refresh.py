@@ -29,7 +29,7 @@ from lumiimg.core.files import write_text
 from lumiimg.core.text import count
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import general_index
-from lumiimg.resolve.release_reader import read_pages, read_releases
+from lumiimg.resolve.unlisted import read_pages, read_releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -52,7 +52,7 @@ from lumiimg.host.image_manifest import (
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.sif import SifHeader, read_sif, sif_uuid, write_sif
 from lumiimg.inventory.components import Inventory
-from lumiimg.resolve.base_digest import stamp
+from lumiimg.resolve.bootstrap import stamp
 from lumiimg.resolve.lock import LockedSource
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from lumiimg.core.files import file_sha256
 from lumiimg.definition.definition import VERSION_LABEL, Definition, Sections, export
 from lumiimg.image import ImageError
 from lumiimg.image.sif import read_sif
-from lumiimg.resolve.base_digest import stamp
+from lumiimg.resolve.bootstrap import stamp
 from lumiimg.resolve.lock import LockedSource
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from lumiimg.host.image_manifest import read_manifest
 from lumiimg.host.manifest import BindManifest  # noqa: TC001 - the schema reads the types of the fields
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
 from lumiimg.image.sif import read_json_object
-from lumiimg.resolve.base_digest import digest_of_file
+from lumiimg.resolve.bootstrap import digest_of_file
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.resolve.lock import STAGED_FILE, Lock, layer_files
 from lumiimg.resolve.lock_file import LockFile, refuse_format, request_of

@@ -14,7 +14,6 @@ from lumiimg.cli.choices import mirrors_of
 from lumiimg.cli.commands import LOCK
 from lumiimg.cli.request import options_of
 from lumiimg.core.errors import BadInputError, write_note
-from lumiimg.resolve.base_digest import refuse_other_base
 from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue, refuse_untrusted
 from lumiimg.resolve.lock_file import read_document
@@ -32,7 +31,7 @@ def read_lock(arguments: argparse.Namespace) -> Lock:
         what = f"is for {lock.site or 'no site'}, not for {arguments.site}"
         raise BadInputError(what, where=str(path), hint="write one for it: lumiimg lock")
     note_what_is_from_elsewhere(outside_catalogue(lock, mirrors), path, trusted=arguments.trust_lock)
-    refuse_other_base(lock, read_settings(os.environ).cache, write_note)
+    lock.bootstrap.refuse_other_file(read_settings(os.environ).cache, write_note)
     return lock
 
 

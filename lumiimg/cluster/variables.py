@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.resolve.job_variables import read_by_srun
+from lumiimg.resolve.stack import read_by_srun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,22 +1,31 @@
-"""Which of a base's bootstraps this machine can use."""
+"""Where a base comes from on this machine, and its digest.
+
+A digest is noted in the cache: of a file until it is touched, of a tag until a build is to be fresh.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import MissingHereError
+from lumiimg.catalog.layers import SHA256
+from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError, RefusedError
+from lumiimg.core.files import file_sha256, read_beginning, write_text
 from lumiimg.engine.process import which
 from lumiimg.fetch.mirrors import Mirrors, apt_mirror
 from lumiimg.fetch.reference import ImageReference, parse_reference
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lumiimg.catalog.layers import Bootstrap, Layer
 
-
 _SBIN = ":/usr/sbin:/sbin"
+_NOTES = "bases"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +36,11 @@ class LockedBootstrap:
     """Of the definition file: `docker`, `localimage`, `debootstrap`, …"""
     origin: str
     """Image or release, as the agent takes it."""
-    mirror_url: str | None
-    """Address of the mirror, for agents that want one; else null."""
-    include: tuple[str, ...]
     because: str
     """Why it comes from there."""
+    mirror_url: str | None = None
+    """Address of the mirror, for agents that want one."""
+    include: tuple[str, ...] = ()
     image: ImageReference | None = None
     """Where it is in a registry, or in the mirror of one."""
     sha256: str | None = None
@@ -46,6 +55,15 @@ class LockedBootstrap:
     def is_mirrored(self) -> bool:
         """Whether the mirror of a registry is asked, in the place of the one that its name has."""
         return self.image is not None and parse_reference(self.origin, Mirrors({})).registry != self.image.registry
+
+    def refuse_other_file(self, cache: Path, tell: Callable[[str], None]) -> None:
+        """Raise RefusedError where it starts from another file than was locked; of a folder there is no digest."""
+        if self.sha256 and (actual := digest_of_file(Path(self.origin), cache, tell)) != self.sha256:
+            found = f"its sha256 is {actual[:12]}…" if actual else "there is no such file"
+            raise RefusedError(
+                f"the base {self.origin} is not the one that was locked: {found}, not {self.sha256[:12]}…",
+                hint="if the new one is meant, name the whole request: lumiimg lock --base … --add …",
+            )
 
 
 def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedBootstrap:
@@ -64,17 +82,18 @@ def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedB
 
 def _bootstrap_here(one: Bootstrap, base: Layer, mirrors: Mirrors, path: str | None) -> LockedBootstrap | str:
     """Return a bootstrap as this machine can use it; else what it lacks."""
-    if one.agent in {"docker", "oras"}:
-        image = parse_reference(one.origin, mirrors)
-        if one.agent == "oras":
-            return LockedBootstrap(one.agent, one.origin, None, (), "a SIF from a registry", image)
+    if one.agent == "oras":
+        return LockedBootstrap(
+            one.agent, one.origin, "a SIF from a registry", image=parse_reference(one.origin, mirrors)
+        )
+    if one.agent == "docker":
         # The packages come by apt then; a mirror, where one is named, is for them.
-        mirror_url = mirrors.named(one.mirror) if one.mirror else None
-        return LockedBootstrap(one.agent, one.origin, mirror_url, base.include, "from a registry", image)
+        mirror_url, image = mirrors.named(one.mirror) if one.mirror else None, parse_reference(one.origin, mirrors)
+        return LockedBootstrap(one.agent, one.origin, "from a registry", mirror_url, base.include, image)
     if one.agent != "debootstrap":
         if not base.is_foreign and not Path(one.origin).is_file():
             return f"{one.origin} is not on this machine"
-        return LockedBootstrap(one.agent, one.origin, None, (), "an image of yours")
+        return LockedBootstrap(one.agent, one.origin, "an image of yours")
     if debootstrap_at(path) is None:
         return "debootstrap: the program is not on PATH"
     name = one.mirror or "debian"
@@ -82,9 +101,78 @@ def _bootstrap_here(one: Bootstrap, base: Layer, mirrors: Mirrors, path: str | N
     if (url := named or apt_mirror(name)) is None:
         return f"debootstrap: no mirror is known (--mirror {name}=URL)"
     where = "your setting" if named else "from this machine's apt sources"
-    return LockedBootstrap(one.agent, one.origin, url, base.include, f"debootstrap is here, the mirror is {where}")
+    because = f"debootstrap is here, the mirror is {where}"
+    return LockedBootstrap(one.agent, one.origin, because, url, base.include)
 
 
 def debootstrap_at(path: str | None) -> str | None:
     """Return the program, on PATH or in /usr/sbin, which an ordinary user's PATH leaves out."""
     return which("debootstrap", f"{os.defpath if path is None else path}{_SBIN}")
+
+
+# -- digests --
+
+
+def digest_of_file(origin: Path, cache: Path, tell: Callable[[str], None]) -> str | None:
+    """Return the sha256 of a file, None of a folder. A file is read once, and again when it was touched.
+
+    `tell` is called when it is read. Raises BadInputError if it cannot be, or is changed meanwhile.
+    """
+    if not origin.is_file():
+        return None
+    seen = stamp(origin)
+    if (known := _noted(cache, seen)) is not None:
+        return known
+    tell(f"reading {origin}, for its digest")
+    digest = file_sha256(origin)
+    if stamp(origin) != seen:
+        raise BadInputError("was changed while it was read", where=str(origin))
+    _note(cache, seen, digest)
+    return digest
+
+
+def known_digest(image: ImageReference, cache: Path) -> str | None:
+    """Return the digest that an image of a registry had when it was last asked for; None where it never was."""
+    known = _noted(cache, _name_of(image))
+    return known and f"sha256:{known}"
+
+
+def note_digest(image: ImageReference, digest: str, cache: Path) -> None:
+    """Note the digest of an image of a registry: the next build is on the same one, without a question to a server."""
+    _note(cache, _name_of(image), digest.removeprefix("sha256:"))
+
+
+def _name_of(image: ImageReference) -> str:
+    return hashlib.sha256(f"{image} {image.insecure}".encode()).hexdigest()
+
+
+def _noted(cache: Path, name: str) -> str | None:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        known = read_beginning(cache / _NOTES / name, 65, follow=False).decode("ascii")
+        if SHA256.fullmatch(known):
+            return known
+    return None
+
+
+def _note(cache: Path, name: str, digest: str) -> None:
+    note = cache / _NOTES / name
+    with contextlib.suppress(OSError, LumiimgError):  # it is looked up again next time
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_text(note, digest)
+
+
+def stamp(origin: Path) -> str:
+    """Return what shows whether a file, or anything in a folder, was touched since: the kernel's own time of change.
+
+    Raises BadInputError if it cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        below = ((folder, name) for folder, folders, files in os.walk(origin) for name in (*folders, *files))
+        for path in (str(origin), *sorted(f"{folder}/{name}" for folder, name in below)):
+            seen = os.lstat(path) if path != str(origin) else origin.stat()
+            line = f"{path.removeprefix(str(origin))}\0{seen.st_ino} {seen.st_mode} {seen.st_size}"
+            digest.update(f"{line} {seen.st_mtime_ns} {seen.st_ctime_ns}\n".encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        raise BadInputError(f"cannot be read: {error.strerror}", where=str(error.filename)) from error
+    return digest.hexdigest()

@@ -14,11 +14,11 @@ from lumiimg.core.text import count
 from lumiimg.fetch.http import ReplacedError
 from lumiimg.fetch.mirrors import is_address
 from lumiimg.fetch.registry import resolve_image
-from lumiimg.resolve.archive_requirements import read_requirements
-from lumiimg.resolve.base_digest import digest_of_file, known_digest, note_digest
+from lumiimg.resolve.bootstrap import digest_of_file, known_digest, note_digest
 from lumiimg.resolve.context import NO_PREFERENCES, Preferences
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels, with_digests
+from lumiimg.resolve.source_archive import read_requirements
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -13,6 +13,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import BadInputError
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
+from lumiimg.resolve.driver_rule import site_as_observed
 from lumiimg.resolve.stack import PLUGIN, for_gpu
 
 if TYPE_CHECKING:
@@ -71,9 +72,7 @@ class PlanContext:
         mirrors = parse_mirrors(read_settings(environment).mirrors, request.mirrors)
         site = find_site(request.site, environment) if request.site else None
         if site is not None and request.host:
-            # both read ELF data, which no other request needs
-            from lumiimg.host.snapshot import read_snapshot
-            from lumiimg.resolve.observed_node import site_as_observed
+            from lumiimg.host.snapshot import read_snapshot  # with ELF data, which no other request needs
 
             site = site_as_observed(site, read_snapshot(Path(request.host)), request.host)
         return cls(catalogue, mirrors, environment.get("PATH"), site)

@@ -1,4 +1,5 @@
-"""Rule 2: whether the driver of the nodes serves the ROCm of an image, by facts that have a day and may disagree.
+"""Rule 2: whether the driver of the nodes serves the ROCm of an image, by facts that have a day and may disagree; and a
+site as one of its nodes was seen, which counts more than what is believed of it.
 
 The newest fact of the highest rank decides, and where facts disagree the answer is a doubt. That a fact is old is a
 note: no answer changes with the day. Updates of a driver move its window up, so a ROCm that is too old for it stays too
@@ -8,6 +9,7 @@ old, and one that is too new for a window that was only announced is a doubt.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,17 +20,23 @@ from packaging.version import Version
 
 from lumiimg.catalog.drivers import Rank, SiteDriver, age_of, modules_of, release_of
 from lumiimg.catalog.needs import Need, version_of
+from lumiimg.catalog.sites import Site, SiteFabric
+from lumiimg.core.errors import BadInputError
+from lumiimg.core.text import numbers_of
+from lumiimg.fabric.names import LIBCXI
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.catalog.sites import Site
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.resolve.stack import Stack
 
 _WHOSE_ROCM = (("rocm", "of the image"), ("torch-rocm", "in torch's wheel"), ("wheel-rocm", "in a wheel"))
 _ID = "driver-window"
+_VERSION_IN_PATH = re.compile(r"/libfabric/v?(\d+(?:\.\d+)+)/")
+_OLDEST_GLIBC = "2.2"
+"""Where no library asks for a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,4 +172,40 @@ def _is_below(window: Need, release: Version) -> bool:
     return any(
         spec.operator in {">=", ">", "~=", "=="} and release < Version(spec.version.removesuffix(".*"))
         for spec in window.versions
+    )
+
+
+def site_as_observed(site: Site, snapshot: Snapshot, where: str) -> Site:
+    """Return the site with the driver and the fabric of a snapshot; `where` names that in messages.
+
+    Raises BadInputError for a node without Slingshot's libfabric.
+    """
+    from lumiimg.host.manifest import newest_needs  # both read ELF data, which no other request needs
+    from lumiimg.host.snapshot import HostFiles
+
+    files = HostFiles(snapshot)
+    entry = files.fabric
+    libfabric = files.library(entry.path) if entry else None
+    if entry is None or libfabric is None:
+        raise BadInputError(
+            "has no libfabric that loads with libcxi: no node of a Slingshot network, or its module was not loaded",
+            where=where,
+            hint="on a compute node, with the module of libfabric loaded: lumiimg host scan -o host.json",
+        )
+    libcxi = files.library(entry.closure.get(LIBCXI))
+    needs = [need for one in (libfabric, libcxi) if one for need in newest_needs(one.facts).items()]
+    versions = (number for (_, family), number in needs if family == "GLIBC")
+    glibc = ".".join(max(versions, key=numbers_of, default=_OLDEST_GLIBC).split(".")[:2])
+    in_path, believed, day = _VERSION_IN_PATH.search(libfabric.path), site.fabric, snapshot.day
+    if believed is not None and believed.glibc == glibc:
+        day = max(day, believed.date)  # a newer fact says the same
+    fabric = SiteFabric(
+        slingshot=believed.slingshot if believed else None,
+        libfabric=in_path[1] if in_path else believed.libfabric if believed else None,
+        glibc=glibc,
+        source=f"{where}: {snapshot.host}, {libfabric.path} and libcxi",
+        date=day,
+    )
+    return structs.replace(
+        site, arch=snapshot.gpu or site.arch, driver=driver_of_node(site.driver, snapshot), fabric=fabric
     )

@@ -1,4 +1,7 @@
-"""An image of somebody else's as a base: read first, so that what it has is neither put in again nor shadowed."""
+"""An image of somebody else's as a base: read first, so that what it has is neither put in again nor shadowed.
+
+Rule 7 is of it: whether its GPU code is for the site.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.engine.engine import engine_word
 from lumiimg.fetch.mirrors import refuse_password
 from lumiimg.fetch.reference import DAEMON_SCHEME
-from lumiimg.gpu import XNACK, GpuFit
+from lumiimg.gpu import XNACK, GpuFit, role_of
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.sites import Site
@@ -37,6 +41,16 @@ LOCAL_AGENTS = frozenset(_AGENTS.values())
 """Those that read a file or a folder of this machine."""
 _IN_REGISTRY = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9._-]+)+(:[\w.-]+|@sha256:[0-9a-f]{64})", re.ASCII)
 _REMOTE = re.compile(r"[a-z-]+://")
+
+
+_OUTCOMES = {
+    GpuFit.RUNS: RuleOutcome.OK,
+    GpuFit.PART: RuleOutcome.OK,
+    GpuFit.UNKNOWN: RuleOutcome.UNKNOWN,
+    GpuFit.XNACK: RuleOutcome.WARNING,
+    GpuFit.NO: RuleOutcome.REFUSED,
+}
+_GPU_SOURCE = "read in the image; LLVM AMDGPUUsage, target ID (lumiimg/gpu/targets.toml, roles.toml)"
 
 
 class ForeignBase(Layer, frozen=True, kw_only=True):
@@ -129,3 +143,26 @@ def foreign_layer(
         is_foreign=True,
         gpu=gpu,
     )
+
+
+def gpu_code(base: ForeignBase, site: Site | None) -> Iterator[RuleResult]:
+    """Rule 7: what jobs of an image call has code for the GPU of the site. Layers on top do not bring it."""
+    if site is None or site.arch is None:
+        return
+    need, gpu = f"code for {site.arch}", f"{site.arch}, the GPU of {site.name}"
+    for fit, outcome in _OUTCOMES.items():
+        if not (parts := [part for part in base.gpu if part.needed and part.fit is fit]):
+            continue
+        names = ", ".join(part.component for part in parts)
+        have = ", ".join(f"{part.component}: {part.has}" for part in parts)
+        if outcome is RuleOutcome.OK:
+            have, because = names, f"{names}: {site.arch} takes it"
+        elif fit is GpuFit.NO:
+            because = f"no code for {gpu}: {'; '.join(f'{part.component}: {part.without}' for part in parts)}"
+        else:
+            because = f"{names}: {f'only with {XNACK}=1 in the job' if fit is GpuFit.XNACK else parts[0].why}"
+        yield RuleResult("gpu-code", outcome, need, have, because, _GPU_SOURCE)
+    for part in base.gpu:
+        if not part.needed and part.fit is GpuFit.NO and not role_of(part.component).harmless:
+            have, because = f"{part.component}: {part.has}", f"jobs run without {part.component}; {part.without}"
+            yield RuleResult("gpu-code", RuleOutcome.WARNING, need, have, because, _GPU_SOURCE)

@@ -27,13 +27,12 @@ from lumiimg.core.toml import package_toml
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import Mirrors, general_index, public_index
 from lumiimg.resolve.bootstrap import choose_bootstrap
-from lumiimg.resolve.cuda import is_of_cuda
 from lumiimg.resolve.image_base import LOCAL_AGENTS, foreign_layer
 from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource, layer_digest, wants_python
 from lumiimg.resolve.lock_file import AGAIN, LockedBase, LockedEntry, LockFile, request_of
 from lumiimg.resolve.make_lock import check_used, lock_layer
+from lumiimg.resolve.python_target import OF_TORCH, is_of_cuda
 from lumiimg.resolve.request import name_of, wanted
-from lumiimg.resolve.requirements import OF_TORCH
 from lumiimg.resolve.stack import OWN_PACKAGES, for_gpu, is_gpu, values_of
 
 if TYPE_CHECKING:

@@ -14,12 +14,9 @@ from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.core.errors import RefusedError
-from lumiimg.resolve.cuda import instead_of, is_of_cuda
 from lumiimg.resolve.lock import LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.python_project import (
-    ROCM_TRITONS,
     THIS_IMAGE,
-    TRITON,
     LayerRequirements,
     all_requirers,
     is_named,
@@ -28,7 +25,7 @@ from lumiimg.resolve.python_project import (
     version_of_pin,
     with_digests,
 )
-from lumiimg.resolve.requirements import OF_TORCH
+from lumiimg.resolve.python_target import OF_TORCH, ROCM_TRITONS, TRITON, PythonTarget, instead_of, is_of_cuda
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.uv import NoSolutionError
 
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import Layer
     from lumiimg.fetch.store import Sources
-    from lumiimg.resolve.python_target import PythonTarget
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.requirements import OwnRequirement
     from lumiimg.resolve.stack import Stack

@@ -13,7 +13,7 @@ from lumiimg.core.findings import NO_ADVICE, Advice, Remedy, Severity
 from lumiimg.core.text import count
 from lumiimg.resolve.request import in_short, options_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
-from lumiimg.resolve.stack import PLUGIN_COMPONENT, Chosen, ReleasedLayer, Stack
+from lumiimg.resolve.stack import PLUGIN_COMPONENT, Chosen, ReleasedLayer, Stack, job_variables
 
 if TYPE_CHECKING:
     from lumiimg.catalog.launch import SiteVariable
@@ -135,8 +135,6 @@ class Plan:
         """What jobs with such an image want on the site."""
         if self.stack is None or self.site is None or self.refused:
             return ()
-        from lumiimg.resolve.job_variables import job_variables  # a build asks for none
-
         return tuple(job_variables(self.stack, self.site))
 
     @property

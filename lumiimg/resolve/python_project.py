@@ -28,8 +28,8 @@ from lumiimg.core.errors import FailedError
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.fetch.http import Http, display_url, require_tls_or_digest
 from lumiimg.fetch.mirrors import general_index, validated_url
-from lumiimg.resolve.cuda import is_of_cuda
 from lumiimg.resolve.lock import LockedSource, locked_wheel
+from lumiimg.resolve.python_target import ROCM_TRITONS, TRITON, PythonTarget, is_of_cuda
 from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.resolve.uv import LockedPackage, NoSolutionError, NoTimesError, compile_versions, compile_wheels
 
@@ -38,12 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.fetch.store import Sources
-    from lumiimg.resolve.python_target import PythonTarget
     from lumiimg.resolve.uv import ResolvedVersions
 
-TRITON = "triton"
-ROCM_TRITONS = ("pytorch-triton-rocm", "triton-rocm")
-"""What PyTorch calls its triton for ROCm: up to 2.9, and from then on. Source: METADATA of torch at its own index."""
 THIS_IMAGE = "this-image"
 """What uv calls the project, whose requirements are the layers and the user's own."""
 _HERE = "here"

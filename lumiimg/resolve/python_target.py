@@ -1,17 +1,28 @@
-"""The Python of the image, for which wheels are chosen; it is not the Python that runs this."""
+"""Which Python distributions are for an image: wheels by its Python and C library, and nothing for NVIDIA's GPUs.
+
+That Python is not the one that runs this.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 from lumiimg.core.errors import BadInputError
+from lumiimg.core.toml import package_toml
 
+TRITON = "triton"
+ROCM_TRITONS = ("pytorch-triton-rocm", "triton-rocm")
+"""What PyTorch calls its triton for ROCm: up to 2.9, and from then on. Source: METADATA of torch at its own index."""
+OF_TORCH = frozenset({"torch", "torchvision", "torchaudio", TRITON, *ROCM_TRITONS})
+"""Held at what the image has, so that it does not count where else a project takes them from."""
 _TAGS_LIMIT = 256
 
 # PEP 600; before it PEP 513, 571 and 599 gave these glibc versions names of their own.
@@ -103,3 +114,32 @@ class PythonTarget:
 def _ranks(target: PythonTarget) -> Mapping[Tag, int]:
     """Return the place of each tag of a target."""
     return {tag: rank for rank, tag in enumerate(target.tags())}
+
+
+# -- of CUDA, by their names: beside ROCm they mean that a wrong wheel came in --
+
+
+@cache
+def _facts() -> dict[str, Any]:
+    return package_toml("lumiimg.resolve", "cuda.toml")
+
+
+@cache
+def _names(*, of_index: bool) -> re.Pattern[str]:
+    return re.compile("|".join([*_facts()["names"], *(_facts()["of_index"] if of_index else ())]))
+
+
+def is_of_cuda(name: str, *, of_index: bool = False) -> bool:
+    """Whether a project is of CUDA's, by its name as PEP 503 writes it; `of_index`: that of the general index."""
+    return _names(of_index=of_index).fullmatch(name) is not None
+
+
+def is_in_the_way(name: str, version: str) -> bool:
+    """Whether an installed distribution is of CUDA's, by its name or version, and not harmless."""
+    return name not in _facts()["harmless"] and (is_of_cuda(name) or bool(re.search(_facts()["local"], version)))
+
+
+def instead_of(name: str) -> str | None:
+    """Return the project that does the same without CUDA, where one is known."""
+    found: dict[str, str] = _facts()["instead"]
+    return found.get(name)

@@ -22,8 +22,6 @@ from lumiimg.resolve.stack import PACKAGE
 
 OF_OPTION = "the option --add"
 """Where a requirement is from that no file has."""
-OF_TORCH = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch-triton-rocm", "triton-rocm"})
-"""Held at what the image has, so that it does not count where else a project takes them from."""
 _FILE_LIMIT_BYTES = 8 << 20
 """A file of 300 packages with all their digests has 1 MB."""
 _SHOWN = 200

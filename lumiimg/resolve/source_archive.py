@@ -1,24 +1,68 @@
-"""Text files out of a source archive (`.tar.gz`), from the front to the back: nothing is unpacked, and nothing runs."""
+"""What a source archive (`.tar.gz`) requires of Python: its requirement files and pyproject.toml (PEP 518, 621).
+
+It is read from the front to the back: nothing is unpacked, and nothing of it runs.
+"""
 
 from __future__ import annotations
 
 import gzip
 import posixpath
+import re
 import zlib
+from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import FailedError, one_line
+from msgspec import Struct
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import NormalizedName, canonicalize_name
+
+from lumiimg.core.decode import decode_toml
+from lumiimg.core.errors import BadInputError, FailedError, one_line
+from lumiimg.core.files import open_regular
 from lumiimg.image import FileKind, ImageError
 from lumiimg.image.oci.tar import read_members
+from lumiimg.resolve.requirements import RequirementReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
     from typing import IO
 
+_ARCHIVE_LIMIT_BYTES = 4 << 30
 _TEXT_LIMIT_BYTES = 512 * 1024
 _MOST_TEXTS = 200
 _MOST_MEMBERS = 500_000
+_PROJECT = re.compile(r"([^\[\]]+\.toml)(?:\[([^\[\]]*)\])?")
+_IS_ONE = re.compile(r"(?:.*requirement.*\.(?:txt|in)|(?:.*/)?pyproject[^/]*\.toml)")
+
+
+class _Build(Struct, frozen=True):
+    requires: tuple[str, ...] = ()
+
+
+class _Project(Struct, frozen=True, rename="kebab"):
+    name: str = ""
+    dependencies: tuple[str, ...] = ()
+    optional_dependencies: Mapping[str, tuple[str, ...]] = {}
+
+
+class _PyProject(Struct, frozen=True, rename="kebab"):
+    build_system: _Build = _Build()
+    project: _Project = _Project()
+
+
+def read_requirements(archive: Path, files: Sequence[str], without: Collection[str], where: str) -> tuple[str, ...]:
+    """Return the requirements of files in an archive, by their paths below its top folder, and of the files they name.
+
+    Raises as `requirements_in`, and FailedError for an archive that cannot be read.
+    """
+    try:
+        with open_regular(archive) as packed:
+            texts = read_texts(packed, lambda path: bool(_IS_ONE.fullmatch(path)), _ARCHIVE_LIMIT_BYTES, where)
+    except OSError as error:
+        raise FailedError(f"cannot be read: {error.strerror}", where=where) from error
+    return requirements_in(texts, files, without, where)
 
 
 def read_texts(archive: IO[bytes], is_wanted: Callable[[str], bool], limit_bytes: int, where: str) -> dict[str, str]:
@@ -37,3 +81,69 @@ def read_texts(archive: IO[bytes], is_wanted: Callable[[str], bool], limit_bytes
     except (OSError, EOFError, zlib.error, ImageError) as error:
         raise FailedError(f"is not an archive that can be read: {one_line(str(error))[:200]}", where=where) from error
     return found
+
+
+def requirements_in(
+    texts: Mapping[str, str], files: Sequence[str], without: Collection[str], where: str
+) -> tuple[str, ...]:
+    """Return the requirements of files; `texts` are all that there are, by path.
+
+    Of a `pyproject.toml` they are what the project is built with, what it requires, and its extras that are named:
+    `python/pyproject.toml[hip]`. A project of `without` is left out. Raises FailedError, which names file and line, for
+    what no lock can hold (an option, an address, a line that is not a requirement), and for a missing file.
+    """
+
+    def text_of(path: str) -> str:
+        if path not in texts:
+            hint = "layer.toml or another requirement file names it"
+            raise FailedError(f"has no file {path[:200]}", where=where, hint=hint)
+        return texts[path]
+
+    reader = RequirementReader(text_of, without)
+    try:
+        for file in files:
+            if (project := _PROJECT.fullmatch(file)) is None:
+                reader.read(file)
+                continue
+            for line in lines_of_project(text_of(project[1]), project[2] or ""):
+                reader.add(line, project[1][:200])
+    except BadInputError as error:
+        hint = "`without` of the release leaves a project out"
+        raise FailedError(error.what, where=f"{where}, {error.where or file[:200]}", hint=hint) from error
+    if hashed := next((one for one in reader.found if one.hashes), None):
+        raise FailedError("a hash is not followed", where=f"{where}, {hashed.where}")
+    return tuple(one.text for one in reader.found)
+
+
+def lines_of_project(text: str, extras: str) -> Iterator[str]:
+    """Yield what a `pyproject.toml` names and is built with, and some of its extras with those that they name.
+
+    Raises BadInputError.
+    """
+    document = decode_toml(text, _PyProject)
+    project = document.project
+    optional = {canonicalize_name(name): lines for name, lines in project.optional_dependencies.items()}
+    waiting = [canonicalize_name(extra.strip()) for extra in extras.split(",") if extra.strip()]
+    lines, seen = (*document.build_system.requires, *project.dependencies), set[str]()
+    while lines or waiting:
+        for line in lines:
+            if (own := _extras_of(line, project.name)) is None:
+                yield line
+            else:
+                waiting += own
+        lines = ()
+        if waiting and (extra := waiting.pop()) not in seen:
+            seen.add(extra)
+            if extra not in optional:
+                raise BadInputError(f"there is no extra {extra[:100]}")
+            lines = optional[extra]
+
+
+def _extras_of(line: str, project: str) -> list[NormalizedName] | None:
+    """Return the extras of a project that a line of its own names; None for another project's line, or a wrong one."""
+    try:
+        requirement = Requirement(line)
+    except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
+        return None
+    is_own = canonicalize_name(requirement.name) == canonicalize_name(project)
+    return [*map(canonicalize_name, requirement.extras)] if is_own else None

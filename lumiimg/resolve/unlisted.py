@@ -1,27 +1,51 @@
-"""Releases that no row has: read in a package index, where one answers, else derived from the nearest row: a doubt."""
+"""Releases that no row has: read in a package index by the layer's rule `[unlisted]` (docs/extend/layer.md), where one
+answers, else derived from the nearest row: a doubt.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import re
+from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
-from lumiimg.catalog.needs import NO_VERSION, exact_version, version_of
-from lumiimg.catalog.releases import Release, placeholders
+from lumiimg.catalog.drivers import today
+from lumiimg.catalog.needs import NO_VERSION, Need, exact_version, version_of
+from lumiimg.catalog.releases import FILE, METADATA, PIN, PROJECT, ReadFact, Release, Unlisted, expand, placeholders
 from lumiimg.core.errors import FailedError, MissingHereError
+from lumiimg.fetch.http import Bounds
 from lumiimg.fetch.mirrors import general_index
+from lumiimg.fetch.package_index import IndexFile, metadata_of, project_page
 from lumiimg.resolve.context import FoundReleases
-from lumiimg.resolve.release_reader import read_pages, read_releases, row_of
+from lumiimg.resolve.source_archive import read_texts
 
 if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.layers import Layer
-    from lumiimg.catalog.releases import Unlisted
+    from lumiimg.fetch.http import Http
     from lumiimg.resolve.context import PlanContext
 
 _NEAREST = 3
+_VALUE = re.compile(r"[!-~](?:[ -~]{0,398}[!-~])?")
+"""Of a fact: what is printed, and no more than anybody writes."""
+_CP = re.compile(r"cp3(\d{1,2})")
+_GLIBC = re.compile(r"manylinux_2_(\d{1,3})_x86_64")
+_OF_LINUX = re.compile(r".*-(any|.*linux.*x86_64.*)")
+_ROCM = re.compile(r"rocm([0-9]+(?:\.[0-9]+){1,2})")
+_MOST_TRIED = 4
+"""Versions of a companion, the newest first."""
+_SDIST_BOUNDS = (192 << 20, 120.0)
+"""Bytes and seconds: vLLM's have 47 MB."""
+_UNPACKED_LIMIT_BYTES = 1 << 30
+_IN_MEMORY_BYTES = 8 << 20
 
 
 def find_releases(layer: Layer, wanted: SpecifierSet, context: PlanContext) -> FoundReleases:
@@ -96,3 +120,210 @@ def _distance(version: Version, wanted: Version) -> tuple[float, ...]:
     ours, theirs = ((*one.release, 0, 0, 0, 0)[:4] for one in (version, wanted))
     apart = (abs(mine - other) for mine, other in zip(ours, theirs, strict=True))
     return (*apart, float(version > wanted), float(version.is_prerelease or version.is_postrelease))
+
+
+# -- as an index has it --
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectPages:
+    """The pages of the projects that a rule names, as an index has them at one moment."""
+
+    rule: Unlisted
+    files: Mapping[str, tuple[IndexFile, ...]]
+    """By project, its companions among them."""
+
+    def versions(self, *, good: bool = False) -> list[Version]:
+        """Return the versions that the index has, the newest first, without local parts.
+
+        `good`: those of them that are final, and not withdrawn (PEP 592).
+        """
+        files = [file for name in self.rule.projects for file in self.files[name]]
+        if good:
+            files = [file for file in files if file.yanked is None and not file.version.is_prerelease]
+        return sorted({Version(file.version.public) for file in files}, reverse=True)
+
+    def newest(self, wanted: SpecifierSet) -> Version | None:
+        """Return the newest version that fits: a good one, where there is one."""
+        good = wanted.filter(self.versions(good=True))
+        return next(good, None) or next(wanted.filter(self.versions(), prereleases=True), None)
+
+
+def read_pages(rule: Unlisted, index: str, web: Http) -> ProjectPages:
+    """Return the pages of a rule's projects. Raises as `project_page` does."""
+    names = (*rule.projects, *rule.companions)
+    return ProjectPages(rule, {name: project_page(index, name, web) for name in names})
+
+
+def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Http) -> tuple[Release, ...]:
+    """Return the rows of a version: of each project that has it one, of wheels for ROCm one for each ROCm.
+
+    Raises FailedError, MissingHereError where what a file says of it cannot be had.
+    """
+    rule = pages.rule
+    if not rule.range.contains(version, prereleases=True):
+        raise FailedError(f"how {version} is read is not known (only {rule.range})")
+    rows = []
+    for project in rule.projects:
+        files = [file for file in pages.files[project] if _is_of(file, version, rule)]
+        builds = sorted({file.version for file in files}, reverse=True)  # a later one may be `.postN`
+        for build in builds if rule.read == "local-version" else builds[:1]:
+            of_build = [file for file in files if file.version == build]
+            rows.append(_release(layer, version, project, of_build, pages, web))
+    if not rows:
+        kind = "source archive" if rule.read == "sdist" else "wheel for Linux"
+        raise FailedError(f"the index has {version}, and no {kind} of it")
+    return tuple(rows)
+
+
+def _is_of(file: IndexFile, wanted: Version, rule: Unlisted) -> bool:
+    """Whether a file is one of a version that a rule reads."""
+    if rule.read == "sdist":
+        return not file.tags and file.version == wanted
+    if _OF_LINUX.fullmatch(file.tags) is None:
+        return False
+    if rule.read == "local-version":
+        return Version(file.version.public) == wanted and _ROCM.fullmatch(file.version.local or "") is not None
+    base = Version(file.version.base_version)
+    return file.version == wanted or (base == wanted and file.version.is_postrelease and not file.version.is_prerelease)
+
+
+def _release(
+    layer: Layer, version: Version, project: str, files: Sequence[IndexFile], pages: ProjectPages, web: Http
+) -> Release:
+    rule = pages.rule
+    chosen = next((file for file in files if file.yanked is None), files[0])
+    texts = _texts(chosen, project, rule, web)
+    companions, doubts = _companions(chosen, project, pages, web)
+    facts = {fact.name: value for fact in rule.facts if (value := value_of(fact, texts)) is not None}
+    facts |= {"VERSION": str(version), "FOUND": str(chosen.version)} | companions
+    if texts.get(METADATA) == "":
+        doubts.append("its index has no METADATA beside its wheel")
+    unsaid = (text for text in rule.expects if not facts.keys() >= {*placeholders(text)})
+    doubts += [f"it does not say which {re.split('[=<>!~{]', text, maxsplit=1)[0]} it is made for" for text in unsaid]
+    host = urlsplit(rule.index).hostname if rule.index else None
+    uploaded = max((file.uploaded for file in files if file.uploaded), default=None)
+    row = replace(
+        row_of(rule, facts, f"{chosen.name}, as {host or 'the package index'} has it"),
+        date=uploaded,
+        read=max(today(), uploaded or dt.date.min),  # a clock that is behind would make it older than the file
+    )
+    for name in rule.arguments.keys() - row.arguments.keys():
+        doubts.append(f"it does not say which {name} it takes: that of the layer is {layer.arguments[name].default}")
+    if chosen.yanked is not None:
+        reason = f": {chosen.yanked[:200]}" if chosen.yanked else ""
+        doubts.insert(0, f"its project has withdrawn it (yanked){reason}")
+    # what a row has beside that agrees in the facts that the rule reads (a torch's ROCm)
+    read = [name for name, text in rule.has.items() if {*placeholders(text)} & {fact.name for fact in rule.facts}]
+    same = (one.has for one in layer.releases if all(one.has.get(name) == row.has.get(name) for name in read))
+    if read and (beside := next(same, None)) is None:
+        of = " and ".join(f"{name} {row.has.get(name, '(not known)')}" for name in read)
+        doubts.append(f"what else its wheel brings is not known, as no row has {of}")
+    elif read and beside:
+        row = replace(row, has={**beside, **row.has})
+    return replace(row, requires=(*row.requires, *_of_tags(files)), doubts=tuple(doubts))
+
+
+def row_of(rule: Unlisted, facts: Mapping[str, str], source: str) -> Release:
+    """Return the row of a release by its rule and what is known of it; what needs another fact is left out."""
+    has, arguments = (
+        {name: text for name, template in table.items() for text in filled([template], facts)}
+        for table in (rule.has, rule.arguments)
+    )
+    return Release(
+        version=facts["VERSION"],
+        requires=tuple(needs_of(filled(rule.requires, facts))),
+        expects=tuple(needs_of(filled(rule.expects, facts))),
+        has=has,
+        arguments=arguments,
+        wheels=tuple(pin for pin in filled(rule.wheels, facts) if PIN.fullmatch(pin)),
+        indexes=tuple(filled(rule.indexes, facts)),
+        source=source,
+    )
+
+
+def filled(templates: Iterable[str], facts: Mapping[str, str]) -> Iterator[str]:
+    """Yield templates with their facts; one whose fact is not known is left out."""
+    yield from (expand(text, facts) for text in templates if facts.keys() >= {*placeholders(text)})
+
+
+def needs_of(texts: Iterable[str]) -> Iterator[Need]:
+    """Yield needs; what is not one is left out."""
+    yield from (Need(one.name, one.specifier) for text in texts if (one := _requirement(text)) is not None)
+
+
+def _texts(file: IndexFile, project: str, rule: Unlisted, web: Http) -> dict[str, str]:
+    """Return the files that facts are read from, by name."""
+    names = {name for fact in rule.facts for name in fact.files} - {PROJECT, FILE}
+    texts = {PROJECT: project, FILE: file.name}
+    if rule.read == "sdist" and names:
+        with (
+            web.open(file.url, Bounds(*_SDIST_BOUNDS), {}) as stream,
+            SpooledTemporaryFile(_IN_MEMORY_BYTES) as archive,
+        ):
+            archive.writelines(stream.chunks)
+            archive.seek(0)
+            return texts | read_texts(archive, names.__contains__, _UNPACKED_LIMIT_BYTES, file.name)
+    if METADATA in names:
+        texts[METADATA] = metadata_of(file, web).partition("\n\n")[0]
+    return texts
+
+
+def value_of(fact: ReadFact, texts: Mapping[str, str]) -> str | None:
+    """Return what the first of its files says; of several versions the oldest."""
+    for name in fact.files:
+        if found := [value for value in fact.pattern.findall(texts.get(name, "")) if _VALUE.fullmatch(value)]:
+            return str(min(found, key=lambda value: version_of(value) or NO_VERSION))
+    return None
+
+
+def _companions(file: IndexFile, project: str, pages: ProjectPages, web: Http) -> tuple[dict[str, str], list[str]]:
+    """Return the versions of the companions that belong to a file, and what is in doubt about them."""
+    found, doubts = dict[str, str](), list[str]()
+    for name in pages.rule.companions:
+        builds = {one.version: one for one in pages.files[name] if one.version.local == file.version.local and one.tags}
+        newest = sorted(builds, reverse=True)
+        metadata = ((version, metadata_of(builds[version], web)) for version in newest[:_MOST_TRIED])
+        belonging = (version for version, text in metadata if _requires_exactly(text, project, file.version))
+        if not newest:
+            doubts.append(f"its index has no {name} that goes with it")
+        elif (version := next(belonging, None)) is None:
+            doubts.append(f"no {name} names this {project}, so its newest is taken")
+        if newest:
+            found[name] = str(version or newest[0])
+    return found, doubts
+
+
+def _requires_exactly(metadata: str, project: str, version: Version) -> bool:
+    lines = metadata.partition("\n\n")[0].splitlines()
+    required = (_requirement(line.partition(": ")[2]) for line in lines if line.startswith("Requires-Dist: "))
+    exact = (one for one in required if one and one.name == project and str(one.specifier).startswith("=="))
+    first = next(exact, None)
+    return first is not None and first.specifier.contains(version, prereleases=True)
+
+
+def _requirement(text: str) -> Requirement | None:
+    """Return a requirement; None for what is not one, as a stranger's file may say anything."""
+    try:
+        return Requirement(text)
+    except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
+        return None
+
+
+def _of_tags(files: Sequence[IndexFile]) -> Iterator[Need]:
+    """Yield the Python and the glibc that files are for: Requires-Python, and the tags of wheels (PEP 425, PEP 600)."""
+    try:
+        python = SpecifierSet(files[0].requires_python)
+    except InvalidSpecifier:
+        python = SpecifierSet()
+    tags = [file.tags for file in files if file.tags]
+    pythons = [int(found[1]) for tag in tags if (found := _CP.match(tag)) and "abi3" not in tag]
+    if pythons and len(pythons) == len(tags):
+        able = [minor for minor in pythons if python.contains(f"3.{minor}")] or pythons
+        others = [str(spec) for spec in python if spec.operator != ">="]
+        python = SpecifierSet(",".join([f">=3.{min(able)},<3.{max(able) + 1}", *others]))
+    if python:
+        yield Need("python", python)
+    glibcs = [min(map(int, floors)) for tag in tags if (floors := _GLIBC.findall(tag))]
+    if glibcs and len(glibcs) == len(tags):
+        yield Need("glibc", SpecifierSet(f">=2.{max(glibcs)}"))

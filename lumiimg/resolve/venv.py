@@ -26,7 +26,7 @@ from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image import Image, ImageError, ImageKind, RootFileSystem, open_image
 from lumiimg.image.sif import squashfs_ranges
 from lumiimg.inventory.components import distributions_in
-from lumiimg.resolve.requirements import OF_TORCH
+from lumiimg.resolve.python_target import OF_TORCH
 
 MOUNT = "/user-software"
 """Where it is in the container."""

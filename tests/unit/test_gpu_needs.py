@@ -229,20 +229,3 @@ def test_a_file_of_an_image_may_be_called_as_keys_and_components_of_ours_are(tmp
 
 
 # -- what is known of software, whoever put it in
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_what_the_files_show_counts_more_than_what_is_known_of_others(tmp_path: Path, capsys: Capture) -> None:
-    ends = "setup_rocm.py of sgl-kernel ends where the GPU is gfx90a"
-    doubt = "warning: needs code for gfx90a, has aiter: gfx942 only: "
-    own = {f"{PACKAGES}/sgl_kernel/common_ops.abi3.so": only("gfx90a")}  # built for it all the same
-    beside = {f"{PACKAGES}/aiter_meta/hsa/gfx942/f.co": gpu.code_object("gfx942")}
-    for name, files, of, code, said in (
-        ("none", {}, "torch sglang", ExitCode.NO, {ends}),  # no kernel of it was found
-        ("own", own, "torch sglang", ExitCode.GOOD, set()),
-        ("beside", beside, "vllm", ExitCode.GOOD, {doubt}),  # no job needs it
-    ):
-        root = image(tmp_path / name, files, of=of)
-        assert main(["explain", "--base", str(root), "--site", "lumi"]) == code, name
-        told = unwrapped(capsys.readouterr().out)
-        assert {words for words in (ends, doubt) if words in told} == said, name

@@ -19,7 +19,7 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError
 from lumiimg.fetch.http import login_for
 from lumiimg.joblog import files as sources
-from lumiimg.resolve.base_digest import stamp
+from lumiimg.resolve.bootstrap import stamp
 from lumiimg.resolve.lock import layer_digest
 from tests.shared.build_machine import stored
 from tests.shared.layer_builder import LAYER, MakeLayer
@@ -101,7 +101,7 @@ import os, resource, signal, sys
 from pathlib import Path
 from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.cli.main import main
-from lumiimg.resolve.base_digest import digest_of_file
+from lumiimg.resolve.bootstrap import digest_of_file
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 root, cache = Path(sys.argv[1]), LayerCache(Path(sys.argv[1]))
 signal.alarm(20)

@@ -11,8 +11,8 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.core.errors import BadInputError, ExitCode
-from lumiimg.resolve.cuda import is_of_cuda
 from lumiimg.resolve.lock_file import read_document
+from lumiimg.resolve.python_target import is_of_cuda
 from lumiimg.resolve.requirements import read_own
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.oci_builder import digest

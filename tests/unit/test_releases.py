@@ -23,7 +23,7 @@ from lumiimg.catalog.layers import Layer, read_layer
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.fetch.http import Http
-from lumiimg.resolve.release_reader import read_pages, read_releases
+from lumiimg.resolve.unlisted import read_pages, read_releases
 from tests.fuzz.targets.resolve import signed
 from tests.shared.programs import EVERYTHING, sampled
 from tests.shared.release_index import HTML, ReleaseIndex, serving

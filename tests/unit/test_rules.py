@@ -18,8 +18,7 @@ from lumiimg.catalog.sites import Site, find_site
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
 from lumiimg.resolve.driver_rule import driver_window
-from lumiimg.resolve.job_variables import site_variables
-from lumiimg.resolve.stack import Chosen, OfferedComponent, Stack
+from lumiimg.resolve.stack import Chosen, OfferedComponent, Stack, site_variables
 
 if TYPE_CHECKING:
     from lumiimg.resolve.rules import RuleResult

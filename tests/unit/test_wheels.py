@@ -18,9 +18,9 @@ from lumiimg.core.errors import BadInputError, FailedError, LumiimgError, Missin
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, general_index
 from lumiimg.resolve import python_project, uv
-from lumiimg.resolve.archive_requirements import read_requirements
 from lumiimg.resolve.python_project import CudaError, LayerRequirements, resolve_wheels
 from lumiimg.resolve.python_target import PythonTarget
+from lumiimg.resolve.source_archive import read_requirements
 from tests.shared.loopback import Reply, listening
 from tests.shared.tls import ANOTHER, CERTIFICATE, certified
 from tests.shared.world import World, archive_of, serve, sources_at

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from lumiimg.resolve.python_project import ROCM_TRITONS
+from lumiimg.resolve.python_target import ROCM_TRITONS
 from tools.rehearsal.archives import content_of
 
 if TYPE_CHECKING:

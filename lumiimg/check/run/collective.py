@@ -21,7 +21,7 @@ from lumiimg.elf import Process
 from lumiimg.fabric.names import LIBRCCL
 from lumiimg.host.container_view import TO_ENGINE, read_by, see_inside
 from lumiimg.joblog import Confidence, Measurement, Verdict  # noqa: TC001 - schemas are made from the types of the fields
-from lumiimg.resolve.job_variables import same_in_all_ranks
+from lumiimg.resolve.stack import same_in_all_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

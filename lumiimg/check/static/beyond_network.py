@@ -21,8 +21,8 @@ from lumiimg.host.rccl_process import mpi_clash
 from lumiimg.host.root_queries import read_text, scripts_in
 from lumiimg.inventory.components import of_numpy_1, of_other_torch
 from lumiimg.inventory.python import search_path
-from lumiimg.resolve.cuda import is_in_the_way
 from lumiimg.resolve.driver_rule import window_on_node
+from lumiimg.resolve.python_target import is_in_the_way
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import VenvFault, faults_of, made_again

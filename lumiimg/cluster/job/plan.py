@@ -20,8 +20,8 @@ from lumiimg.cluster.variables import JobVariable, caches_of
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.text import count
 from lumiimg.resolve.driver_rule import driver_window
-from lumiimg.resolve.job_variables import OPEN_MPI, mpi_type, site_variables
 from lumiimg.resolve.rules import RuleOutcome
+from lumiimg.resolve.stack import OPEN_MPI, mpi_type, site_variables
 from lumiimg.resolve.venv import BIN
 
 if TYPE_CHECKING:

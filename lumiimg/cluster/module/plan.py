@@ -29,8 +29,7 @@ from lumiimg.host.engine_rules import refuse_not_runnable
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Variable
 from lumiimg.inventory.python import Program, Python, find_program, search_path, version_of_program
-from lumiimg.resolve.job_variables import job_variables
-from lumiimg.resolve.stack import stack_of
+from lumiimg.resolve.stack import job_variables, stack_of
 from lumiimg.resolve.venv import BIN, Venv, notes_of_venv
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from lumiimg.host.root_queries import matches, read_word
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import snapshot_text
 from lumiimg.image import FolderTree, RootFileSystem
-from lumiimg.resolve.observed_node import site_as_observed
+from lumiimg.resolve.driver_rule import site_as_observed
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site

@@ -40,9 +40,8 @@ from lumiimg.core.findings import Answer, Level, Severity
 from lumiimg.core.text import count
 from lumiimg.gpu import GpuFit
 from lumiimg.joblog import Verdict
-from lumiimg.resolve.job_variables import same_in_all_ranks
 from lumiimg.resolve.lock import layer_digest
-from lumiimg.resolve.stack import Stack, stack_of
+from lumiimg.resolve.stack import Stack, same_in_all_ranks, stack_of
 from lumiimg.resolve.venv import mark_of
 
 if TYPE_CHECKING:

@@ -25,12 +25,11 @@ from lumiimg.fetch.mirrors import Mirrors, validated_url
 from lumiimg.fetch.package_index import IndexFile, files_in_html, files_in_json
 from lumiimg.fetch.reference import parse_reference
 from lumiimg.fetch.registry import resolve_image
-from lumiimg.resolve.archive_requirements import requirements_in
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import read_document, request_of
-from lumiimg.resolve.release_reader import filled, needs_of, value_of
 from lumiimg.resolve.requirements import read_own
-from lumiimg.resolve.source_archive import read_texts
+from lumiimg.resolve.source_archive import read_texts, requirements_in
+from lumiimg.resolve.unlisted import filled, needs_of, value_of
 from lumiimg.resolve.venv import RECORD, faults_of, open_venv
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, text_of, written
@@ -222,7 +221,7 @@ def _source_archive(data: bytes) -> None:
 _FACT = ReadFact("fact", ("file",), re.compile(r"^fact (.*)$", re.MULTILINE))
 
 
-@target("release-facts", "resolve.release_reader.needs_of")
+@target("release-facts", "resolve.unlisted.needs_of")
 def _release_facts(data: bytes) -> str | None:
     value = value_of(_FACT, {"file": data.decode("utf-8", "replace")})
     if value is None:
@@ -230,6 +229,6 @@ def _release_facts(data: bytes) -> str | None:
     return " ".join(map(str, needs_of(filled(("torch=={fact}", "python{fact}"), {"fact": value})))) or None
 
 
-@target("project-file", "resolve.archive_requirements.requirements_in", refuses=(FailedError,))
+@target("project-file", "resolve.source_archive.requirements_in", refuses=(FailedError,))
 def _project_file(data: bytes) -> None:
     requirements_in({"a.toml": text_of(data)}, ["a.toml[hip,test]"], (), "archive")
