@@ -1,10 +1,15 @@
-"""A file of known size that is read in ranges, wherever it lies: on this machine, in an image, in memory."""
+"""Bytes of known size that are read in ranges, wherever they lie: on this machine, in an image, in memory."""
 
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Hashable
-from typing import Any, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 _AHEAD_BYTES = 64 << 10
 """That a stream reads at once: the heads of small files lie together."""
@@ -52,6 +57,11 @@ def read_exactly(source: RandomAccess, offset: int, size: int) -> bytes:
     if len(data) != size:
         raise EOFError("the file became shorter while it was read")
     return data
+
+
+def zstd() -> ModuleType:
+    """Return the module that unpacks Zstandard: its import costs milliseconds, and few files need it."""
+    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 
 def stream_of(source: RandomAccess) -> io.BufferedReader:

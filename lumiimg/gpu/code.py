@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import re
 import struct
-import sys
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumiimg.core.access import zstd
 from lumiimg.gpu.target import GpuCodeError, GpuTarget, parse_target, target_of_flags
 
 if TYPE_CHECKING:
@@ -217,16 +217,9 @@ def _targets(entries: list[_Entry], size: int) -> tuple[GpuTarget, ...]:
 
 def _unpacked(packed: bytes, method: str) -> bytes:
     """Return the beginning of what was packed. Raises GpuCodeError for damaged data."""
-    if method == "zlib":
-        try:
-            return zlib.decompressobj().decompress(packed, _MAX_HEAD_BYTES)
-        except zlib.error as error:
-            raise GpuCodeError(f"a damaged compressed bundle: {error}") from error
-    if sys.version_info >= (3, 14):  # imported here: the import costs milliseconds, and few files need it
-        from compression import zstd
-    else:
-        from backports import zstd
+    decompressor = zlib.decompressobj() if method == "zlib" else zstd().ZstdDecompressor()
+    errors = (zlib.error,) if method == "zlib" else (zstd().ZstdError, EOFError)
     try:
-        return zstd.ZstdDecompressor().decompress(packed, _MAX_HEAD_BYTES)
-    except (zstd.ZstdError, EOFError) as error:
+        return bytes(decompressor.decompress(packed, _MAX_HEAD_BYTES))
+    except errors as error:
         raise GpuCodeError(f"a damaged compressed bundle: {error}") from error

@@ -4,12 +4,11 @@
 """
 
 from lumiimg.image.folder import FolderNode, FolderTree
-from lumiimg.image.image import Image, ImageKind, open_image, open_squashfs, open_stack, refuse_empty
+from lumiimg.image.image import Image, ImageKind, open_image, open_squashfs, open_stack, refuse_empty, require_room
 from lumiimg.image.mounts import Mount
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.shell import DEFAULT_PATH
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, NoImageError
-from lumiimg.image.unpacked_size import require_room
 
 __all__ = [
     "DEFAULT_PATH",

@@ -44,8 +44,6 @@ _CLOSING = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})
 _NOT_READ = frozenset({"!", "select", "time", "coproc", "function"})
 _SPECIAL = frozenset({"export", "unset", ":", "break", "continue", "times"})
 """Commands before which assignments stay in some shells, and that no function hides in some."""
-_IN_FUNCTIONS = frozenset({"return", "shift"})
-"""Commands that end with a function, or change its arguments alone."""
 _ARITHMETIC = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
 """Operators of `[[ … ]]` whose operands may assign."""
 
@@ -306,7 +304,7 @@ class _Script(WordReader):
         elif name == "unset":
             self._unset(arguments, runs)
             return True
-        elif (name in STATEFUL and not (called and name in _IN_FUNCTIONS)) or not _PROGRAM.fullmatch(name):
+        elif (name in STATEFUL and not (called and name == "return")) or not _PROGRAM.fullmatch(name):
             self._lose()
         elif name in {":", "true", "false"}:
             return name != "false"

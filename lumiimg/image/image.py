@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from contextlib import ExitStack, closing, contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
+from lumiimg.core.errors import MissingHereError
+from lumiimg.core.text import size
 from lumiimg.image.description import SingularityDescription
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.host_file import HostFile
@@ -21,16 +24,24 @@ from lumiimg.image.shell import DEFAULT_PATH
 from lumiimg.image.sif import Sif, is_sif, parse_sif, squashfs_ranges
 from lumiimg.image.squashfs.format import MAGIC as SQUASHFS_MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
-from lumiimg.image.tree import ImageError, NoImageError
+from lumiimg.image.tree import FileKind, ImageError, NoImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from lumiimg.image.mounts import Mount
     from lumiimg.image.oci.layers import Cache
     from lumiimg.image.oci.layout import Config
 
+# A few megabytes can hold terabytes of zeros. Images of real software are packed to a half or a fifth; below the first
+# gigabyte no disk is in danger.
+_FREE_BYTES = 1 << 30
+_MAX_RATIO = 100
+_NAME_BYTES = 4096
+"""What a name takes at least: millions of them, each of an empty file, fill a disk too."""
+_SPARE_BYTES = 256 << 20
+"""What is left free on the disk."""
 _MOUNTED_BY_ENGINES = ("/proc", "/sys", "/dev")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 """By the first two bytes."""
@@ -151,6 +162,37 @@ def refuse_empty(path: Path, image: Image) -> None:
     """Raise ImageError for what holds no root file system: an empty folder, one that may not be read."""
     if not any(image.root.exists(name) for name in ("/etc", "/usr", "/lib", "/opt")):
         raise ImageError("holds no root file system", where=str(path), hint="is it an image, and readable?")
+
+
+def require_room(path: Path, folder: Path) -> None:
+    """Raise before an image is unpacked into a folder, where that would be too much; holes count as zeros, and what an
+    overlay of it hides as well.
+
+    ImageError for more than real software comes to, MissingHereError for more than is free on the disk.
+    """
+    if path.is_dir():
+        return  # it is copied as it lies there
+    most_bytes = _FREE_BYTES + _MAX_RATIO * path.stat().st_size
+    needed_bytes = 0
+    counted: set[Hashable] = set()
+    with open_image(path) as image:
+        for root, (_, seen) in ((each, found) for each in image.layers for found in each.stats()):
+            needed_bytes += _NAME_BYTES
+            if seen.kind is FileKind.FILE and (root, seen.identity) not in counted:
+                needed_bytes += seen.size_bytes
+                if seen.links > 1:
+                    counted.add((root, seen.identity))
+            if needed_bytes > most_bytes:
+                what = f"unpacks to more than {_MAX_RATIO} times its size"
+                raise ImageError(what, where=str(path), hint="if that is right: unpack it, and name the folder")
+    there = next(one for one in (folder, *folder.parents) if one.is_dir())
+    free_bytes = shutil.disk_usage(there).free
+    if needed_bytes + _SPARE_BYTES > free_bytes:
+        raise MissingHereError(
+            f"unpacks to {size(needed_bytes)}, and {size(free_bytes)} are free in {there}",
+            where=str(path),
+            hint="LUMIIMG_CACHE and TMPDIR name folders on other disks",
+        )
 
 
 def _open_folder(path: Path, opened: ExitStack, cache: Cache | None) -> Image:

@@ -169,7 +169,10 @@ class RootFileSystem:
                     continue
                 if inner.count("/") > _MAX_WALKED_DEPTH:
                     raise ImageError(f"has folders more than {_MAX_WALKED_DEPTH} deep in each other")
-                found = self._mounts.child(folder, name)
+                try:
+                    found = self._mounts.child(folder, name)
+                except OSError:
+                    continue  # it may be listed, and not be entered
                 if found is None:
                     continue  # gone since it was listed
                 identity = self._identity(found)

@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from lumiimg.core.access import zstd
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import open_regular, read_beginning
 from lumiimg.joblog.flight import DUMP_LIMIT_BYTES, is_dump, is_pickle, parsed
@@ -158,8 +159,7 @@ def _packing(head: bytes) -> _Packing | None:
         gzip, zlib = import_module("gzip"), import_module("zlib")
         return _Packing(lambda stream: gzip.GzipFile(fileobj=stream), zlib.error)
     if head.startswith(b"\x28\xb5\x2f\xfd"):
-        zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
-        return _Packing(zstd.ZstdFile, zstd.ZstdError)
+        return _Packing(zstd().ZstdFile, zstd().ZstdError)
     return None
 
 

@@ -7,21 +7,16 @@ import hashlib
 import io
 import json
 import os
-import sys
 import tarfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.core.access import zstd
+
 if TYPE_CHECKING:
     import random
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
 
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -30,7 +25,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     "+gzip": partial(gzip.compress, compresslevel=1),
-    "+zstd": zstd.compress,
+    "+zstd": zstd().compress,
 }
 
 

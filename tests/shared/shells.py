@@ -83,6 +83,7 @@ OPEN = (
     "export A=1; export A=2 && export A=3 &",
     "A=1; f() { A=2; g; }; g() { B=3; }; f; export A B",
     'f() { [ -n "$1" ] || return; export A=$1; }; f; export B=1',
+    "f() { shift; export A=1; }; f; export B=1",
     ". /opt/site.sh",
     "source /opt/conda/etc/profile.d/conda.sh",
     ". /opt/miniconda/bin/activate base",

@@ -13,6 +13,7 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.host.root_queries import unreadable_files
 from lumiimg.image import open_image
+from lumiimg.image.compare import compare
 from tests.shared import fabric_builder
 
 NOBODY = 65534
@@ -95,3 +96,17 @@ def test_ldd_says_whose_libraries_are_not_for_everybody(
     assert told in " ".join(capsys.readouterr().out.split())
     assert main(["ldd", str(image), "--all"]) == 0
     assert "not everybody" not in capsys.readouterr().out
+
+
+def test_a_folder_that_may_be_listed_and_not_entered_is_walked_past(root: Path) -> None:
+    put(root, "listed/folder/file", 0o644)
+    (root / "listed").chmod(0o744 if os.geteuid() == 0 else 0o400)
+    user = os.geteuid()
+    os.seteuid(NOBODY if user == 0 else user)
+    try:
+        with open_image(root) as image:
+            assert {entry.path for entry in image.root.walk()} == {"/listed", "/listed/folder"}
+            with pytest.raises(PermissionError):
+                compare(image.root, image.root)
+    finally:
+        os.seteuid(user)

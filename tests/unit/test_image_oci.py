@@ -78,15 +78,27 @@ def _unpack(layer: bytes, folder: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(layer)) as archive:
         members = [(folder / info.name, info.isdir()) for info in archive]
     gone: list[Path] = []
+    before: list[Path] = []
+
+    def without(path: Path) -> None:
+        """Take a path away, but for what came before in this layer, and the folders above that."""
+        if not any(path in (one, *one.parents) for one in before):
+            gone.append(path)
+        elif path.is_dir():
+            for inner in path.glob("*"):
+                without(inner)
+
     for path, is_folder in members:
         if path.name == ".wh..wh..opq":
-            gone += path.parent.glob("*")
+            for inner in path.parent.glob("*"):
+                without(inner)
         elif path.name.startswith(".wh."):
-            gone.append(path.with_name(path.name.removeprefix(".wh.")))
+            without(path.with_name(path.name.removeprefix(".wh.")))
         elif path.is_dir() != is_folder:
             gone.append(path)
         elif path.parent.exists() and not path.parent.is_dir():
             gone.append(path.parent)
+        before.append(path)
     for path in gone:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -139,6 +151,25 @@ def test_what_no_tar_unpacks_so(tmp_path: Path) -> None:
         assert (tool.permissions, tool.uid, tool.links) == (0o4755, 100_000_000, 2)
         assert opened.root.stat("/hard").identity == tool.identity == opened.root.open("/hard").identity
         assert (null.kind, null.device) == (FileKind.DEVICE, (False, 1, 3))
+
+
+def test_a_whiteout_spares_what_its_own_layer_brought_before_and_the_folders_above_it(tmp_path: Path) -> None:
+    """As Apptainer 1.4.5 unpacks it (umoci, upperPaths)."""
+    lower = (
+        member("f", mode=0o700, mtime=1234),
+        member("f/low", b""),
+        member("g", mode=0o711),
+        member("g/b", b""),
+        member("a", b""),
+    )
+    files = (member("f/a", b""), member("g/c", b""), link("hard", "a", tarfile.LNKTYPE))
+    whiteouts = (member(".wh.f", b""), member("g/.wh..wh..opq", b""), member(".wh.a", b""))
+    for upper, f in ((files + whiteouts, (0o700, 1234)), (whiteouts + files[:2], (0o755, 0))):
+        with open_image(image(tar(*lower), tar(*upper), pack="").write_folder(tmp_path / f"{f}")) as opened:
+            found, seen = {entry.path for entry in opened.root.walk()}, opened.root.stat("/f")
+            assert found - {"/hard"} == {"/f", "/f/a", "/g", "/g/c"}
+            assert (seen.permissions, seen.mtime_s, opened.root.stat("/g").permissions) == (*f, 0o711)
+            assert opened.root.exists("/hard") is (upper[0] is files[0])
 
 
 @pytest.mark.parametrize("pack", PACK)
@@ -416,6 +447,14 @@ def test_a_link_that_goes_up_and_down_takes_no_time(tmp_path: Path) -> None:
     with open_image(folder) as opened:
         assert opened.root.read_bytes("/x", 9) == b"here"
     assert time.process_time() - started < patient(6)
+
+
+@pytest.mark.threat
+def test_folders_that_links_ask_for_by_the_hundred_are_bounded(tmp_path: Path) -> None:
+    links = (link(f"l{number}", f"{number}/" + "y/" * 600) for number in range(1000))
+    members = (one for to in links for one in (to, member(f"{to[0].name}/f", b"")))
+    with pytest.raises(ImageError, match="take too many steps"):
+        open_image(image(tar(*members), pack="").write_folder(tmp_path))
 
 
 @pytest.mark.threat

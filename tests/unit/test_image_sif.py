@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.image import ImageError, ImageKind, open_image
-from lumiimg.image.unpacked_size import require_room
+from lumiimg.image import ImageError, ImageKind, open_image, require_room
 from tests.shared.programs import squashed
 
 DEFINITION, PARTITION, SIGNATURE, JSON, OCI_INDEX = 0x4001, 0x4004, 0x4005, 0x4006, 0x400A
@@ -95,7 +94,7 @@ def test_overlay_partitions_are_laid_over_the_root_in_their_order(squashfs: byte
 
 @pytest.mark.threat
 def test_what_an_overlay_hides_counts_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lumiimg.image.unpacked_size._FREE_BYTES", 1 << 20)
+    monkeypatch.setattr("lumiimg.image.image._FREE_BYTES", 1 << 20)
     for folder, size_bytes in (("below", 24 << 20), ("above", 0)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "zeros").write_bytes(bytes(size_bytes))

@@ -11,8 +11,7 @@ import pytest
 
 from lumiimg.core.errors import ExitCode, MissingHereError
 from lumiimg.engine.namespaces.layers import unpacked
-from lumiimg.image import ImageError
-from lumiimg.image.unpacked_size import require_room
+from lumiimg.image import ImageError, require_room
 from tests.shared.programs import needs, squashed
 
 MIB = 1 << 20
@@ -25,7 +24,7 @@ class _Usage(NamedTuple):
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small root; below a MiB anything may be unpacked."""
-    monkeypatch.setattr("lumiimg.image.unpacked_size._FREE_BYTES", MIB)
+    monkeypatch.setattr("lumiimg.image.image._FREE_BYTES", MIB)
     (tmp_path / "root/etc").mkdir(parents=True)
     (tmp_path / "root/etc/text").write_text("text" * 100)
     return tmp_path / "root"

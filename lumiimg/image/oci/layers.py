@@ -14,7 +14,6 @@ import gzip
 import hashlib
 import os
 import re
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO
 
-from lumiimg.core.access import OpenFile, RandomAccess, stream_of
+from lumiimg.core.access import OpenFile, RandomAccess, stream_of, zstd
 from lumiimg.core.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.core.files import file_sha256, replaced, temporary_folder
 from lumiimg.image.host_file import HostFile
@@ -200,10 +199,5 @@ def _decoder(source: RandomAccess) -> tuple[BufferedIOBase, type[Exception]] | N
         return gzip.GzipFile(fileobj=stream_of(source), mode="rb"), zlib.error
     if not _ZSTD_MAGIC.fullmatch(head):
         return None
-    # imported here: the import costs milliseconds, and few images need it
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        from backports import zstd
-    options = {int(zstd.DecompressionParameter.window_log_max): _ZSTD_WINDOW_LOG}
-    return zstd.ZstdFile(stream_of(source), options=options), zstd.ZstdError
+    options = {zstd().DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
+    return zstd().ZstdFile(stream_of(source), options=options), zstd().ZstdError

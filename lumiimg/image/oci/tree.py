@@ -1,8 +1,9 @@
 """The root file system that layers make, one put on the other as an engine unpacks them (OCI image-spec `layer.md`).
 
 A member `.wh.NAME` takes NAME of the layers below away, `.wh..wh..opq` all that they have in its directory; neither
-touches what its own layer brings, whatever the order. Paths are taken inside the root, whatever dots and slashes they
-begin with, and their directories are looked up through symlinks, as umoci (which Apptainer uses) does.
+touches what its own layer brings, nor the directories that lead to what it has brought before. Paths are taken inside
+the root, whatever dots and slashes they begin with, and their directories are looked up through symlinks, as umoci
+(which Apptainer uses) does.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
     from lumiimg.core.access import RandomAccess
 
 _WHITEOUT, _OPAQUE, _OF_AUFS = ".wh.", ".wh..wh..opq", ".wh..wh."
-_MAX_STEPS, _STEPS_OF_MEMBER = 100_000_000, 10
-"""Of lookups, a folder each, half a minute; and what a member counts, so that there are five million at most."""
+_MAX_STEPS = 100_000_000
+"""Of lookups, a folder each: at most half a minute."""
+_STEPS_OF_MEMBER, _STEPS_OF_LINK, _STEPS_OF_UNLISTED = 10, 20, 200
+"""What a member counts, a folder in the target of a link on its way, and one on its way that no member is: of these a
+member of a hostile tar asks for hundreds.
+"""
 # of Linux: PATH_MAX, NAME_MAX, and the links that one lookup follows
 _MAX_PATH_CHARACTERS, _MAX_NAME_CHARACTERS, _MAX_LINKS = 4096, 255, 40
 _UNLISTED = FileStat(FileKind.DIRECTORY, 0o755, uid=0, gid=0, size_bytes=0, mtime_s=0, links=1, identity=None)
@@ -91,30 +96,42 @@ class LayeredTree:
         return LayerFile(node)
 
     def _add_layer(self, tar: RandomAccess) -> None:
-        members: list[Member] = []
-        whiteouts: list[Member] = []
+        brought: set[object] = set()
+        """By this layer: its folders with all above them, and of what else it has, folder and name."""
         for member in read_members(stream_of(tar), tar.size, self._where):
-            is_whiteout = member.name.rpartition("/")[2].startswith(_WHITEOUT)
-            (whiteouts if is_whiteout else members).append(member)
             self._spend(_STEPS_OF_MEMBER)
-        for member in whiteouts:
-            *above, name = self._parts(member.name)
-            with suppress(KeyError):
-                names = self._directory(above, make=False).names
-                if name == _OPAQUE:
-                    names.clear()
-                elif not name.startswith(_OF_AUFS):
-                    del names[name.removeprefix(_WHITEOUT)]
-        for member in members:
-            self._add(member, tar)
+            whiteout = member.name.rpartition("/")[2]
+            if whiteout.startswith(_WHITEOUT):
+                self._take_away(member.name, whiteout, brought)
+            else:
+                self._add(member, tar, brought)
 
-    def _add(self, member: Member, tar: RandomAccess) -> None:
+    def _take_away(self, path: str, whiteout: str, brought: set[object]) -> None:
+        try:
+            folder = self._directory(self._parts(path)[:-1], make=False)[-1]
+        except KeyError:
+            return
+        own = [] if whiteout.startswith(_OF_AUFS) else [whiteout.removeprefix(_WHITEOUT)]
+        pending = [(folder, name) for name in (folder.names if whiteout == _OPAQUE else own)]
+        while pending:
+            self._spend(1)
+            folder, name = pending.pop()
+            node = folder.names.get(name)
+            if node is None or (folder, name) in brought:
+                continue
+            if node in brought:
+                pending += ((node, below) for below in node.names)
+            else:
+                del folder.names[name]
+
+    def _add(self, member: Member, tar: RandomAccess, brought: set[object]) -> None:
         *above, name = self._parts(member.name) or [""]
         if not name:
             if member.kind is FileKind.DIRECTORY:
                 self.root.stat, self.root.xattrs = member.stat, member.xattrs
             return
-        names = self._directory(above).names
+        folders = self._directory(above)
+        names = folders[-1].names
         known = names.get(name)
         if member.is_hard_link:
             names[name] = self._linked(member)
@@ -123,19 +140,20 @@ class LayeredTree:
         else:
             node = names[name] = self._new(member.stat)
             node.content, node.target, node.xattrs = (tar, member.start), member.target, member.xattrs
+        brought.update(folders, [names[name] if member.kind is FileKind.DIRECTORY else (folders[-1], name)])
 
     def _linked(self, member: Member) -> LayerNode:
         """Return what a hard link leads to."""
         *above, name = self._parts(member.target) or [""]
         with suppress(KeyError):
-            target = self._directory(above, make=False).names[name]
+            target = self._directory(above, make=False)[-1].names[name]
             if target.kind is not FileKind.DIRECTORY:
                 return target
         what = f"the hard link {member.name} to {member.target}, which is not a file here"
         raise ImageError(what, where=self._where)
 
-    def _directory(self, path: Sequence[str], *, make: bool = True) -> LayerNode:
-        """Return a directory, through symlinks; what is missing is made, as engines do, or raises KeyError."""
+    def _directory(self, path: Sequence[str], *, make: bool = True) -> list[LayerNode]:
+        """Return the folders to one, through symlinks; what is missing is made, as engines do, or raises KeyError."""
         nodes = [self.root]
         todo = [*reversed(path)]
         links = 0
@@ -152,14 +170,17 @@ class LayeredTree:
                     raise ImageError(f"too many symlinks in the path {'/'.join(path)}", where=self._where)
                 if target.startswith("/"):
                     del nodes[1:]
-                todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
+                parts = [part for part in reversed(target.split("/")) if part not in ("", ".")]
+                self._spend(_STEPS_OF_LINK * len(parts))
+                todo += parts
             else:
                 if node is None or node.kind is not FileKind.DIRECTORY:
                     if not make:
                         raise KeyError(name)
+                    self._spend(_STEPS_OF_UNLISTED)
                     node = nodes[-1].names[name] = self._new(_UNLISTED)
                 nodes.append(node)
-        return nodes[-1]
+        return nodes
 
     def _parts(self, path: str) -> list[str]:
         """Return the parts of a path inside the root: `..` takes one away, and at the root does nothing."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import lzma
-import sys
 import zlib
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import lumiimg.image.squashfs.format as disk
+from lumiimg.core.access import zstd
 from lumiimg.image.squashfs.format import Compressor
 from lumiimg.image.tree import ImageError
 
@@ -189,11 +189,11 @@ def _unpacker(compression: Compressor) -> tuple[_Unpack, tuple[type[Exception], 
             new = partial(lzma.LZMADecompressor, form, _LZMA_MEMORY_BYTES)
             return (lambda block, limit: new().decompress(block, limit)), (lzma.LZMAError, EOFError)
         case Compressor.ZSTD:
-            if sys.version_info >= (3, 14):
-                from compression import zstd
-            else:
-                from backports import zstd
-            return (lambda block, limit: zstd.ZstdDecompressor().decompress(block, limit)), (zstd.ZstdError, EOFError)
+            module = zstd()
+            return (lambda block, limit: module.ZstdDecompressor().decompress(block, limit)), (
+                module.ZstdError,
+                EOFError,
+            )
         case Compressor.LZ4:
             from lz4 import block as lz4  # type: ignore[import-untyped]
 
