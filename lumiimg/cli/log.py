@@ -11,7 +11,7 @@ from pathlib import Path
 from lumiimg.check.run.log_answer import answer_of_log
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, say, write_note
-from lumiimg.joblog import LogReport, follow, headline, read_log, vocabulary
+from lumiimg.joblog import LogReport, follow, read_log, vocabulary
 from lumiimg.report.read_progress import ReadProgress
 from lumiimg.report.views.log import log_document, signatures_document
 
@@ -88,10 +88,10 @@ def _follow(names: list[str]) -> LogReport:
         write_note(f"waiting for {', '.join(waiting)}")
     reports = follow(names)
     report = next(reports)
-    last = headline(report)
+    last = report.headline
     try:
         for report in reports:
-            if (now := headline(report)) != last:
+            if (now := report.headline) != last:
                 say(now)
                 last = now
     except KeyboardInterrupt:

@@ -5,7 +5,6 @@ print(report.verdict, report.confidence, *report.causes)
 """
 
 from lumiimg.joblog.files import follow, read_log
-from lumiimg.joblog.headline import headline, network_line, runs_line
 from lumiimg.joblog.lines import probe_event
 from lumiimg.joblog.reader import LogReader, read_lines
 from lumiimg.joblog.report import (
@@ -33,11 +32,8 @@ __all__ = [
     "VerdictGroup",
     "Vocabulary",
     "follow",
-    "headline",
-    "network_line",
     "probe_event",
     "read_lines",
     "read_log",
-    "runs_line",
     "vocabulary",
 ]

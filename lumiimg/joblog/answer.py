@@ -10,8 +10,8 @@ from lumiimg.joblog.causes import EVIDENCE_OF_CAUSE, Trouble, advice, cause_of, 
 from lumiimg.joblog.death import End, death_of, job_numbers, of_another_job
 from lumiimg.joblog.flight import progress, stalled
 from lumiimg.joblog.network import JobContext, NetworkVerdict, judge_job, judge_process
-from lumiimg.joblog.report import FAST, Cause, Confidence, Coverage, LogReport, RunBefore, Verdict, VerdictGroup
-from lumiimg.joblog.runs import first_line, runs
+from lumiimg.joblog.report import FAST, Cause, Confidence, Coverage, LogReport, Verdict, VerdictGroup
+from lumiimg.joblog.state import last_run
 from lumiimg.joblog.summary import (
     JudgedProcess,
     communicators,
@@ -39,24 +39,11 @@ _UNEXPLAINED = ("provider-not-named", "plugin-not-mentioned", "nothing-decided")
 _ONLY_FOLLOW = frozenset({ExitRole.FOLLOWS, ExitRole.EXIT, ExitRole.CLEARED})
 
 
-def answer(log: JobLog) -> LogReport:
+def answer(whole: JobLog) -> LogReport:
     """Return the answer about a log; of several runs about the last one."""
-    *before, last = runs(log)
-    report = _answer(last)
-    if not before:
-        return report
-    begin = first_line(log, last)
-    earlier = [(first_line(log, run), _answer(run)) for run in before]
-    return replace(
-        report,
-        runs_before=tuple(RunBefore(one.verdict, one.ended, line) for line, one in earlier),
-        first_line=begin,
-        measurements=tuple(one for one in report.measurements if one.line >= begin),
-    )
-
-
-def _answer(log: JobLog) -> LogReport:
-    """Return the answer about one run."""
+    log, runs = last_run(whole)
+    begin = log.first_line if runs > 1 else 1
+    measured = log.bandwidth.measurements(log.place) if log.bandwidth else ()
     troubled = _troubled(log)
     processes = [process for process, _ in troubled]
     context = JobContext.of(processes, log)
@@ -86,8 +73,8 @@ def _answer(log: JobLog) -> LogReport:
         ranks=ranks,
         nodes=facts.groups,
         coverage=seen,
-        runs_before=(),
-        first_line=1,
+        runs=runs,
+        first_line=begin,
         excerpt=bool(network.proof) and not any(match.has_origin for match in network.proof),
         single_node=facts.single_node,
         failed_running=any(t.signature.effect is Effect.RUN_ERROR for t in facts.troubles),
@@ -103,7 +90,7 @@ def _answer(log: JobLog) -> LogReport:
         provider=network.provider or (context.provider.value("provider") if context.provider else None),
         transport=transport(processes, log.job),
         environment=environment(log.job),
-        measurements=log.bandwidth.measurements(log.place) if log.bandwidth else (),
+        measurements=tuple(one for one in measured if one.line >= begin),
         causes=tuple(replace(one, remedy=tuple(step.filled(number) for step in one.remedy)) for one in causes),
     )
 

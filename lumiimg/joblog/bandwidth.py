@@ -32,8 +32,8 @@ _RELEVANT = re.compile(rb"#|rccl-tests: |\d {1,24}\d{1,15}(?:\.\d| {1,24}[a-z])"
 _WORDS = re.compile(
     r"(?P<start># nThread|# Using devices|Collective test starting: (?P<test>[\w.\-]{1,64}))"
     r"|#\s{1,4}Rank\s{1,8}(?P<rank>\d{1,7})\s.{0,40}?Pid\s{1,12}\d{1,10} on\s{1,64}(?P<host>[\w.\-]{1,64})"
-    r" device\s{1,8}\d{1,4} \[(?P<bus>[^\]]{1,24})\](?P<device>.{0,64})"
-    r"|(?P<program>rccl-tests: )|(?P<columns>algbw\s{1,40}busbw)"
+    r" device\s{1,8}\d{1,4} \["
+    r"|(?P<columns>algbw\s{1,40}busbw)"
     r"|Out of bounds values\s{0,20}: (?P<wrong>\d{1,12})"
     rf"|(?P<end>Avg bus bandwidth)(?:\s{{0,20}}: (?P<average>{_NUMBER}))?"
 )
@@ -49,14 +49,12 @@ _LABEL = re.compile(
     r"^\s{0,8}(\d{1,7}): |\[(\d{1,7},\d{1,7})\]<std|\(([\w.:\-]{1,64} pid=\d{1,10})|\[([a-z]{1,16}\d{1,6})\]:"
 )
 """Of srun -l, Open MPI, Ray and torchrun, by which the tables of two processes do not mix."""
-_AMD = re.compile(r"AMD|Radeon|Instinct|gfx\d")
 
 
 @dataclass(slots=True)
 class _Table:
     """What is known of a table so far."""
 
-    program: str
     seen: int
     """Line of the file that was the last of it."""
     position: int = 0
@@ -72,11 +70,8 @@ class _Table:
     rest: tuple[str, ...] = ()
     """Columns of the current row that are still to come."""
     size: int = -1
-    best: tuple[float, int] | None = None
-    """Bandwidth, size."""
     points: dict[int, float] = field(default_factory=dict)
     """The best bandwidth of each size."""
-    largest: int | None = None
     average: float | None = None
     checked: bool = False
     wrong: int = 0
@@ -88,14 +83,11 @@ class _Table:
 
     def take_device(self, found: re.Match[str], *, full: bool) -> None:
         self.ranks = max(self.ranks, int(found["rank"]) + 1)  # a long list is cut short
-        if _AMD.search(found["device"]) or ".0" in found["bus"]:  # HIP prints the PCI function, CUDA's tests do not
-            self.program = "rccl-tests"
         if self.hosts is not None and found["host"] not in self.hosts:
             self.hosts = None if full else self.hosts | {found["host"]}
 
-    def take_columns(self, line: str, position: int) -> None:
+    def take_columns(self, line: str) -> None:
         """Take the header of the table; a cut one has the usual columns."""
-        self.position, self.headed = position, True
         self.nodes, self.hosts = len(self.hosts) if self.hosts else None, set()
         if found := _COLUMNS.search(line):
             names = found[1].split()
@@ -126,26 +118,16 @@ class _Table:
         self.rest = self.rest[len(cells) :]
 
     def _take_best(self, value: float) -> None:
-        self.largest = max(self.largest or 0, self.size)
-        self.best = max(self.best or (value, self.size), (value, self.size), key=lambda pair: pair[0])
         self.points[self.size] = max(value, self.points.get(self.size, value))
         if len(self.points) > _POINTS:
             del self.points[min(self.points)]
 
     def measurement(self, place: Callable[[int], tuple[str, int]]) -> Measurement:
-        best, size = self.best or (None, None)
         file, line = place(self.position)
-        # this project's own has the table of rccl-tests
-        own = self.test if self.test and self.test.startswith("lumiimg-") else None
         return Measurement(
-            name=own or " ".join(filter(None, (self.program, self.test))),
-            program=self.program,
             test=self.test,
             ranks=self.ranks or None,
             nodes=self.nodes,
-            best_gb_s=best,
-            best_size=size,
-            largest_size=self.largest,
             average_gb_s=self.average,
             wrong=self.wrong if self.checked else None,
             file=file,
@@ -208,44 +190,40 @@ class BandwidthReader:
         table = self._open.get(label)
         if found["start"]:
             if table is None or table.headed or found["test"] or table.ranks:
-                table = self._begin(label, "nccl-tests", now)
+                table = self._begin(label, now)
             table.test, table.seen = found["test"] or table.test, now
-        elif found["rank"] or found["program"]:
-            if table is None or table.headed or table.is_over(now):
-                return
-            table.seen = now
-            if found["rank"]:
+        elif found["rank"]:
+            if table is not None and not (table.headed or table.is_over(now)):
+                table.seen = now
                 full = sum(len(one.hosts or ()) for one in self._open.values()) >= _HOST_LIMIT
                 table.take_device(found, full=full)
-            else:
-                table.program = "rccl-tests"
         elif found["columns"]:
             if table is None or (table.headed and table.position != at):
-                table = self._begin(label, "nccl-tests", now)
+                table = self._begin(label, now)
             if not table.headed:  # else the second half of the same line
                 table.seen = now
-                table.take_columns(line, at)
-                self._keep(table)
-        else:
-            if table is None or not table.headed:  # its beginning was not seen
-                table = self._begin(label, table.program if table else "nccl-tests", now)
-                table.position, table.headed = at, True
-                self._keep(table)
-            if found["end"]:
+                table.take_columns(line)
+                self._head(table, at)
+        elif found["end"]:
+            if table is not None and table.headed:
                 table.average = float(found["average"]) if found["average"] else None
                 del self._open[label]
-            elif count := int(found["wrong"]):  # rows may be missing, and not all versions count in their rows
-                table.take_wrong(max(0, count - table.wrong), at)
+        elif count := int(found["wrong"]):  # rows may be missing, and not all versions count in their rows
+            if table is None or not table.headed:  # wrong results count without a head, too
+                table = self._begin(label, now)
+                self._head(table, at)
+            table.take_wrong(max(0, count - table.wrong), at)
 
-    def _begin(self, label: str, program: str, now: int) -> _Table:
+    def _begin(self, label: str, now: int) -> _Table:
         """Open a table."""
         if label not in self._open and len(self._open) >= TABLE_LIMIT:
             self._open.pop(next(iter(self._open)))
-        table = self._open[label] = _Table(program, now)
+        table = self._open[label] = _Table(now)
         return table
 
-    def _keep(self, table: _Table) -> None:
-        """Keep a table for the answer; one beyond the limit is read, but not kept."""
+    def _head(self, table: _Table, at: int) -> None:
+        """Note where a table begins; one beyond the limit is read, but not kept."""
+        table.position, table.headed = at, True
         if len(self._tables) < TABLE_LIMIT:
             self._tables.append(table)
 

@@ -13,20 +13,22 @@ import pickle
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from lumiimg.core.errors import BadInputError, one_line
-from lumiimg.joblog.report import RankProgress, Stall, rank_ranges
+from lumiimg.core.text import ranges
 
 GROUP_LIMIT, DUMP_LIMIT = 256, 16_384
 """Process groups that are read of a dump, and dumps of a job."""
 DUMP_LIMIT_BYTES = 32 << 20
 _RANKS = 65_536
 """Ranks that are read of a process group."""
+_NAMED = 64
+"""Ranks that are named in a line, or groups of them."""
 _CALLS = 64
 """Calls that are kept of a process group, the last ones."""
 _CONTAINERS = 1_000_000
@@ -46,6 +48,55 @@ def is_dump(head: bytes) -> bool:
 def is_pickle(head: bytes) -> bool:
     """Whether a file that starts so is a pickle of a flight recorder."""
     return _PICKLE.match(head) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Where a collective that never ended began to wait."""
+
+    ranks: str
+    """For which the others waited: `0-3,8`."""
+    reason: str
+    """What shows it: the end of a sentence about these ranks."""
+
+    @property
+    def who(self) -> str:
+        """The ranks, for a person."""
+        return ranks_word(self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class RankProgress:
+    """How far a rank came in a process group, as its dump of PyTorch's flight recorder says."""
+
+    rank: int
+    """As the file's name says."""
+    group: str
+    """The process group, with what it is for: `0 (default_pg)`."""
+    begun: int
+    """Number of the collective that it began last."""
+    completed: int
+    """Number of the last one that ended; -1 where none did, or the dump does not say."""
+    waits_in: str | None
+    """The first call whose end is not seen, with its line where that is kept; null where all ended."""
+
+    @property
+    def sentence(self) -> str:
+        """The same for a person."""
+        waits = f", waits in {self.waits_in}" if self.waits_in else ""
+        calls = f"began {max(self.begun, 0)}, ended {max(self.completed, 0)}"
+        return f"rank {self.rank}, process group {self.group}: {calls}{waits}"
+
+
+def rank_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as Slurm writes them: `0-3,8`; of very many the first."""
+    parts = ranges(sorted(numbers)[: _NAMED * 64]).split(",")
+    return ",".join(parts[:_NAMED]) + (",…" if len(parts) > _NAMED else "")
+
+
+def ranks_word(ranks: str) -> str:
+    """Return ranks with their noun: `rank 3`, `ranks 3-5`."""
+    return f"{'rank' if ranks.isdecimal() else 'ranks'} {ranks}"
 
 
 # -- a pickle as PyTorch's C++ writes one, read as data: nothing that it names is looked up, imported or called

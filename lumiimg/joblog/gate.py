@@ -9,7 +9,8 @@ Of a new shape the words are looked up: a text has few that are new, and each is
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lumiimg.joblog.lines import PROBE
@@ -22,9 +23,8 @@ _NUMERIC = b"0123456789abcdef"
 """What numbers and addresses are written with."""
 _BEGINNING = 2
 """Letters by which the words of hints are looked up; none is shorter."""
-_WORDS_LEARNED, _WORD_LIMIT = 32, 64
-"""Words that are learned of a line, so that a log of ever new words costs little more than the search of its lines."""
-_MOST_KEPT = 32_768
+_MOST_KEPT, _WORD_LIMIT = 32_768, 64
+"""Shapes and words that are remembered, and bytes of such a word."""
 _SHAPE_LIMIT = 1024
 """Bytes of a shape that is worth to be kept."""
 _CHANNEL = re.compile(rb"Channel \d{1,4}/?\d{0,4} ?: \d{1,7}\[\w{1,10}\] -> \d{1,7}\[\w{1,10}\]")
@@ -44,14 +44,13 @@ class Gate:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._all = vocabulary.entries
-        self._hints = tuple((_shape(hint.encode()), entries) for hint, entries in vocabulary.hints.items())
-        self._longest: dict[bytes, list[tuple[bytes, tuple[bytes, Entries]]]] = {}
-        """The longest word of each hint, by its beginning."""
-        for hint in self._hints:
-            longest = max(hint[0].split(), key=len)
-            self._longest.setdefault(longest[:_BEGINNING], []).append((longest, hint))
-        self._words: dict[bytes, tuple[tuple[bytes, Entries], ...]] = {}
-        """Hints that words may be part of."""
+        self._longest: dict[bytes, list[tuple[bytes, bytes, Entries]]] = {}
+        """The longest word of each hint, the hint, and what it is one of, by the word's beginning."""
+        for hint, entries in vocabulary.hints.items():
+            shape = _shape(hint.encode())
+            longest = max(shape.split(), key=len)
+            self._longest.setdefault(longest[:_BEGINNING], []).append((longest, shape, entries))
+        self._hints_of_word = lru_cache(_MOST_KEPT)(self._hints_in)
         # what a line of a probe quotes is percent-encoded, so its shape says nothing
         self._probe = _shape(PROBE.encode())
         self._irrelevant: set[bytes] = set()
@@ -91,28 +90,21 @@ class Gate:
     def _searched(self, shape: bytes) -> Entries:
         if shape.startswith(self._probe):
             return self._all
-        found = [entries for hint, entries in self._candidates(shape) if hint in shape]
-        return tuple({entry.id: entry for entries in found for entry in entries}.values())
+        found: dict[str, MessagePattern] = {}
+        for word in set(shape.split()):
+            for hint, entries in (self._hints_of_word if len(word) <= _WORD_LIMIT else self._hints_in)(word):
+                if hint in shape:
+                    found.update((entry.id, entry) for entry in entries)
+        return tuple(found.values())
 
-    def _candidates(self, shape: bytes) -> Collection[tuple[bytes, Entries]]:
-        """Return the hints that a line may hold: a word of it has the longest word of the hint in it."""
-        words = set(shape.split())
-        unknown = [word for word in words if word not in self._words]
-        if len(self._words) >= _MOST_KEPT:
-            self._words.clear()
-        for word in unknown[:_WORDS_LEARNED]:
-            if len(word) <= _WORD_LIMIT:
-                self._words[word] = tuple(self._hints_in(word))
-        if any(word not in self._words for word in words):
-            return self._hints
-        return [hint for word in words for hint in self._words[word]]
-
-    def _hints_in(self, word: bytes) -> Iterator[tuple[bytes, Entries]]:
-        """Yield the hints whose longest word is part of this one."""
-        for at in range(len(word)):
-            for longest, hint in self._longest.get(word[at : at + _BEGINNING], ()):
-                if word.startswith(longest, at):
-                    yield hint
+    def _hints_in(self, word: bytes) -> tuple[tuple[bytes, Entries], ...]:
+        """Return the hints whose longest word is part of this one, and what they are hints of."""
+        return tuple(
+            (hint, entries)
+            for at in range(len(word))
+            for longest, hint, entries in self._longest.get(word[at : at + _BEGINNING], ())
+            if word.startswith(longest, at)
+        )
 
 
 def is_flooded(block: bytes) -> bool:

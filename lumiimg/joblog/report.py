@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lumiimg.core.findings import Remedy, Severity
-from lumiimg.core.text import count, hostlist, ranges, size
-
-_RANKS = 64
-"""That are named in a line."""
+from lumiimg.core.text import count, hostlist, size
+from lumiimg.joblog.flight import RankProgress, Stall, ranks_word
 
 
 class Verdict(StrEnum):
@@ -68,24 +66,6 @@ def severity_of(verdict: Verdict, provider: str | None, confidence: Confidence) 
             return Severity.OK if confidence is Confidence.PROVED else Severity.UNKNOWN
         case _:
             return Severity.PROBLEM
-
-
-def spans_nodes(ranks: int, nodes: int | None) -> bool | None:
-    """Return whether a communicator spans nodes; None where the log does not say (before 2.21 no line has `nNodes`)."""
-    if ranks == 1:
-        return False
-    return None if nodes is None else nodes > 1
-
-
-def rank_ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as Slurm writes them: `0-3,8`; of very many the first."""
-    parts = ranges(sorted(numbers)[: _RANKS * 64]).split(",")
-    return ",".join(parts[:_RANKS]) + (",…" if len(parts) > _RANKS else "")
-
-
-def ranks_word(ranks: str) -> str:
-    """Return ranks with their noun: `rank 3`, `ranks 3-5`."""
-    return f"{'rank' if ranks.isdecimal() else 'ranks'} {ranks}"
 
 
 def _part_of(number: int, total: int | None, noun: str) -> str:
@@ -166,44 +146,6 @@ class DifferentValue:
         """The value, and whose it is."""
         who = ranks_word(self.ranks) if self.ranks else count(self.count, "process")
         return f"{self.name}={self.value}  {who}{f' on {self.nodes}' if self.nodes else ''}"
-
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """Where a collective that never ended began to wait."""
-
-    ranks: str
-    """For which the others waited: `0-3,8`."""
-    reason: str
-    """What shows it: the end of a sentence about these ranks."""
-
-    @property
-    def who(self) -> str:
-        """The ranks, for a person."""
-        return ranks_word(self.ranks)
-
-
-@dataclass(frozen=True, slots=True)
-class RankProgress:
-    """How far a rank came in a process group, as its dump of PyTorch's flight recorder says."""
-
-    rank: int
-    """As the file's name says."""
-    group: str
-    """The process group, with what it is for: `0 (default_pg)`."""
-    begun: int
-    """Number of the collective that it began last."""
-    completed: int
-    """Number of the last one that ended; -1 where none did, or the dump does not say."""
-    waits_in: str | None
-    """The first call whose end is not seen, with its line where that is kept; null where all ended."""
-
-    @property
-    def sentence(self) -> str:
-        """The same for a person."""
-        waits = f", waits in {self.waits_in}" if self.waits_in else ""
-        calls = f"began {max(self.begun, 0)}, ended {max(self.completed, 0)}"
-        return f"rank {self.rank}, process group {self.group}: {calls}{waits}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,22 +287,12 @@ class Transport:
 class Measurement:
     """What a benchmark of the network printed in a log."""
 
-    name: str
-    """The program with its test: `rccl-tests all_reduce_perf`."""
-    program: str
-    """`rccl-tests` or `nccl-tests` (also where the output does not distinguish them)."""
     test: str | None
     """`all_reduce_perf`; null where the log does not say."""
     ranks: int | None
     """That took part; null where the log does not say."""
     nodes: int | None
     """That took part; null where the log does not say."""
-    best_gb_s: float | None
-    """The largest bus bandwidth, 1e9 bytes a second; null where no row was seen."""
-    best_size: int | None
-    """Bytes of the message that gave the best."""
-    largest_size: int | None
-    """Bytes of the largest message whose bandwidth was measured."""
     average_gb_s: float | None
     """Average bus bandwidth as the program says it, 1e9 bytes a second."""
     wrong: int | None
@@ -375,26 +307,65 @@ class Measurement:
     """Bytes of a message and its best bus bandwidth (1e9 bytes a second), by size; of many sizes the largest 256."""
 
     @property
+    def name(self) -> str:
+        """The test, for a person."""
+        return self.test or "collective test"
+
+    @property
+    def best_gb_s(self) -> float | None:
+        """The largest bus bandwidth, 1e9 bytes a second; null where no row was seen."""
+        return max((speed for _, speed in self.points), default=None)
+
+    @property
+    def best_size(self) -> int | None:
+        """Bytes of the message that gave the best."""
+        return next((size for size, speed in self.points if speed == self.best_gb_s), None)
+
+    @property
+    def largest_size(self) -> int | None:
+        """Bytes of the largest message whose bandwidth was measured."""
+        return self.points[-1][0] if self.points else None
+
+    @property
     def sentence(self) -> str:
         """What it gave, for a person."""
         nodes = "" if self.nodes is None else f" on {count(self.nodes, 'node')}"
-        if self.best_gb_s is None:
+        if self.best_gb_s is None or self.best_size is None:
             return f"{self.name}{nodes}: no result"
-        at = "" if self.best_size is None else f" at {size(self.best_size)}"
         average = "" if self.average_gb_s is None else f", {self.average_gb_s:.4g} on average"
-        return f"{self.name}{nodes}: {self.best_gb_s:.4g} GB/s{at}{average}"
+        return f"{self.name}{nodes}: {self.best_gb_s:.4g} GB/s at {size(self.best_size)}{average}"
 
 
-@dataclass(frozen=True, slots=True)
-class RunBefore:
-    """A run in the same log before the one that the answer is about."""
+# -- the answer
 
-    verdict: Verdict
-    """As that of the answer."""
-    ended: Death | None
-    """What ended it; null where the log does not show it."""
-    first_line: int
-    """Of the file, counted from 1: where its first line stands that is known."""
+_SENTENCES = {
+    Verdict.OFI_CXI: "the traffic went over Slingshot (libfabric, provider cxi)",
+    Verdict.OFI_EFA: "the traffic went over EFA (libfabric, provider efa)",
+    Verdict.OFI_OTHER: "libfabric was used, but not on Slingshot",
+    Verdict.SOCKET: "the traffic went over TCP sockets, not over the fast network",
+    Verdict.IB: "the traffic went over InfiniBand or RoCE verbs",
+    Verdict.PLUGIN_MISSING: "the net plugin was not found; the log ends before a network is chosen",
+    Verdict.PLUGIN_LOAD_ERROR: "the net plugin could not be loaded",
+    Verdict.PLUGIN_INIT_ERROR: "the net plugin, or the provider under it, was loaded and failed to start",
+    Verdict.INTRA_NODE_ONLY: "nothing crossed a network: each communicator stays on one node",
+    Verdict.NONE: "this log does not say which network was used",
+    Verdict.MIXED: "ranks used different networks",
+}
+_SELECTED = {
+    Verdict.OFI_CXI: "Slingshot, it seems: this log does not prove that traffic went over it",
+    Verdict.OFI_EFA: "EFA, it seems: this log does not prove that traffic went over it",
+    Verdict.OFI_OTHER: "libfabric was used; the log does not name its provider: Slingshot or TCP",
+    Verdict.IB: "InfiniBand or RoCE verbs, it seems: this log does not prove that traffic went over them",
+}
+_CHOSEN = {
+    _SENTENCES[Verdict.SOCKET]: "TCP sockets were chosen, not the fast network",
+    _SELECTED[Verdict.IB]: "InfiniBand or RoCE verbs were chosen",
+    _SENTENCES[Verdict.OFI_OTHER]: "libfabric was chosen, but not on Slingshot",
+    _SELECTED[Verdict.OFI_OTHER]: "libfabric was chosen; the log does not name its provider: Slingshot or TCP",
+    _SENTENCES[Verdict.MIXED]: "ranks chose different networks",
+}
+"""What is said in place of a sentence where no line shows that any rank was connected."""
+_CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,8 +383,8 @@ class LogReport:
     """The largest group first."""
     coverage: Coverage
     """How much of the job the log speaks of."""
-    runs_before: tuple[RunBefore, ...]
-    """Other runs in the log, of the same job or of others; the answer is about the last one."""
+    runs: int
+    """That the log holds, of the same job or of others; the answer is about the last one."""
     first_line: int
     """Where the run begins that the answer is about; 1 where it is the only one."""
     excerpt: bool
@@ -481,3 +452,35 @@ class LogReport:
             found = Severity.UNKNOWN if self.other_nodes_silent else Severity.OK
         is_open = self.end_unclear or self.stall is not None or any(one.waits_in for one in self.progress)
         return Severity.UNKNOWN if is_open and found is Severity.OK else found
+
+    @property
+    def headline(self) -> str:
+        """The answer in one line: what ended the job, where something did, else the network."""
+        if self.ended is not None:
+            return f"{self.ended.id}: {self.ended.sentence}"
+        if self.verdict is Verdict.NONE and self.progress and self.stall:
+            return f"stalled: {self.stall.who} {self.stall.reason}"
+        return self.network_line
+
+    @property
+    def network_line(self) -> str:
+        """Which network the job used, in one line."""
+        failed = "; then a transfer or a collective failed" if self.failed_running and self.ended is None else ""
+        if self.nothing_crossed:
+            unsure = "; what other nodes did it does not show" if self.other_nodes_silent else ""
+            return f"{self.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
+        sentence = _SENTENCES[self.verdict]
+        if severity_of(self.verdict, self.provider, self.confidence) is Severity.UNKNOWN:
+            sentence = _SELECTED.get(self.verdict, sentence)
+        if not self._shows_traffic and (chosen := _CHOSEN.get(sentence)):
+            sentence = f"{chosen}; no line shows traffic"
+        is_part = self.confidence is Confidence.PROVED and self.coverage.ranks < (self.coverage.of_ranks or 0)
+        of_which = f" of {self.coverage.of_all_ranks}" if is_part else ""
+        return f"{self.verdict.value}: {sentence}{failed} ({_CONFIDENCE[self.confidence]}{of_which})"
+
+    @property
+    def _shows_traffic(self) -> bool:
+        """Whether anything shows that ranks were connected, as what proves libfabric does."""
+        proved = self.verdict is Verdict.OFI_OTHER and self.confidence is Confidence.PROVED
+        measured = any(one.points for one in self.measurements)
+        return proved or measured or self.connected or self.failed_running

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.joblog.lines import evidence_text
-from lumiimg.joblog.report import Evidence, spans_nodes
+from lumiimg.joblog.report import Evidence
+from lumiimg.joblog.vocabulary import ExitRole, vocabulary
 
 if TYPE_CHECKING:
     from lumiimg.joblog.bandwidth import BandwidthReader
@@ -33,6 +34,12 @@ STATED = frozenset(
 )
 """What a library prints with its origin. Where it does, the same without one is quoted."""
 _BEYOND = "processes beyond the limit"
+_MOST_RUNS = 64
+_TASK = -1
+"""In place of how many ranks there are: the number is that of a task, which may start several processes."""
+_BEGINNING = ("bootstrap", "library", "plugin", "loaded", "provider", "initialized", "socket", "ib", "network")
+"""What a process prints before it has a rank."""
+_OF_AN_END = frozenset(ExitRole) - {ExitRole.NO, ExitRole.RAISED, ExitRole.WAITED, ExitRole.OTHER}
 _PIECE_SHIFT, _LINE_SHIFT = 48, 8
 
 Values = tuple[tuple[str, str], ...]
@@ -88,8 +95,10 @@ class CommunicatorSeen:
 
     @property
     def crosses(self) -> bool | None:
-        """Whether it spans nodes; None where the log does not say."""
-        return spans_nodes(self.ranks, self.nodes) if self.here is None else self.here < self.ranks
+        """Whether it spans nodes; None where the log does not say (before 2.21 no line has `nNodes`)."""
+        if self.here is not None or self.ranks == 1:
+            return self.ranks > (self.here or 1)
+        return None if self.nodes is None else self.nodes > 1
 
 
 @dataclass(slots=True, eq=False)
@@ -144,6 +153,15 @@ class ProcessLog:
         left = {event: matches for event, matches in self.events.items() if event not in events}
         communicators = {} if "communicator" in events else self.communicators
         return replace(self, events=left, communicators=communicators)
+
+    def since(self, start: int) -> ProcessLog:
+        """Return what was seen from a position on; of what was seen often, the first and the last place are known."""
+        events: dict[str, list[Match]] = {}
+        for match in self.matches:
+            if match.last_at >= start:
+                at = match.first_at if match.first_at >= start else match.last_at
+                events.setdefault(match.event, []).append(replace(match, first_at=at))
+        return replace(self, events=events)
 
 
 def joined(parts: Sequence[ProcessLog]) -> ProcessLog:
@@ -294,6 +312,123 @@ class JobLog:
         before = sum(one.lines for n, one in self.segments.items() if n < number and one.file == file)
         return file, before + line + 1
 
+    @property
+    def first_line(self) -> int:
+        """The first line that is known, from 1 on."""
+        every = (*self.processes.values(), *self.bare.values(), self.job)
+        return min((self.place(match.first_at)[1] for process in every for match in process.matches), default=1)
+
     def evidence(self, match: Match) -> Evidence:
         """Return the line that showed a match first."""
         return Evidence(*self.place(match.first_at), match.text)
+
+
+# -- several runs in one log: a job that Slurm queued again, or two jobs that wrote to one file, one after the other
+
+
+@dataclass(slots=True)
+class _Span:
+    """Processes whose lines lie among each other's."""
+
+    start: int
+    end: int
+    names: set[str]
+    ranks: dict[tuple[int, int], set[str | None]]
+    """Nodes of each rank, by its number and how many there are."""
+    nodes: set[str]
+    connected: bool
+    """A process of it was connected."""
+    begun: bool
+    """All it has is the beginning of processes that have no rank yet."""
+
+    @classmethod
+    def of(cls, process: ProcessLog) -> _Span:
+        largest = max((one.ranks for one in process.communicators.values()), default=0)
+        ranks = {(one.rank, largest) for one in process.communicators.values() if one.ranks == largest}
+        if process.task is not None:
+            ranks.add((int(process.task), _TASK))
+        connected = bool(process.saw("connected", "channel", "local-channel"))
+        return cls(
+            start=min(one.first_at for one in process.matches),
+            end=max(one.last_at for one in process.matches),
+            names={process.name},
+            ranks={rank: {process.node} for rank in ranks},
+            nodes={process.node} if process.node else set(),
+            connected=connected,
+            begun=not (connected or process.communicators) and bool(process.saw(*_BEGINNING)),
+        )
+
+    def take(self, other: _Span) -> None:
+        self.end = max(self.end, other.end)
+        self.names |= other.names
+        self.nodes |= other.nodes
+        self.connected |= other.connected
+        self.begun &= other.begun
+        for rank, nodes in other.ranks.items():
+            self.ranks.setdefault(rank, set()).update(nodes)
+
+    def ends_before(self, after: _Span, marks: Sequence[int]) -> bool:
+        """Whether the later one is of another run.
+
+        A rank begins again: on the same node, or on another one after the job ended (`marks`); or a process begins
+        that does not get as far as a rank, on a node whose ranks were connected before.
+        """
+        if self.connected and after.begun and after.nodes and after.nodes <= self.nodes:
+            return True
+        between = any(self.end < mark <= after.start for mark in marks)
+        again = [
+            (of, self.ranks[rank, of], nodes) for (rank, of), nodes in after.ranks.items() if (rank, of) in self.ranks
+        ]
+        return any(between or (of != _TASK and not there.isdisjoint(nodes)) for of, there, nodes in again)
+
+
+def last_run(log: JobLog) -> tuple[JobLog, int]:
+    """Return what is of the last run of a log, and how many runs there are.
+
+    In several files the order of lines is not known: they count as one run.
+    """
+    matches = [match for process in (*log.processes.values(), *log.bare.values(), log.job) for match in process.matches]
+    if len({log.segments[piece_and_line(match.first_at)[0]].file for match in matches}) != 1:
+        return log, 1
+    runs: list[_Span] = []
+    marks = list(_marks(log))
+    for span in _apart(log.processes.values()):
+        if not runs or (len(runs) < _MOST_RUNS and runs[-1].ends_before(span, marks)):
+            runs.append(span)
+        else:
+            runs[-1].take(span)
+    if len(runs) < 2:
+        return log, 1
+    names, start = runs[-1].names, runs[-1].start
+    bare = {key: process.since(start) for key, process in log.bare.items()}
+    run = replace(
+        log,
+        processes={name: process for name, process in log.processes.items() if name in names},
+        bare={key: process for key, process in bare.items() if process.events},
+        owners={key: left for key, of in log.owners.items() if (left := of & names)},
+        values_by_process={key: left for key, of in log.values_by_process.items() if (left := of & names)},
+        job=log.job.since(start),
+    )
+    return run, len(runs)
+
+
+def _apart(processes: Iterable[ProcessLog]) -> list[_Span]:
+    """Return processes that are apart in the log, in its order."""
+    found: list[_Span] = []
+    for span in sorted(map(_Span.of, (one for one in processes if one.events)), key=lambda span: span.start):
+        if found and span.start <= found[-1].end:
+            found[-1].take(span)
+        else:
+            found.append(span)
+    return found
+
+
+def _marks(log: JobLog) -> Iterator[int]:
+    """Yield where the log says that a job ended, or that another one began."""
+    signatures = vocabulary().signatures
+    for process in log.bare.values():
+        for match in process.matches:
+            if match.event in signatures and signatures[match.event].ends in _OF_AN_END:
+                yield from (match.first_at, match.last_at)
+    numbers = [one for one in log.job.saw("slurm") if one.value("name") == "SLURM_JOB_ID"]
+    yield from (one.first_at for one in numbers[1:])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.core.redact import HIDDEN, is_secret_name, redact
 from lumiimg.core.text import hostlist
+from lumiimg.joblog.flight import Stall, rank_ranges
 from lumiimg.joblog.report import (
     FAST,
     Communicator,
@@ -17,11 +18,9 @@ from lumiimg.joblog.report import (
     DifferentValue,
     LoggedLibrary,
     RankResult,
-    Stall,
     Transport,
     Verdict,
     VerdictGroup,
-    rank_ranges,
     weakest,
 )
 from lumiimg.joblog.state import ProcessLog, first_matches

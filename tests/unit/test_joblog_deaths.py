@@ -6,7 +6,7 @@ from itertools import product
 
 from lumiimg.check.run.log_answer import LogAnswer
 from lumiimg.core.findings import Severity
-from lumiimg.joblog import Confidence, LogReader, LogReport, Verdict, headline, read_lines
+from lumiimg.joblog import Confidence, LogReader, LogReport, Verdict, read_lines
 from tests.shared.job_deaths import DATA, DEATHS, EXITED, FRAMES, NETWORKS, died, job
 from tests.shared.programs import sampled
 
@@ -139,7 +139,7 @@ def test_with_a_traceback_near_its_end_no_log_is_green() -> None:
     assert read(lines).severity is Severity.OK
     report = read([*lines, *FRAMES, "KeyError: 'x'"])
     assert (report.severity, report.causes[0].id) == (Severity.UNKNOWN, "end-unclear")
-    assert "other nodes" not in headline(report)
+    assert "other nodes" not in report.headline
 
 
 def test_what_a_program_only_warns_of_or_ignores_ended_nothing() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lumiimg.core.findings import Severity
-from lumiimg.joblog import LogReader, LogReport, Verdict, headline, read_lines
+from lumiimg.joblog import LogReader, LogReport, Verdict, read_lines
 
 EXCERPTS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/nccl-excerpts.toml").read_text())
 LOGS: list[dict[str, Any]] = EXCERPTS["log"]
@@ -63,7 +63,7 @@ def found(report: LogReport, log: dict[str, Any]) -> dict[str, object]:
         "proof": [line for line in log.get("proof", ()) if any(text.endswith(line) for text in proof)],
         "leads": next((line for line in [log.get("leads", "")] if proof and proof[0].endswith(line)), None),
         "ended": report.ended.id if report.ended else "",
-        "runs_before": [[run.verdict.value, run.ended.id if run.ended else ""] for run in report.runs_before],
+        "runs": report.runs,
         "first_line": report.first_line,
         "coverage": {name: getattr(report.coverage, name) for name in told},
         "networks": {node: group.network for group in report.nodes for node in group.nodes},
@@ -169,7 +169,7 @@ def test_what_nodes_did_that_only_slurm_names_is_not_known() -> None:
     for nodes, code in [(1, Severity.OK), (2, Severity.UNKNOWN)]:
         report = read(f"SLURM_NNODES={nodes}", *says("n1", "Using network Socket", comm("0xa", 0, 8, 1)))
         assert (report.single_node, report.severity, report.coverage.of_nodes) == (True, code, nodes), (nodes, code)
-        assert ("does not show" in headline(report)) is (code is Severity.UNKNOWN), (nodes, code)
+        assert ("does not show" in report.headline) is (code is Severity.UNKNOWN), (nodes, code)
 
 
 def test_what_holds_for_the_whole_job_is_read_whoever_prints_it() -> None:
@@ -301,7 +301,7 @@ def test_a_network_that_was_only_chosen_is_not_said_to_be_used() -> None:
         lines = says("n1", WORLD, f"Using network {network}")
         for traffic, expected in zip(([], [CHANNEL.replace("AWS Libfabric", network)]), answers, strict=True):
             report = read(*(tag + line for line in (*lines, *says("n1", *traffic))))
-            said = headline(report)
+            said = report.headline
             assert ("chosen" in said and "no line shows traffic" in said) is not bool(traffic), said
             assert ("went over" in said or "was used" in said) is bool(traffic), said
             assert report.severity is expected, said

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from lumiimg.check.run.bandwidth import bandwidth_findings
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import NO_ADVICE, Advice, Finding, Severity
-from lumiimg.joblog import LogReport, headline
+from lumiimg.joblog import LogReport  # noqa: TC001 - schemas are made from the types of the fields
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
@@ -49,7 +49,7 @@ class LogAnswer:
         """The answer for a person: the headline, and what was measured where that alone makes it a no."""
         bad = next((finding for finding in self.findings if finding.severity is Severity.PROBLEM), None)
         measured = f"; {bad.summary}" if bad is not None and self.report.severity is not Severity.PROBLEM else ""
-        return f"{headline(self.report)}{measured}"
+        return f"{self.report.headline}{measured}"
 
     @property
     def advice(self) -> Advice:

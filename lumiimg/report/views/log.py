@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.core.findings import Severity
 from lumiimg.core.text import count
 from lumiimg.fabric.job_path import job_path, nodes_of_path
-from lumiimg.joblog import FAST, headline, network_line, runs_line
+from lumiimg.joblog import FAST
 from lumiimg.report.document import (
     Document,
     Item,
@@ -67,10 +67,10 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
 
 def _summary(report: LogReport) -> Iterator[str]:
     """Yield what the answer is about, what was used, and how, in a few lines."""
-    if report.stall and not headline(report).startswith("stalled: "):
+    if report.stall and not report.headline.startswith("stalled: "):
         yield f"the stall began with {report.stall.who}, which {report.stall.reason}"
-    if report.runs_before:
-        yield runs_line(report)
+    if report.runs > 1:
+        yield f"the log holds {report.runs} runs; this is about the last one, from line {report.first_line} on"
     if report.excerpt:
         yield "an excerpt: no line of it that counts here names its process, so it proves nothing alone"
     used = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None]
@@ -102,7 +102,7 @@ def signatures_document(known: Vocabulary) -> Document:
 
 def _network(report: LogReport) -> Item:
     severity = replace(report, ended=None).severity
-    return Item(severity, f"network: {network_line(report)}", case="network of the job")
+    return Item(severity, f"network: {report.network_line}", case="network of the job")
 
 
 def _causes(report: LogReport) -> Iterator[Item]:

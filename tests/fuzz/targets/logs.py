@@ -50,7 +50,6 @@ _ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
     "joblog.network",
     "joblog.causes",
     "joblog.death",
-    "joblog.runs",
     "joblog.summary",
     "joblog.state",
     refuses=(),
