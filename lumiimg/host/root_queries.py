@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
 
 _MAX_TEXT_BYTES = 1 << 20
-_LARGEST_SCRIPT_BYTES = 64 << 10
 _MAX_MATCHES = 512
 _READ, _SEARCH = 0o4, 0o1
 
@@ -43,17 +42,6 @@ def names_in(root: RootFileSystem, directory: str) -> list[str]:
         return [entry.name for entry in root.list_dir(directory)]
     except (OSError, BadInputError):
         return []
-
-
-def scripts_in(root: RootFileSystem, folders: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the small files of some folders that are, or may be, scripts of a shell, with their text."""
-    for path in (f"{folder.rstrip('/')}/{name}" for folder in folders for name in names_in(root, folder or "/")):
-        try:
-            data = root.read_bytes(path, _LARGEST_SCRIPT_BYTES)
-        except (OSError, BadInputError):
-            continue
-        if path.endswith(".sh") or data.startswith(b"#!"):
-            yield path, data.decode("utf-8", "replace")
 
 
 def matches(root: RootFileSystem, pattern: str) -> list[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 
 _METADATA_NAME = "inspect-metadata.json"
 _ENVIRONMENT_FOLDER = "/.singularity.d/env"
-_RUNSCRIPT = "/.singularity.d/runscript"
-_ENTRYPOINT = re.compile(r"^OCI_ENTRYPOINT='(.*)'$", re.MULTILINE)
 _LABELS = "/.singularity.d/labels.json"
 _MAX_METADATA_BYTES = 16 << 20
 _MAX_TEXT_BYTES = 1 << 20
@@ -66,14 +62,6 @@ class SingularityDescription:
         if not isinstance(labels, dict):
             labels = _json_object(self._text(_LABELS) or "{}")
         return {str(key): str(value) for key, value in labels.items()}
-
-    @property
-    def entrypoint(self) -> tuple[str, ...]:
-        """Of the OCI image that this one was made of: its words, as the engine writes them down."""
-        found = _ENTRYPOINT.search(self._text(_RUNSCRIPT) or "")
-        with suppress(ValueError):
-            return tuple(shlex.split(found[1])) if found else ()
-        return ()
 
     @cached_property
     def _shell(self) -> Shell:

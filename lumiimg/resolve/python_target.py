@@ -134,11 +134,6 @@ def is_of_cuda(name: str, *, of_index: bool = False) -> bool:
     return _names(of_index=of_index).fullmatch(name) is not None
 
 
-def is_in_the_way(name: str, version: str) -> bool:
-    """Whether an installed distribution is of CUDA's, by its name or version, and not harmless."""
-    return name not in _facts()["harmless"] and (is_of_cuda(name) or bool(re.search(_facts()["local"], version)))
-
-
 def instead_of(name: str) -> str | None:
     """Return the project that does the same without CUDA, where one is known."""
     found: dict[str, str] = _facts()["instead"]

@@ -224,10 +224,7 @@ def test_why_an_answer_is_open_is_the_network_before_the_gpus_and_a_run_before_a
     assert advice_from_findings(Answer.UNDECIDED, [*later, network, ran]).why == ran.summary
     assert advice_from_findings(Answer.UNDECIDED, [found("rccl.found", INFO), CXI, network]).why == network.summary
     assert advice_from_findings(Answer.UNDECIDED, [CXI]) == advice_from_findings(Answer.NO, []) == NO_ADVICE
-    assert (
-        advice_from_findings(Answer.UNDECIDED, [found("image.entrypoint", OPEN), network]).why
-        == "about image.entrypoint"
-    )
+    assert advice_from_findings(Answer.UNDECIDED, [found("image.two-mpi", OPEN), network]).why == "about image.two-mpi"
 
 
 def test_the_next_step_looks_at_a_node_or_goes_to_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
-from tests.shared import oci_builder as oci
 from tests.shared.elf_builder import library, runpath
 from tests.shared.fabric_builder import image
 from tests.shared.python_image import SITE, environment, python, torch
@@ -32,13 +31,6 @@ def dist(root: Path, name: str, version: str) -> None:
     (root / PACKAGES / f"{name}-{version}.dist-info").mkdir(parents=True, exist_ok=True)
 
 
-def put(root: Path, path: str, text: str = "#!/bin/sh\n", mode: int = 0o755) -> None:
-    file = root / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    file.chmod(mode)
-
-
 def faults(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
     """Return the findings of this kind by their codes, and that none of them changed the answer."""
     code = main(["check", str(root), "--level", "static", "--json"])
@@ -48,57 +40,6 @@ def faults(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str
 
 
 Capture = pytest.CaptureFixture[str]
-
-
-def test_an_image_without_them_has_none_and_what_is_there_is_named_with_its_remedy(root: Path, capsys: Capture) -> None:
-    dist(root, "numpy", "2.2.1")
-    dist(root, "nvidia_ml_py", "12.0")
-    put(root, "usr/bin/fi_info")
-    assert faults(root, capsys) == {}
-    environment(root, PATH="/opt/tools/bin:/usr/bin", HF_HOME="/root/.cache/huggingface", TRITON_CACHE_DIR="/tmp/t")
-    put(root, "opt/tools/bin/fi_info")
-    dist(root, "nvidia_cublas_cu12", "12.4.5.8")
-    dist(root, "torchaudio", "2.9.1+cu126")
-    put(root, "opt/start.sh", "#!/bin/sh\nexport HIP_VISIBLE_DEVICES=${ROCR_VISIBLE_DEVICES}\n")
-    found = faults(root, capsys)
-    assert found["image.caches-in-home"]["evidence"] == ["HF_HOME=/root/.cache/huggingface"]
-    assert found["image.caches-in-home"]["remedy"] == ["in the job: export HF_HOME=/tmp/$USER-$SLURM_JOB_ID/cache"]
-    tool = found["image.shadowed-tool"]
-    assert (tool["where"], tool["evidence"]) == ("/opt/tools/bin/fi_info", ["/usr/bin/fi_info"])
-    cuda = ["nvidia-cublas-cu12 12.4.5.8", "torchaudio 2.9.1+cu126"]
-    assert found["image.cuda-packages"]["evidence"] == cuda
-    assert found["image.hip-devices"]["where"] == "/opt/start.sh"
-
-
-ENTRYPOINTS: dict[str, tuple[object, bool]] = {
-    "with an option": (["/entry.sh", "--x"], True),
-    "behind an init": (["/usr/bin/tini", "--", "/entry.sh"], True),
-    "on PATH": (["entry.sh"], True),
-    "in a shell": (["/bin/sh", "-c", "/entry.sh serve"], True),
-    "another": (["/other.sh"], False),
-    "a path outside": (["\0", "../../etc/passwd"], False),
-    "no list": ("/entry.sh", False),
-    "no text": ([1], False),
-    "none": (None, False),
-}
-
-
-def test_the_entrypoint_of_an_archive_is_that_of_its_config(tmp_path: Path, capsys: Capture) -> None:
-    script = b"#!/bin/bash\nexport ROCR_VISIBLE_DEVICES=$SLURM_LOCALID\n"
-    files = {"entry.sh": script, "usr/bin/entry.sh": script, "other.sh": b"#!/bin/sh\n", "usr/bin/tini": b"\x7fELF"}
-    layer = oci.tar(*(oci.member(name, data) for name, data in files.items()))
-    for name, (words, is_told) in ENTRYPOINTS.items():
-        config = oci.make_config(layer)
-        config["config"]["Entrypoint"] = words
-        layout = oci.Layout()
-        layout.index(layout.manifest(layer, config=config))
-        saved = oci.docker_save(tmp_path / "saved.tar", layer, config=config)
-        for path in (saved, layout.write_tar(tmp_path / "layout.tar")):
-            main(["check", str(path), "--level", "static", "--json"])
-            every = json.loads(capsys.readouterr().out)["findings"]
-            found = [each["summary"] for each in every if each["id"] == "image.entrypoint"]
-            assert bool(found) == is_told, name
-            assert not found or "sets ROCR_VISIBLE_DEVICES, and `exec` does not run it" in found[0]
 
 
 def test_an_extension_of_another_torch_is_known_by_the_symbol_that_is_missing(root: Path, capsys: Capture) -> None:

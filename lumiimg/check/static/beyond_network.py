@@ -6,35 +6,28 @@ with what it does, and what to do.
 
 from __future__ import annotations
 
-import contextlib
-import re
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import FindingDetails, Findings
-from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.core.toml import package_toml
 from lumiimg.gpu import GpuFit
-from lumiimg.host.container_view import variable_of, wrong_processors
+from lumiimg.host.container_view import wrong_processors
 from lumiimg.host.rccl_process import mpi_clash
-from lumiimg.host.root_queries import read_text, scripts_in
 from lumiimg.inventory.components import of_numpy_1, of_other_torch
-from lumiimg.inventory.python import search_path
 from lumiimg.resolve.driver_rule import window_on_node
-from lumiimg.resolve.python_target import is_in_the_way
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import VenvFault, faults_of, made_again
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.process import StaticResult
     from lumiimg.elf import LoaderConfig
     from lumiimg.host.job_process import JobProcess
-    from lumiimg.image import Image, RootFileSystem
+    from lumiimg.image import RootFileSystem
     from lumiimg.inventory.components import Inventory
     from lumiimg.inventory.gpu_fit import ComponentFit, GpuAccount
 
@@ -47,12 +40,6 @@ _OF_VENV = {
     VenvFault.OTHER_IMAGE: ("program.venv-image", Severity.UNKNOWN, None),
     VenvFault.NOT_KNOWN: ("program.venv-image", Severity.UNKNOWN, None),
 }
-_COPIES = re.compile(r"HIP_VISIBLE_DEVICES=[\"']?\$\{?ROCR_VISIBLE_DEVICES")
-_HOME = re.compile(r"~|\$\{?HOME\b|/root(?:/|$)|/home(?:/|$)|/users(?:/|$)")
-_OF_SCRIPTS = ("/", "/.singularity.d/env", "/docker", "/etc/profile.d", "/opt", "/scripts")
-"""Beside those of PATH."""
-_MOST_SCRIPTS = 3000
-_MOST_WORDS = 64
 
 
 def findings_of_venv(context: ImageInContext) -> tuple[Finding, ...]:
@@ -143,69 +130,12 @@ def _details(parts: Sequence[ComponentFit]) -> FindingDetails:
 
 def find_faults(context: ImageInContext, static: StaticResult) -> tuple[Finding, ...]:
     """Return what was found in an image whose path is known. Raises BadInputError where it cannot be read."""
-    found, image, job = Findings(Level.STATIC), context.image, static.job
-    facts = package_toml(__package__, "faults.toml")
-    _judge_caches(image, context.read_by_engine, facts["caches"]["variables"], found)
-    _judge_tools(image, facts["tools"]["names"], found)
-    _judge_entrypoint(image, facts["entrypoint"]["variables"], found)
-    _judge_scripts(image, found)
+    found, job = Findings(Level.STATIC), static.job
     if job is not None and job.package is not None:  # else there is no folder of packages that counts
         packages = job.package.rpartition("/")[0]
-        _judge_mpi(image.root, context.inside.settings, job, packages, found)
-        _judge_python(context.contents, packages, tuple(facts["c10"]["prefixes"]), found)
+        _judge_mpi(context.image.root, context.inside.settings, job, packages, found)
+        _judge_python(context.contents, packages, found)
     return tuple(found.found)
-
-
-def _judge_caches(image: Image, environment: Mapping[str, str], variables: list[str], found: Findings) -> None:
-    """Judge the variables that the image itself sets: what a user sets is the user's to know."""
-    own = {name: image.environment[name] for name in variables if name in image.environment}
-    in_force = {name: value for name, value in own.items() if variable_of(name, image, environment) == value}
-    homes = {name: f"{name}={value}" for name, value in in_force.items() if _HOME.match(value)}
-    if homes:
-        names = {"variable": next(iter(homes)), "value": in_force[next(iter(homes))]}
-        lines = tuple(homes.values())[:_SHOWN]
-        found.add("image.caches-in-home", Severity.INFO, names=names, evidence=lines)
-
-
-def _judge_tools(image: Image, tools: list[str], found: Findings) -> None:
-    for name in tools:
-        real: dict[str, str] = {}
-        for path in (f"{folder}/{name}" for folder in search_path(image)):
-            with contextlib.suppress(OSError, BadInputError):
-                real.setdefault(image.root.resolve(path), path)
-        if len(real) > 1:
-            first, *others = real.values()
-            names, lines = {"tool": name, "times": str(len(real)), "other": others[0]}, tuple(others[:_SHOWN])
-            found.add("image.shadowed-tool", Severity.INFO, names=names, where=first, evidence=lines)
-
-
-def _of_entrypoint(image: Image) -> Iterator[tuple[str, str]]:
-    """Yield the files that the words of the entrypoint name, by path or on PATH, with their texts."""
-    words = " ".join(image.description.entrypoint).split()  # of ["/bin/sh", "-c", "/start.sh serve"], too
-    for name in words[:_MOST_WORDS]:
-        for path in [name] if name.startswith("/") else [f"{folder}/{name}" for folder in search_path(image)]:
-            if "\0" not in path and image.root.is_file(path):
-                yield path, read_text(image.root, path) or ""
-                break
-
-
-def _judge_entrypoint(image: Image, variables: list[str], found: Findings) -> None:
-    """Judge what `singularity exec` skips: the entrypoint of the OCI image, or that this one was made of."""
-    scripts = ((path, text) for path, text in _of_entrypoint(image) if text.startswith("#!"))
-    path, text = next(scripts, ("", ""))
-    sets = list(dict.fromkeys(re.findall(rf"\b({'|'.join(variables)})=", text)))
-    if sets:
-        names = {"variable": sets[0], "path": path, "variables": ", ".join(sets)}
-        found.add("image.entrypoint", Severity.INFO, names=names, where=path)
-
-
-def _judge_scripts(image: Image, found: Findings) -> None:
-    """Judge the scripts: one list of GPUs, given to two filters, leaves none where a job has a part of a node."""
-    folders = dict.fromkeys((*search_path(image), *_OF_SCRIPTS))
-    scripts = islice(scripts_in(image.root, folders), _MOST_SCRIPTS)
-    copying = [path for path, text in scripts if _COPIES.search(text)]
-    if copying:
-        found.add("image.hip-devices", Severity.INFO, where=copying[0], evidence=tuple(copying[1:_SHOWN]))
 
 
 def _judge_mpi(root: RootFileSystem, settings: LoaderConfig, job: JobProcess, packages: str, found: Findings) -> None:
@@ -217,19 +147,16 @@ def _judge_mpi(root: RootFileSystem, settings: LoaderConfig, job: JobProcess, pa
         found.add("image.two-mpi", Severity.INFO, reason=reason, names=names, where=clash.module, evidence=lines)
 
 
-def _judge_python(contents: Inventory, packages: str, of_c10: tuple[str, ...], found: Findings) -> None:
-    """Judge the distributions beside the framework of a job, and their modules."""
-    root, versions, modules = contents.image.root, contents.versions_in(packages), contents.modules_in(packages)
-    wrong = tuple(sorted(f"{name} {of}" for name, of in versions.items() if is_in_the_way(name, of)))
-    if wrong:
-        names = {"packages": ", ".join(wrong[:3])}
-        found.add("image.cuda-packages", Severity.INFO, names=names, where=packages, evidence=wrong[:_SHOWN])
-    lacking = of_other_torch(root, f"{packages}/torch/lib/libc10.so", modules, of_c10)
+def _judge_python(contents: Inventory, packages: str, found: Findings) -> None:
+    """Judge the compiled modules beside the framework of a job."""
+    root, modules = contents.image.root, contents.modules_in(packages)
+    prefixes = tuple(package_toml(__package__, "faults.toml")["c10"]["prefixes"])
+    lacking = of_other_torch(root, f"{packages}/torch/lib/libc10.so", modules, prefixes)
     if lacking:
         lines = tuple(f"{path}: undefined symbol: {symbol}" for path, symbol in lacking.items())
         names, where = {"first": lines[0]}, next(iter(lacking))
         found.add("image.other-torch", Severity.INFO, names=names, where=where, evidence=lines[:_SHOWN])
-    numpy = versions.get("numpy", "")
+    numpy = contents.versions_in(packages).get("numpy", "")
     major = numpy.partition(".")[0]
     old = of_numpy_1(root, modules) if major.isdecimal() and int(major) >= 2 else ()
     if lines := tuple(f"{path}: compiled with NumPy 1" for path in old):

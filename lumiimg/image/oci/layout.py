@@ -88,7 +88,6 @@ class _Saved(Struct, frozen=True, rename="pascal"):
 class _Run(Struct, frozen=True, rename="pascal"):
     env: tuple[str, ...] | None = None
     labels: dict[str, str | None] | None = None
-    entrypoint: Any = None
 
 
 class _RootFs(Struct, frozen=True):
@@ -117,12 +116,6 @@ class Config(Struct, frozen=True):
     def labels(self) -> dict[str, str]:
         """Its labels."""
         return {name: text or "" for name, text in ((self.run and self.run.labels) or {}).items()}
-
-    @property
-    def entrypoint(self) -> tuple[str, ...]:
-        """What `run` starts, with its arguments; empty too where that is not a list."""
-        words = self.run and self.run.entrypoint
-        return tuple(word for word in words if isinstance(word, str)) if isinstance(words, list) else ()
 
 
 def is_oci_layout(files: RootFileSystem) -> bool:

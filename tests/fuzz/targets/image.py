@@ -111,12 +111,7 @@ def _stored(layout: Layout) -> None:
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
         folder = Path(name)
         with open_image(layout.write_folder(folder / "layout"), lambda: folder / "cache") as image:
-            _ = (
-                image.description.labels,
-                image.environment,
-                image.description.architecture,
-                image.description.entrypoint,
-            )
+            _ = image.description.labels, image.environment, image.description.architecture
             _visit(image.root)
 
 
