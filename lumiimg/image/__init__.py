@@ -3,10 +3,9 @@
 `sif` reads and writes what stands around a file system in a SIF, `squashfs.format` has the records of a squashfs.
 """
 
-from lumiimg.image.folder import FolderNode, FolderTree
+from lumiimg.image.host_files import FolderNode, FolderTree
 from lumiimg.image.image import Image, ImageKind, open_image, open_squashfs, open_stack, refuse_empty, require_room
-from lumiimg.image.mounts import Mount
-from lumiimg.image.root import RootFileSystem
+from lumiimg.image.root import Mount, RootFileSystem
 from lumiimg.image.shell import DEFAULT_PATH
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, NoImageError
 

@@ -16,7 +16,7 @@ from lumiimg.image.tree import ImageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.image.host_file import HostFile
+    from lumiimg.image.host_files import HostFile
     from lumiimg.image.root import RootFileSystem
 
 _METADATA_NAME = "inspect-metadata.json"

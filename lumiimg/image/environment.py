@@ -37,7 +37,6 @@ _BLANKS = re.compile(r"(?:[ \t]|\\\n|#.*|[0-9]*+(?:>>?[ \t]*/dev/null|[<>]&[012-
 _OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|[;&|()<>\n]")
 _BARE = re.compile(r"[^ \t\n;&|<>()]*+")
 _ASSIGNS = re.compile(rf"({NAME.pattern})(\+?=|\[)")
-_DEFAULT = re.compile(rf'"?\$\{{({NAME.pattern}):?=')
 _PROGRAM = re.compile(r"[A-Za-z0-9_./:+@\[-]+")
 _COMPOUND = frozenset({"{", "(", "if", "while", "until", "for", "case"})
 _CLOSING = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})
@@ -288,14 +287,6 @@ class _Script(WordReader):
         is_call, called = name in self.shell.functions, self.shell.called
         if not name or (name == "export" and not assigned and not is_call):
             return self._assignments(arguments if name else assigned, runs, exports=name != "")
-        if (
-            name == ":"
-            and not is_call
-            and runs
-            and len(words) == 1 + len(arguments) == 2
-            and self._default(arguments[0])
-        ):
-            return True
         self._doubt_expansions(words)
         if assigned and (is_call or name in _SPECIAL):
             self._lose()
@@ -311,17 +302,6 @@ class _Script(WordReader):
         elif name == "test" or (name == "[" and arguments and arguments[-1].text == "]"):
             return _judged(arguments[:-1] if name == "[" else arguments)
         return None
-
-    def _default(self, word: ShellWord) -> bool:
-        """Follow the word of `: ${K:=word}`; return whether it is one."""
-        found = _DEFAULT.match(word.text)
-        if found is None or word.sets != [found[1]] or len(word.pieces) > 1 or not word.is_known:
-            return False
-        variable = self.shell.variable(found[1])
-        if variable.exported is not False:  # in the shell of Apptainer 1.4.5 what this sets is exported no more
-            return bool(variable.value) and variable.value == word.value
-        variable.value, variable.doubt = word.value, "" if word.is_sure else self._statement()
-        return found[1] not in READONLY
 
     def _call(self, name: str) -> None:
         """Leave in doubt what a function sets."""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Self
 from lumiimg.core.errors import MissingHereError
 from lumiimg.core.text import size
 from lumiimg.image.description import SingularityDescription
-from lumiimg.image.folder import FolderTree
-from lumiimg.image.host_file import HostFile
+from lumiimg.image.host_files import FolderTree, HostFile
 from lumiimg.image.oci import tar
 from lumiimg.image.oci.layers import open_layers
 from lumiimg.image.oci.layout import is_oci_layout, read_docker_archive, read_oci_layout
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from lumiimg.image.mounts import Mount
     from lumiimg.image.oci.layers import Cache
     from lumiimg.image.oci.layout import Config
+    from lumiimg.image.root import Mount
 
 # A few megabytes can hold terabytes of zeros. Images of real software are packed to a half or a fifth; below the first
 # gigabyte no disk is in danger.

@@ -29,7 +29,7 @@ from typing import Any
 
 from lumiimg.core.errors import FailedError
 from lumiimg.core.files import EPOCH
-from lumiimg.image.host_file import HostFile
+from lumiimg.image.host_files import HostFile
 from lumiimg.image.tree import ImageError
 
 MAGIC = b"SIF_MAGIC\0"

@@ -48,8 +48,6 @@ PLAIN = (
     '[ -n "$X" ] || export NCCL_NET=ofi',
     "! true || export A=1",
     'export A="x" && export B="$A"',
-    ": ${NCCL_NET:=ofi}; export NCCL_NET",
-    'export A=1; : "${A:=2}"; : ${B=$A}; export B',
     "{ export A=1; export B=$A; }",
     "(export NCCL_NET=Socket)\nexport NCCL_NET=Socket &",
     "export A=1 >/dev/null 2>&1",
@@ -60,6 +58,8 @@ PLAIN = (
 """All that they set is sure."""
 
 OPEN = (
+    'export A=1; : "${A:=2}"; : ${B=$A}; export B',
+    ": ${NCCL_NET:=ofi}; export NCCL_NET",
     "A=set; export B=${A:-${C:=not}}; export C",
     "[ -d /opt/rocm ] && export OMP_NUM_THREADS=1\nexport B=2",
     "export OMP_NUM_THREADS=$(nproc)",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.image import FileKind, ImageError, RootFileSystem
-from lumiimg.image.host_file import HostFile
+from lumiimg.image.host_files import HostFile
 from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.squashfs.format import (
     METADATA_BYTES,

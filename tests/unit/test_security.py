@@ -32,7 +32,7 @@ from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors, general_index, refuse_password
 from lumiimg.image import ImageError, open_image
-from lumiimg.image.host_file import HostFile
+from lumiimg.image.host_files import HostFile
 from lumiimg.joblog import files as log_sources
 from lumiimg.joblog.lines import EVIDENCE_LIMIT, evidence_text, excerpt
 from tests.shared import fabric_builder

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from lumiimg.core.access import OpenFile, RandomAccess, stream_of, zstd
 from lumiimg.core.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.core.files import file_sha256, replaced, temporary_folder
-from lumiimg.image.host_file import HostFile
+from lumiimg.image.host_files import HostFile
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from lumiimg.image.tree import ImageError
 if TYPE_CHECKING:
     import struct
 
-    from lumiimg.image.host_file import HostFile
+    from lumiimg.image.host_files import HostFile
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

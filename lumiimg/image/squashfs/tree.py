@@ -17,7 +17,7 @@ from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, Image
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-    from lumiimg.image.host_file import HostFile
+    from lumiimg.image.host_files import HostFile
 
 _MIN_BLOCK_LOG, _MAX_BLOCK_LOG = 12, 20
 _CACHED_NODES = 200_000

@@ -12,7 +12,7 @@ from lumiimg.core.access import BytesInMemory
 from lumiimg.host.job_process import jobs_of
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
 from lumiimg.image.environment import source
-from lumiimg.image.host_file import HostFile
+from lumiimg.image.host_files import HostFile
 from lumiimg.image.oci.layers import _chunks, _decoder
 from lumiimg.image.overlay import OverlayTree
 from lumiimg.image.shell import Shell
