@@ -11,14 +11,14 @@ from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.job.image import read_image
 from lumiimg.cluster.job.plan import plan_job
-from lumiimg.cluster.job.request import JobRequest
 from lumiimg.cluster.job.script import script_of
+from lumiimg.cluster.job.shape import JobRequest
 from lumiimg.cluster.nodes.slurm import seconds
 from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.core.files import refuse_places, write_text
 from lumiimg.report.text import show_items
 from lumiimg.report.views.binds import doubts
-from lumiimg.report.views.job import cores_document, notes, written_document
+from lumiimg.report.views.job import notes, written_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -27,7 +27,7 @@ def execute(arguments: argparse.Namespace) -> int:
     inputs = Inputs.of(arguments, site_to_make_for)
     asked = JobRequest(
         image=str(arguments.image.absolute()),
-        command=tuple(arguments.program) or (("true",) if arguments.explain else ()),
+        command=tuple(arguments.program),
         nodes=arguments.nodes,
         gpus=arguments.gpus,
         partition=arguments.partition,
@@ -45,8 +45,6 @@ def execute(arguments: argparse.Namespace) -> int:
     if image.fit is not None and not arguments.quiet:
         show_items(doubts(image.fit), stderr=True)
     output, found = Output.of(arguments), script_of(plan, robust=arguments.robust, annotate=arguments.annotate)
-    if arguments.explain:
-        return output.deliver(cores_document(plan), "job", found)
     if arguments.output:
         write_text(arguments.output, found.script)
         arguments.output.chmod(0o755)

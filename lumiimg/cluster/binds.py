@@ -1,26 +1,28 @@
-"""Binds and variables of a manifest as shells, modules and engines take them; what none can take is refused."""
+"""What containers get on a machine: binds and variables, as shells, modules and engines take them, or refused."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from lumiimg.cluster.quoting import NOT_IN_PATHS, UNSAFE, names_in
 from lumiimg.core.errors import FailedError, one_safe_line
 from lumiimg.engine.binds import BindSpec
 from lumiimg.host.manifest import Bind
+from lumiimg.resolve.stack import read_by_srun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from lumiimg.catalog.launch import SiteVariable
     from lumiimg.catalog.sites import Site
     from lumiimg.check.static.files import BoundImage, HostFit
     from lumiimg.host.manifest import BindManifest, Variable
     from lumiimg.host.snapshot import Snapshot
 
-# engines evaluate the values of variables as a shell does; none of these is in a path that somebody means
-UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f$`\"'\\]")
 NOTHING_BOUND = "nothing has to be bound: the image has all that its fabric path loads"
 _REFUSED = {
     # whoever sources it, or puts it on a command line, without a look at the exit code, must not go on without binds
@@ -29,16 +31,69 @@ _REFUSED = {
 }
 _NOT_IN_LISTS = re.compile(r'[,"\\]|\]=*\]')
 """The list has commas; Lmod makes Lua of Tcl, and quotes nothing in a list."""
-_NOT_FOR_PATHS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_OF_RANK = {"SLURM_LOCALID", "SLURM_PROCID", "LOCAL_RANK", "RANK"}
+
+
+class SetIn(StrEnum):
+    """Where a variable gets its value."""
+
+    BATCH = "batch"
+    """Outside of the container: srun reads it there, whatever an image sets."""
+    NODE = "node"
+    """In the container, so that nothing that the image sets itself comes over it; the node's number is known there."""
+    RANK = "rank"
+    """In each rank: it names the rank's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobVariable:
+    """A variable for a job, and why."""
+
+    name: str
+    """Of it."""
+    value: str
+    """As a shell reads it."""
+    why: str
+    """A sentence."""
+    source: str = ""
+    """Where that is from."""
+    folder: str | None = None
+    """To be made first, as a shell reads it."""
+    literal: bool = False
+
+    @classmethod
+    def of_site(cls, item: SiteVariable) -> JobVariable:
+        """Return one of a site's file."""
+        return cls(item.name, item.value, item.because, item.source, item.folder)
+
+    @property
+    def set_in(self) -> SetIn:
+        """Where it gets its value: batch script, container, or each rank."""
+        if read_by_srun(self.name):
+            return SetIn.BATCH
+        return SetIn.RANK if not self.literal and self.names & _OF_RANK else SetIn.NODE
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the variables that its value names."""
+        return names_in(self.value)
+
+    @property
+    def reason(self) -> str:
+        """Why, with the source."""
+        return f"{self.why} ({self.source})" if self.source else self.why
+
+
+def caches_of(site: Site | None, variables: Iterable[JobVariable]) -> str | None:
+    """Return the site's folder for caches of a job, on its node; None where no variable is below it."""
+    return site.caches if site is not None and any(site.is_cache(item.value) for item in variables) else None
 
 
 def variables_of_engine(snapshot: Snapshot | None, site: Site | None = None) -> str:
     """Return what the variables of a machine's engine begin with; both read the older name."""
-    if snapshot is not None and snapshot.engine is not None:
-        name = snapshot.engine.name
-    else:
-        name = (site.engine if site is not None else None) or ""
-    return "APPTAINER" if name.startswith("Apptainer") else "SINGULARITY"
+    engine = snapshot.engine if snapshot is not None else None
+    name = engine.name if engine is not None else site.engine if site is not None else None
+    return "APPTAINER" if (name or "").startswith("Apptainer") else "SINGULARITY"
 
 
 def site_binds(site: Site) -> tuple[Bind, ...]:
@@ -69,29 +124,19 @@ def spec(bind: Bind) -> str:
     return ":".join([text, *([text] if bind.source == bind.target else []), ",".join(options)])
 
 
-def is_path(text: str) -> bool:
-    """Tell whether a path can be written into a script or a module: no control characters, and encodable."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return not _NOT_FOR_PATHS.search(text)
-
-
 def refuse_unsafe(binds: Iterable[Bind], variables: Iterable[Variable], style: str) -> None:
     """Raise FailedError for what comes out of an image or a snapshot and cannot be written so that it stays text.
 
     `style` is a format of `lumiimg bind`, `module` or `job`.
     """
     for bind in binds:
-        if not is_path(bind.source + bind.target):
+        paths = bind.source + bind.target
+        if NOT_IN_PATHS.search(paths):
             raise FailedError("a path with such characters cannot be bound", where=bind.source)
-        if style == "module" and (found := _NOT_IN_LISTS.search(bind.source + bind.target)) is not None:
+        if style == "module" and (found := _NOT_IN_LISTS.search(paths)) is not None:
             raise FailedError(f"a path with {found[0]} cannot be in the list that a module adds to", where=bind.source)
-    for item in variables:
-        if style == "json":
-            continue
-        if UNSAFE.search(item.value) or not is_path(item.value) or (style == "singularity" and "," in item.value):
+    for item in variables if style != "json" else ():
+        if UNSAFE.search(item.value) or (style == "singularity" and "," in item.value):
             raise FailedError(
                 "holds a character that engines or shells evaluate",
                 where=f"{item.name}={item.value}",
@@ -106,15 +151,16 @@ def exports(engine: str, binds: Iterable[Bind], variables: Iterable[Variable]) -
         name = f"{engine}_BIND"
         # Apptainer passes over SINGULARITY_BIND where it has a variable of its own
         old = f"${{{name}:-${{SINGULARITY_BIND:-}}}}" if engine == "APPTAINER" else f"${{{name}:-}}"
-        lines.append(f"lumiimg_binds={shlex.quote(specs)}")
-        lines.append(f'lumiimg_before="{old}"')
-        lines.append('case ",$lumiimg_before," in')
-        lines.append(f'*",$lumiimg_binds,"*) export {name}="$lumiimg_before" ;;')
-        lines.append(f'*) export {name}="${{lumiimg_before:+$lumiimg_before,}}$lumiimg_binds" ;;')
-        lines.append("esac")
-        lines.append("unset lumiimg_binds lumiimg_before")
-    lines += [f"export {engine}ENV_{item.name}={shlex.quote(item.value)}" for item in variables]
-    return lines
+        lines = [
+            f"lumiimg_binds={shlex.quote(specs)}",
+            f'lumiimg_before="{old}"',
+            'case ",$lumiimg_before," in',
+            f'*",$lumiimg_binds,"*) export {name}="$lumiimg_before" ;;',
+            f'*) export {name}="${{lumiimg_before:+$lumiimg_before,}}$lumiimg_binds" ;;',
+            "esac",
+            "unset lumiimg_binds lumiimg_before",
+        ]
+    return lines + [f"export {engine}ENV_{item.name}={shlex.quote(item.value)}" for item in variables]
 
 
 def manifest_text(bound: BoundImage, snapshot: Snapshot, style: str) -> str:

@@ -11,11 +11,15 @@ from importlib import resources
 from lumiimg.core.errors import BadInputError, one_line
 
 COLUMNS = 112
-_REFERENCE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})", re.ASCII)
-_SPECIAL = re.compile(r'([\\"$`])')
+_REFERENCE = re.compile(r"\$(\{)?([A-Za-z_]\w*)(?(1)\})", re.ASCII)
+_REFERENCE_OR_SPECIAL = re.compile(rf'{_REFERENCE.pattern}|[\\"$`]', re.ASCII)
 _BARE = re.compile(r"[\w./:,%@=+-]+", re.ASCII)
 _PLACE = re.compile(r"^@([A-Z]+)@\n|@([A-Z]+)@", re.MULTILINE)
 _REASON = re.compile(r"^( *#)\?( .*\n)", re.MULTILINE)
+_CONTROL = r"\x00-\x1f\x7f-\x9f\ud800-\udfff"
+NOT_IN_PATHS = re.compile(rf"[{_CONTROL}]")
+# engines evaluate the values of variables as a shell does; none of these is in a path that somebody means
+UNSAFE = re.compile(rf"[{_CONTROL}$`\"'\\]")
 
 
 def filled(name: str, *, annotate: bool = True, **values: str | Iterable[str]) -> str:
@@ -61,6 +65,21 @@ def folded(first: str, words: Iterable[str], indent: str = "    ") -> str:
     return " \\\n".join(lines)
 
 
+def names_in(text: str) -> set[str]:
+    """Return the names of the variables that a value names, as `$NAME` or `${NAME}`."""
+    return {match[2] for match in _REFERENCE.finditer(text)}
+
+
+def without_names(text: str) -> str:
+    """Return a value without the variables that it names."""
+    return _REFERENCE.sub("", text)
+
+
+def if_set(text: str) -> str:
+    """Return a value for double quotes of a shell in which what it names need not be set."""
+    return _REFERENCE.sub(r"${\2-}", text)
+
+
 def value(text: str, *, literal: bool = False) -> str:
     """Return a value for `sh`, in double quotes: `$NAME` stays one, unless `literal`; all else is text.
 
@@ -70,12 +89,5 @@ def value(text: str, *, literal: bool = False) -> str:
         raise BadInputError("holds a control character, so it cannot be set in a job", where=one_line(text))
     if literal or _BARE.fullmatch(text):
         return shlex.quote(text)
-    parts, end = [], 0
-    for match in _REFERENCE.finditer(text):
-        parts += [_escaped(text[end : match.start()]), match[0]]
-        end = match.end()
-    return f'"{"".join(parts)}{_escaped(text[end:])}"'
-
-
-def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", text)
+    escaped = _REFERENCE_OR_SPECIAL.sub(lambda found: found[0] if found[2] else rf"\{found[0]}", text)
+    return f'"{escaped}"'

@@ -424,18 +424,15 @@ def test_a_site_of_which_nothing_is_known_gets_a_plain_script_that_says_so(image
 # -- what is bound --
 
 
-def test_a_bind_that_no_engine_takes_so_is_one_line(image: Path, capsys: Capture) -> None:
-    said = refused(image, capsys, "--bind", "data", code=ExitCode.BAD_INPUT)
-    assert "--bind PATH, or SRC:DEST, or SRC:DEST:ro" in said
-    own = [
-        word for bind in ("/d", "/d/", "/in put:/opt/in:ro", "/other:/scratch", "/x/:/opt") for word in ("--bind", bind)
-    ]
-    sources = {bind["target"]: bind["source"] for bind in told(image, capsys, *own)["binds"]}
-    assert [*sources].count("/d") == 1
+def test_a_users_binds_are_as_engines_take_them_and_come_before_the_sites(image: Path, capsys: Capture) -> None:
+    own = ("/d,/d/", "/in put:/opt/in:ro", "/other:/scratch", "/x/:/opt", r"/a\:b", "data:/mine")
+    binds = told(image, capsys, *(word for bind in own for word in ("--bind", bind)))["binds"]
+    sources = {bind["target"]: bind["source"] for bind in binds}
+    assert len(sources) == len(binds), "one bind per target"
     assert sources["/scratch"] == "/other", "the user's comes in the place of the site's"
     assert [*sources].index("/opt") < [*sources].index("/opt/in"), "a folder does not hide what is bound below it"
-    said = refused(image, capsys, "--bind", "/d", "--bind", "/e:/d", code=ExitCode.BAD_INPUT)
-    assert "--bind /e:/d: another bind has this target" in said
+    assert (sources["/a:b"], sources["/mine"]) == ("/a:b", f"{Path.cwd()}/data")
+    assert {bind["target"] for bind in binds if bind["read_only"]} == {"/opt/in"}
 
 
 def test_a_folder_that_cannot_be_bound_ends_the_job_with_one_line(image: Path, tmp_path: Path) -> None:

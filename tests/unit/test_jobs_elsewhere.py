@@ -78,8 +78,8 @@ def test_aurora_is_asked_through_pbs(image: Path) -> None:
     script = job(image, *options, site="aurora")
     asked = re.findall(r"^#PBS (.*)$", script, re.MULTILINE)
     assert asked == [
-        "-A mine",
         "-q debug-scaling",
+        "-A mine",
         "-l select=4",
         "-l walltime=00:30:00",
         "-l filesystems=home:flare",

@@ -272,10 +272,10 @@ def test_only_what_is_ours_and_of_this_image_is_replaced(tmp_path: Path, image: 
     (folder / "software/b/1").mkdir(parents=True)
     assert main(["module", str(image), "-o", str(folder), "--name", "b/1", "--force"]) == 2
     (folder / "modulefiles/c").mkdir()
-    (folder / "modulefiles/c/1.lua").write_text("-- mine\n")
+    (folder / "modulefiles/c/1").write_text("-- mine\n")
     assert main(["module", str(image), "-o", str(folder), "--name", "c/1", "--force"]) == 2
     assert capsys.readouterr().err.count("exists, and was not written by lumiimg") == 2
-    assert (folder / "modulefiles/c/1.lua").read_text() == "-- mine\n"
+    assert (folder / "modulefiles/c/1").read_text() == "-- mine\n"
     assert [path.name for path in (folder / "software/a").iterdir()] == ["1"]
 
 

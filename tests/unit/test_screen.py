@@ -117,7 +117,6 @@ DOCUMENTS = (
     "ldd fits /usr/lib64/librccl-net.so",
     "ldd old --all --verbose",
     "module fits -o modules --host host.json --site lumi --force",
-    "job fits --site lumi --nodes 2 --explain -- true",
     "job fits --site lumi --nodes 2 -o job.sh -- python train.py",
     "host scan",
     "draft Dockerfile",

@@ -149,7 +149,6 @@ COMMANDS = [
     ["bind", "{}/image", "--host", "{}/host.json"],
     ["drift", "{}/old.json", "{}/host.json", "--verbose", "--image", "{}/image"],
     ["job", "{}/image", "--site", "lumi", "-o", "{}/job.sh", "--", "python", "x.py"],
-    ["job", "{}/image", "--site", "lumi", "--explain"],
     ["module", "{}/image", "-o", "{}/modules", "--host", "{}/host.json"],
     ["draft", "{}/Dockerfile"],
     ["cache", "ls"],

@@ -1,4 +1,4 @@
-"""What an image says that a job of it depends on: its stack, its Python, what must be bound, what to know before."""
+"""What an image says that a job of it depends on: its stack, its Python, what is bound, what to know before."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from msgspec import structs
 
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_files
-from lumiimg.cluster.binds import manifest_for
-from lumiimg.core.errors import FailedError, RefusedError
+from lumiimg.cluster.binds import manifest_for, refuse_unsafe, site_binds
+from lumiimg.core.errors import BadInputError, FailedError, RefusedError
+from lumiimg.engine.binds import parse_binds
 from lumiimg.fabric.path import Fabric
 from lumiimg.gpu import GpuFit, role_of
 from lumiimg.host.container_view import gpu_of_machine, without_ours, wrong_processors
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.job_process import loaded_in_jobs
+from lumiimg.host.manifest import Bind
 from lumiimg.inventory.gpu_fit import account_of_gpu
 from lumiimg.inventory.python import note_of_program
 from lumiimg.resolve.driver_rule import driver_of_node
@@ -25,16 +27,15 @@ from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import notes_of_venv
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.files import HostFit
-    from lumiimg.cluster.job.request import JobRequest
-    from lumiimg.host.manifest import Bind, BindManifest
+    from lumiimg.cluster.job.shape import JobRequest
+    from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.inventory.gpu_fit import GpuAccount
     from lumiimg.inventory.python import Python
     from lumiimg.resolve.stack import Stack
 
@@ -53,15 +54,13 @@ class JobImage:
     variables: Mapping[str, str]
     """That the image sets."""
     manifest: BindManifest | None
-    """What is bound for its fabric; None: what the site has for all."""
+    """What its fabric wants; None: nothing is known of that."""
     fit: HostFit | None
     """What was found of its binds, where there are any."""
-    of_gpu: tuple[str, ...]
-    """What the image's GPU code means for the job."""
+    binds: tuple[Bind, ...]
+    """What is bound."""
     notes: tuple[str, ...]
-    """What else is to be said of it."""
-    absent: Mapping[str, str]
-    """Paths of the command that the image does not have, by the highest folder above them that it does not have."""
+    """What is to be said of it."""
 
 
 def read_image(
@@ -69,7 +68,8 @@ def read_image(
 ) -> JobImage:
     """Return what an image says of a job.
 
-    Raises RefusedError for an image for other processors, FailedError where nothing that could be bound loads.
+    Raises RefusedError for an image for other processors, FailedError where nothing that could be bound loads,
+    BadInputError for a bind of the request that no engine takes.
     """
     venv = request.venv
     with open_for_check(path, without_ours(environment), snapshot, site, venv=venv) as context:
@@ -80,10 +80,9 @@ def read_image(
         fit = check_files(alone, with_site=True) if is_looked_at else None
         manifest, doubt = manifest_for(fit, snapshot, site)
         _refuse_without_fabric(path, manifest)
+        binds = _with_own(manifest.binds if manifest else site_binds(site), request)
+        refuse_unsafe(binds, (), "job")
         python = alone.contents.python
-        gpu = account_of_gpu(
-            alone.contents, gpu_of_machine(alone.snapshot, alone.site), alone.variable, loaded_in_jobs(alone.image)
-        )
         of_venv = notes_of_venv(venv, context.path, alone.contents.has) if venv else ()
         of_program = note_of_program(request.command[0], context.image, python) if request.command else None
         return JobImage(
@@ -93,9 +92,13 @@ def read_image(
             variables=alone.image.environment,
             manifest=manifest,
             fit=fit if manifest is not None else None,
-            of_gpu=tuple(_notes_of_gpu(gpu)),
-            notes=(*of_venv, *filter(None, (of_program, doubt))),
-            absent=_absent_paths([*request.command, *filter(None, [request.caches])], context),
+            binds=binds,
+            notes=(
+                *_notes_of_gpu(alone),
+                *of_venv,
+                *filter(None, (of_program, doubt)),
+                *_unbound(context, [*request.command, *filter(None, [request.caches])], binds),
+            ),
         )
 
 
@@ -109,8 +112,29 @@ def _refuse_without_fabric(image: Path, manifest: BindManifest | None) -> None:
         )
 
 
-def _notes_of_gpu(account: GpuAccount | None) -> Iterator[str]:
+def _with_own(binds: tuple[Bind, ...], request: JobRequest) -> tuple[Bind, ...]:
+    """Return binds with those of a user, who comes first where both have one target."""
+    wanted: dict[str, Bind] = {}
+    for text in request.binds:
+        for one in parse_binds(text):
+            target = one.target.rstrip("/")
+            if not target:
+                raise BadInputError("would hide the whole image", where=f"--bind {text}")
+            bind = Bind(one.source, target, "as you asked (--bind)", read_only=one.read_only)
+            if wanted.setdefault(target, bind) != bind:
+                hint = "name each target once"
+                raise BadInputError("another bind has this target", where=f"--bind {text}", hint=hint)
+    if wanted:
+        both = (*(bind for bind in binds if bind.target not in wanted), *wanted.values())
+        # a folder before what is bound below it, which it would hide
+        binds = tuple(sorted(both, key=lambda bind: bind.target.count("/")))
+    return (*binds, request.venv.bind(read_only=True)) if request.venv else binds
+
+
+def _notes_of_gpu(context: ImageInContext) -> Iterator[str]:
     """Yield what the GPU code of an image means for its jobs."""
+    machine = gpu_of_machine(context.snapshot, context.site)
+    account = account_of_gpu(context.contents, machine, context.variable, loaded_in_jobs(context.image))
     if account is None:
         return
     gpu = f"{account.processor}, the GPU of {account.machine},"
@@ -125,34 +149,22 @@ def _notes_of_gpu(account: GpuAccount | None) -> Iterator[str]:
             yield f"no code for {gpu} in {part.component} ({part.has}): {part.without}"
 
 
-def _absent_paths(words: Iterable[str], context: ImageInContext) -> dict[str, str]:
-    """Return the absolute paths among words, or behind a `=`, that an image does not have, nor its engine mounts.
+def _unbound(context: ImageInContext, words: Iterable[str], binds: Iterable[Bind]) -> Iterator[str]:
+    """Yield a note for each absolute path, a word or behind a `=`, that neither the image has nor a bind brings.
 
-    Each is under the highest folder above it that is not there: a bind there hides nothing of the image.
+    It names the highest folder above it that is not there: a bind there hides nothing of the image.
     """
     mounted = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 - what engines mount by themselves
-    known = [*_MOUNTED, *(folder for folder in mounted if folder != "/")]
-    found: dict[str, str] = {}
+    known = [*_MOUNTED, *(folder for folder in mounted if folder != "/"), *(bind.target for bind in binds)]
+    said: set[str] = set()
     for word in words:
         path = word if word.startswith("/") else word.partition("=")[2]
         if not path.startswith("/") or path.startswith("//"):
             continue
-        path = posixpath.normpath(path)
-        if not any(_is_under(path, folder) for folder in known):
-            parts = path.split("/")
-            from_the_top = ("/".join(parts[:depth]) for depth in range(2, len(parts) + 1))
-            folder = next((above for above in from_the_top if not context.image.root.exists(above)), None)
-            if folder is not None:
-                found.setdefault(folder, path)
-    return found
-
-
-def unbound(absent: Mapping[str, str], binds: Sequence[Bind]) -> Iterator[str]:
-    """Yield a note for each path that neither the image has nor a bind brings."""
-    for folder, path in absent.items():
-        if not any(_is_under(path, bind.target) for bind in binds):
-            yield f"{path} is not in the image, nor under a bind of the job: add --bind {folder}"
-
-
-def _is_under(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder}/")
+        parts = posixpath.normpath(path).split("/")
+        above = ["/".join(parts[:depth]) for depth in range(2, len(parts) + 1)]
+        if not any(folder in known for folder in above):
+            folder = next((folder for folder in above if not context.image.root.exists(folder)), None)
+            if folder is not None and folder not in said:
+                said.add(folder)
+                yield f"{above[-1]} is not in the image, nor under a bind of the job: add --bind {folder}"

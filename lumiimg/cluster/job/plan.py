@@ -1,6 +1,6 @@
-"""What a job is, whatever the scheduler: ranks, cores, variables, binds and the program, each with its reason.
+"""What a job is, whatever the scheduler: ranks, cores, variables and the program, each with its reason.
 
-`script.py` writes it as a script; `task.py` what of it runs in the container.
+`script.py` writes it, with what of it runs in the container.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.binds import refuse_unsafe, site_binds
-from lumiimg.cluster.job.frameworks import Framework, facts, framework_of, frameworks, launcher_of
-from lumiimg.cluster.job.image import JobImage, unbound
-from lumiimg.cluster.job.request import JobRequest, Shape, shape_of, with_own
-from lumiimg.cluster.job.scheduler import Scheduler, scheduler_of
-from lumiimg.cluster.job.topology import RankBinding, bind_ranks, cores_of_a_gpu
-from lumiimg.cluster.job.vllm import ServingPlace, lacks_ray, serving_of, with_parallel_options
-from lumiimg.cluster.variables import JobVariable, caches_of
+from lumiimg.cluster.binds import JobVariable, caches_of
+from lumiimg.cluster.job.command import (
+    ServingPlace,
+    framework_of,
+    lacks_ray,
+    launcher_of,
+    serving_of,
+    with_parallel_options,
+)
+from lumiimg.cluster.job.facts import Framework, Scheduler, facts, framework_named, scheduler_of
+from lumiimg.cluster.job.shape import JobRequest, RankBinding, Shape, bind_ranks, shape_of
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.text import count
 from lumiimg.resolve.driver_rule import driver_window
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.launch import SiteVariable
     from lumiimg.catalog.sites import Site
-    from lumiimg.host.manifest import Bind
+    from lumiimg.cluster.job.image import JobImage
 
 RAY = "/tmp/$USER-ray-$SLURM_JOB_ID"  # noqa: S108 - of the job, on each node
 """Where Ray keeps what belongs to its session."""
@@ -43,7 +46,7 @@ class JobPlan:
     """One job."""
 
     request: JobRequest
-    site: Site
+    image: JobImage
     shape: Shape
     """What the scheduler is asked for."""
     framework: Framework
@@ -57,8 +60,6 @@ class JobPlan:
     """How the launcher speaks with MPI; null where it is not said."""
     variables: tuple[JobVariable, ...]
     """In the order in which they are set."""
-    binds: tuple[Bind, ...]
-    """What is bound."""
     notes: tuple[str, ...]
     """What whoever submits it should know."""
     connects_itself: bool
@@ -67,19 +68,22 @@ class JobPlan:
     """How a server of vLLM is kept to its user; None where there is none, or the command says it."""
 
     @property
+    def site(self) -> Site:
+        """Where it runs."""
+        return self.image.site
+
+    @property
     def scheduler(self) -> Scheduler:
         """Who runs it."""
         return scheduler_of(self.site.scheduler)
 
     @property
-    def ray(self) -> bool:
-        """Whether it runs on a Ray cluster."""
-        return self.framework.wants_ray(self.shape.nodes) and not self.connects_itself
-
-    @property
     def launch(self) -> str:
         """What starts the ranks: `srun`, `torchrun`, `ray`, `mpiexec`."""
-        return "torchrun" if self.request.torchrun else "ray" if self.ray else self.scheduler.starter
+        if self.request.torchrun:
+            return "torchrun"
+        is_ray = self.framework.wants_ray(self.shape.nodes) and not self.connects_itself
+        return "ray" if is_ray else self.scheduler.starter
 
     @property
     def ranks(self) -> int:
@@ -94,28 +98,7 @@ class JobPlan:
     @property
     def cores(self) -> int | None:
         """Of one GPU; None where it is not known."""
-        return cores_of_a_gpu(self.site.binding, sparing=self.framework.has_helpers) if self.site.binding else None
-
-    @property
-    def helper_cores(self) -> tuple[int, ...]:
-        """That are left to helpers of the framework."""
-        return self.site.binding.spared if self.site.binding and self.framework.has_helpers else ()
-
-    @property
-    def cores_of_a_task(self) -> int:
-        """For a node that others share."""
-        return (self.cores or 0) * self.shape.gpus // self.tasks
-
-    @property
-    def memory_gib(self) -> int | None:
-        """Of one GPU; None where it is not known."""
-        of = self.site.binding
-        return of.memory_gib // len(of.near) if of and of.memory_gib else None
-
-    @property
-    def program(self) -> str:
-        """The container engine of the site; both families answer to `singularity`."""
-        return "apptainer" if (self.site.engine or "").startswith("Apptainer") else "singularity"
+        return _cores_of_a_gpu(self.site, self.framework)
 
     @property
     def caches(self) -> str | None:
@@ -131,7 +114,7 @@ class JobPlan:
     @property
     def temporary_folders(self) -> tuple[str, ...]:
         """Folders of this job that are left on each node, as a shell reads them."""
-        return tuple(filter(None, (self.private, RAY if self.ray else None)))
+        return tuple(filter(None, (self.private, RAY if self.launch == "ray" else None)))
 
 
 def plan_job(request: JobRequest, image: JobImage) -> JobPlan:
@@ -143,7 +126,7 @@ def plan_job(request: JobRequest, image: JobImage) -> JobPlan:
     site, stack = image.site, image.stack
     shape = shape_of(request, site)
     if request.framework:
-        framework, chosen = frameworks()[request.framework], "as you asked"
+        framework, chosen = framework_named(request.framework), "as you asked"
     else:
         framework, chosen = framework_of(request.command, has_torch="torch" in stack.offers)
     _check_site(request, site, framework, shape)
@@ -152,32 +135,25 @@ def plan_job(request: JobRequest, image: JobImage) -> JobPlan:
     if framework.name == "vllm":
         command, of_vllm = with_parallel_options(request.command, shape, by_ray=not alone)
         serving = serving_of(command, stack)
-    binds = with_own(image.manifest.binds if image.manifest else site_binds(site), request.binds)
-    binds += (request.venv.bind(read_only=True),) if request.venv else ()
-    refuse_unsafe(binds, (), "job")
     plan = JobPlan(
         request=request,
-        site=site,
+        image=image,
         shape=shape,
         framework=framework,
         chosen=chosen,
         command=command,
-        binding=_binding(shape, site, framework, torchrun=request.torchrun),
+        binding=_binding(request, shape, site, framework),
         mpi=mpi_type(stack, site),
         variables=(),
-        binds=binds,
         notes=(
-            *image.of_gpu,
-            *_harmful(image.variables, site),
-            *_notes(image, shape, framework),
             *image.notes,
+            *_notes(image, shape, framework),
             *filter(None, (of_vllm, serving and serving.note)),
-            *unbound(image.absent, binds),
         ),
         connects_itself=alone,
         serving=serving,
     )
-    return replace(plan, variables=tuple(_variables(plan, image)))
+    return replace(plan, variables=tuple(_variables(plan)))
 
 
 def _check_words(request: JobRequest) -> None:
@@ -197,7 +173,7 @@ def _check_words(request: JobRequest) -> None:
 def _check_site(request: JobRequest, site: Site, framework: Framework, shape: Shape) -> None:
     scheduler = scheduler_of(site.scheduler)
     if request.torchrun and not framework.torchrun:
-        able = ", ".join(sorted(name for name, entry in frameworks().items() if entry.torchrun))
+        able = ", ".join(sorted(entry.name for entry in facts().framework if entry.torchrun))
         raise BadInputError(f"torchrun does not start {framework.name}", hint=f"it starts {able}")
     if site.engine == _CONTAINER_ENGINE:
         raise BadInputError(
@@ -215,7 +191,13 @@ def _check_site(request: JobRequest, site: Site, framework: Framework, shape: Sh
         )
 
 
-def _binding(shape: Shape, site: Site, framework: Framework, *, torchrun: bool) -> RankBinding:
+def _cores_of_a_gpu(site: Site, framework: Framework) -> int | None:
+    """Return how many cores go with each GPU of a node, the least that any has near it; None: not known."""
+    of = site.binding
+    return min(len(of.cores_near(gpu, sparing=framework.has_helpers)) for gpu in range(len(of.near))) if of else None
+
+
+def _binding(request: JobRequest, shape: Shape, site: Site, framework: Framework) -> RankBinding:
     if site.binding is None:
         return RankBinding(f"which cores are near which GPU of {site.name} is not known: nothing is bound")
     if not framework.task_a_gpu:
@@ -224,34 +206,33 @@ def _binding(shape: Shape, site: Site, framework: Framework, *, torchrun: bool) 
         return RankBinding(
             f"{shape.partition or site.name} shares its nodes: which cores and GPUs this job gets is known only once "
             "it runs, and a mask for others' cores would be false. Nothing is bound by mask; "
-            f"{count(cores_of_a_gpu(site.binding), 'core')} go with each GPU"
+            f"{count(_cores_of_a_gpu(site, framework) or 0, 'core')} go with each GPU"
         )
     starter = scheduler_of(site.scheduler).starter
     how = f"{starter} binds by {'list' if starter == 'mpiexec' else 'mask'}"
-    if torchrun:
+    if request.torchrun:
         how = f"each rank binds itself, as torchrun starts it and {starter} cannot"
     why = f"the job has its nodes for itself, so each rank gets the cores beside its GPU; {how}"
-    return RankBinding(why, bind_ranks(site.binding, shape.gpus, sparing=framework.has_helpers))
+    return RankBinding(why, tuple(bind_ranks(site.binding, shape.gpus, sparing=framework.has_helpers)))
 
 
 # -- variables --
 
 
-def _variables(plan: JobPlan, image: JobImage) -> Iterator[JobVariable]:
+def _variables(plan: JobPlan) -> Iterator[JobVariable]:
     """Yield the variables of a job, in the order in which they are set."""
-    site, shape, framework = plan.site, plan.shape, plan.framework
+    image, site, nodes, framework = plan.image, plan.site, plan.shape.nodes, plan.framework
     yield from _of_python(plan.request, image)
     for item in image.manifest.variables if image.manifest else ():
         yield JobVariable(item.name, item.value, item.reason, "lumiimg bind", literal=True)
     for wanted in site_variables(image.stack, site):
-        if wanted.nodes.fit(shape.nodes) and (framework.task_a_gpu or not wanted.ranks):
+        if wanted.nodes.fit(nodes) and (framework.task_a_gpu or not wanted.ranks):
             value = wanted.value.replace("SLURM_LOCALID", "LOCAL_RANK").replace("SLURM_PROCID", "RANK")
             yield replace(JobVariable.of_site(wanted), value=value)
     for entry in framework.variable:
-        is_for_ray = entry.name.startswith("RAY_")
-        fits = entry.nodes.fit(shape.nodes) and entry.scheduler in (None, site.scheduler)
-        if fits and not (is_for_ray and plan.connects_itself):
-            yield JobVariable(entry.name, entry.value, entry.because, entry.source)
+        is_for_other = plan.connects_itself and entry.name.startswith("RAY_")
+        if entry.nodes.fit(nodes) and entry.scheduler in (None, site.scheduler) and not is_for_other:
+            yield JobVariable.of_site(entry)
     if {"python", "python3"} & image.stack.offers.keys():
         why = "packages in ~/.local do not belong to the image: they are hidden"
         yield JobVariable("PYTHONNOUSERSITE", "1", why, "Python docs, site")
@@ -302,6 +283,7 @@ def _of_caches(plan: JobPlan) -> Iterator[JobVariable]:
 
 def _notes(image: JobImage, shape: Shape, framework: Framework) -> Iterator[str]:
     stack, site = image.stack, image.site
+    yield from _harmful(image.variables, site)
     if not site.partitions:
         yield f"the partitions of {site.name} and their limits are not known: the shape was not judged"
     if framework.name not in _TORCHLESS and "torch" not in stack.offers:
@@ -320,15 +302,11 @@ def _notes(image: JobImage, shape: Shape, framework: Framework) -> Iterator[str]
     for rule in driver_window(stack, site):
         if rule.outcome is not RuleOutcome.OK:
             yield f"{rule.have}, and the driver of {site.name} serves {rule.need}: {rule.because} ({rule.source})"
-    if shape.nodes > 1:
-        yield from _notes_of_fabric(image)
-
-
-def _notes_of_fabric(image: JobImage) -> Iterator[str]:
-    offers = image.stack.offers
-    if "net-plugin" not in offers:
+    if shape.nodes == 1:
+        return
+    if "net-plugin" not in stack.offers:
         yield "no net plugin was found in the image: RCCL goes over TCP between nodes (`lumiimg adapt` adds one)"
-    if image.manifest is None and image.site.fabric is not None and not {"libfabric", "libcxi"} <= offers.keys():
+    if image.manifest is None and site.fabric is not None and not {"libfabric", "libcxi"} <= stack.offers.keys():
         yield (
             "libfabric or libcxi is not in the image, and none is bound: RCCL goes over TCP between nodes. "
             "On a node of the site: `lumiimg host scan -o host.json`; then --host host.json"

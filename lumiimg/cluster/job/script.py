@@ -1,25 +1,32 @@
-"""A job as a script of its scheduler: one form, with its reasons where they are wanted."""
+"""A job as a script of its scheduler, with reasons where they are wanted, and the small files that it writes.
+
+Those run in the container: set variables, bind, become the program. What only a rank knows (its number) or what the
+image's own environment would come over is set there, and nowhere else.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.cluster.binds import spec
-from lumiimg.cluster.job.task import JobWriter, TaskWriter
+from lumiimg.cluster.binds import SetIn, spec, variables_of_engine
+from lumiimg.cluster.job.command import ServingPlace
+from lumiimg.cluster.job.plan import RAY, JobPlan
 from lumiimg.cluster.nodes.slurm import duration
-from lumiimg.cluster.quoting import comment, folded, value
-from lumiimg.cluster.variables import SetIn
+from lumiimg.cluster.quoting import comment, filled, folded, value
+from lumiimg.core.errors import one_line
 from lumiimg.core.text import as_operand, count, ranges, shell_quote
 
 if TYPE_CHECKING:
-    from lumiimg.cluster.job.plan import JobPlan
+    from lumiimg.cluster.binds import JobVariable
 
 _LOGS = 2048
 """Ranks whose logs are read while all nodes of the job wait for it: 3 s (1.2 ms of CPU for the 7 KB of a rank)."""
+_VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}
+"""The variable that leaves a process one GPU, by who makes it; None is AMD."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +43,26 @@ def script_of(plan: JobPlan, *, robust: bool, annotate: bool) -> JobScript:
 
     `robust`: nothing of modules and profiles reaches the container; `annotate`: each choice has its reason.
     """
-    return JobScript(plan, _ScriptWriter(plan, annotate).text(robust=robust))
+    return JobScript(plan, _Writer(plan, annotate).script(robust=robust))
 
 
-class _ScriptWriter(JobWriter):
-    __slots__ = ()
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    plan: JobPlan
+    annotate: bool
 
-    def text(self, *, robust: bool) -> str:
+    def why(self, text: str) -> list[str]:
+        """Return a reason as comment, if there are any."""
+        return comment(text) if self.annotate else []
+
+    def filled(self, name: str, **values: str | Iterable[str]) -> str:
+        """Return a file of this folder with its values, which may be lines."""
+        return filled(f"job/{name}", annotate=self.annotate, **values)
+
+    def script(self, *, robust: bool) -> str:
         plan, scheduler = self.plan, self.plan.scheduler
         domain, is_pbs = plan.site.domain, scheduler.name == "PBS"
-        clean = not is_pbs and plan.temporary_folders
+        folders = " ".join(map(value, plan.temporary_folders))
         return self.filled(
             "job.sh",
             LOGIN=" -l" if is_pbs else "",
@@ -59,9 +76,9 @@ class _ScriptWriter(JobWriter):
             ),
             ROBUST=self.filled("robust.sh", NUMBERS=scheduler.numbers) if robust else "",
             NUMBER=scheduler.number,
-            END=shlex.quote("; ".join(self._end())),
+            END=shlex.quote("; ".join(self._end(folders))),
             VARIABLES=self._variables(),
-            CLEANUP=self.filled("cleanup.sh", FOLDERS=self._folders()) if clean else "",
+            CLEANUP=self.filled("cleanup.sh", FOLDERS=folders) if folders and not is_pbs else "",
             FILES="\n\n".join(self._files()),
             STEP=self._step(),
         )
@@ -87,14 +104,18 @@ class _ScriptWriter(JobWriter):
 
     def _directives(self) -> Iterator[str]:
         """Yield what the scheduler is asked for."""
-        plan, prefix = self.plan, self.plan.scheduler.directive
-        for reason, option in _pbs_options(plan) if plan.scheduler.name == "PBS" else _slurm_options(plan):
-            yield from self.why(reason)
-            yield f"{prefix} {option}"
+        plan, shape, scheduler = self.plan, self.plan.shape, self.plan.scheduler
+        if shape.partition:
+            yield from self.why(f"{shape.partition}: {shape.because}")
+            yield f"{scheduler.directive} {scheduler.partition}{shape.partition}"
+        if shape.account:
+            yield f"{scheduler.directive} {scheduler.account}{shape.account}"
+        for option in _pbs_options(plan) if scheduler.name == "PBS" else _slurm_options(plan):
+            yield f"{scheduler.directive} {option}"
         for wanted in plan.site.options:
-            if wanted.nodes.fit(plan.shape.nodes):
+            if wanted.nodes.fit(shape.nodes):
                 yield from self.why(f"{wanted.because} ({wanted.source})")
-                yield f"{prefix} {wanted.value}"
+                yield f"{scheduler.directive} {wanted.value}"
 
     def _modules(self) -> Iterator[str]:
         """Yield what makes the engine be there. Before `set -u`: modules are written without it in mind."""
@@ -108,38 +129,36 @@ class _ScriptWriter(JobWriter):
                 yield from self.why(item.reason)
                 yield f"export {item.name}={value(item.value, literal=item.literal)}"
 
-    def _end(self) -> Iterator[str]:
+    def _end(self, folders: str) -> Iterator[str]:
         """Yield what is done at the end, whatever ended the job."""
         plan, shape = self.plan, self.plan.shape
         log = "$LUMIIMG_JOB/ranks.log" if plan.site.vendor == "Intel" else "$LUMIIMG_JOB/nccl"
         # all nodes wait for it, so those of a large job are let go first
         is_small = shape.nodes * shape.gpus <= _LOGS
         yield f'lumiimg log "{log}" || true' if is_small else f'echo "which network it used: lumiimg log {log}"'
-        if plan.scheduler.name == "PBS" and plan.temporary_folders:  # of a job that is killed they stay
-            yield f'mpiexec -n "$LUMIIMG_NODES" -ppn 1 rm -rf {self._folders()} || true'
-
-    def _folders(self) -> str:
-        return " ".join(map(value, self.plan.temporary_folders))
+        if folders and plan.scheduler.name == "PBS":  # of a job that is killed they stay
+            yield f'mpiexec -n "$LUMIIMG_NODES" -ppn 1 rm -rf {folders} || true'
 
     def _files(self) -> Iterator[str]:
-        for name, text in TaskWriter(self.plan, self.annotate).files().items():
+        files = {"task.sh": self._task()} | ({"rank.py": self._rank()} if self.plan.request.torchrun else {})
+        for name, text in files.items():
             end = f"END_OF_{name.upper().replace('.', '_')}"
             yield f"cat >\"$LUMIIMG_JOB/{name}\" <<'{end}'\n{text}{end}"
 
     def _step(self) -> Iterator[str]:
         """Yield what starts the tasks."""
-        plan, binding = self.plan, self.plan.binding
+        plan, binding, of_site = self.plan, self.plan.binding, self.plan.site.binding
         is_pbs = plan.scheduler.name == "PBS"
         yield from self.why(binding.because)
         for rank in binding.ranks:
             yield from self.why(f"    GPU {rank.local_rank}: cores {ranges(rank.cores)}, {rank.mask}")
-        if binding.ranks and plan.site.binding is not None:
-            yield from self.why(f"These are the cores beside each GPU ({plan.site.binding.source})")
-            if plan.helper_cores:
-                yield from self.why(f"Left to {plan.site.binding.spared_for}: {ranges(plan.helper_cores)}")
+        if binding.ranks and of_site is not None:
+            yield from self.why(f"These are the cores beside each GPU ({of_site.source})")
+            if of_site.spared and plan.framework.has_helpers:
+                yield from self.why(f"Left to {of_site.spared_for}: {ranges(of_site.spared)}")
         if plan.mpi is not None:
             yield from self.why(f"--mpi: {plan.mpi.because} ({plan.mpi.source})")
-        for bind in plan.binds:
+        for bind in plan.image.binds:
             yield from self.why(f"{bind.source}: {bind.reason}")
         if is_pbs:
             yield from self.why(
@@ -149,8 +168,8 @@ class _ScriptWriter(JobWriter):
         else:
             yield from self.why("One rank that dies ends the others, which would wait for it until the time is up")
             yield folded("srun --kill-on-bad-exit=1", self._srun_options()) + " \\"
-        binds = [f"--bind {text}" for text in ('"$LUMIIMG_JOB"', *(shell_quote(spec(bind)) for bind in plan.binds))]
-        yield folded(f"    {plan.program} exec", binds) + " \\"
+        binds = [f"--bind {text}" for text in ('"$LUMIIMG_JOB"', *(shell_quote(spec(b)) for b in plan.image.binds))]
+        yield folded(f"    {variables_of_engine(None, plan.site).lower()} exec", binds) + " \\"
         words = ['sh "$LUMIIMG_JOB/task.sh"', *map(shell_quote, plan.command)]
         to_log = ' 2>&1 | tee "$LUMIIMG_JOB/ranks.log"' if is_pbs else ""
         yield folded(f"    {shell_quote(as_operand(plan.request.image))}", words) + to_log
@@ -158,11 +177,11 @@ class _ScriptWriter(JobWriter):
     def _srun_options(self) -> Iterator[str]:
         plan = self.plan
         if plan.binding.ranks and not plan.request.torchrun:
-            yield f"--cpu-bind=mask_cpu:{plan.binding.masks}"
+            yield f"--cpu-bind=mask_cpu:{','.join(rank.mask for rank in plan.binding.ranks)}"
         elif plan.shape.whole_nodes:
             yield "--cpu-bind=none"
         elif plan.cores:
-            yield f"--cpus-per-task={plan.cores_of_a_task}"
+            yield _cores_of_a_task(plan.cores, plan)
         if plan.mpi is not None:
             yield f"--mpi={plan.mpi.value}"
 
@@ -171,33 +190,148 @@ class _ScriptWriter(JobWriter):
         lists = ":".join(ranges(rank.cores) for rank in self.plan.binding.ranks)
         yield f"--cpu-bind=list:{lists}" if lists and not self.plan.request.torchrun else "--cpu-bind=none"
 
+    # -- in the container --
 
-def _slurm_options(plan: JobPlan) -> Iterator[tuple[str, str]]:
-    shape = plan.shape
-    if shape.partition:
-        yield f"{shape.partition}: {shape.because}", f"--partition={shape.partition}"
-    if shape.account:
-        yield "", f"--account={shape.account}"
-    yield "", f"--nodes={shape.nodes}"
-    yield "", f"--ntasks-per-node={plan.tasks}"
+    def _task(self) -> str:
+        """Return what each task runs, with the program as its arguments."""
+        plan, scheduler = self.plan, self.plan.scheduler
+        settings = [*self._visible(), *self._folder()]
+        if plan.request.torchrun:
+            settings += self._exports(SetIn.NODE)
+        else:
+            settings = [*self._numbers(), *settings, *self._exports(SetIn.NODE, SetIn.RANK), *self._added()]
+        return self.filled(
+            f"{plan.launch if plan.launch in ('ray', 'torchrun') else 'task'}.sh",
+            SETTINGS=settings,
+            NAME=scheduler.node_name,
+            NODE=scheduler.node,
+            NODES=scheduler.nodes,
+            GPUS=str(plan.shape.gpus),
+            RAY=RAY,
+        )
+
+    def _numbers(self) -> Iterator[str]:
+        """Yield what gives a task its number among all; the one program of a node gives its own."""
+        if self.plan.framework.task_a_gpu:
+            of = self.plan.scheduler
+            yield from self.why("who it is among the ranks")
+            names = (f'RANK="${of.rank}"', f'LOCAL_RANK="${of.local_rank}"', f'WORLD_SIZE="${of.world}"')
+            yield folded("export", [*names, f"LOCAL_WORLD_SIZE={self.plan.tasks}"])
+
+    def _visible(self) -> Iterator[str]:
+        """Yield what leaves a task the GPUs that are its own."""
+        vendor, gpus = self.plan.site.vendor, self.plan.framework.gpus
+        variable = _VISIBLE.get(vendor)
+        if gpus == "own" and variable is not None:
+            why = ": with srun --gpu-bind, RCCL and GPU-aware MPI lose each other (LUMI docs)"
+            yield from self.why(f"the GPU of its number, by {variable}{why if vendor is None else ''}")
+            yield f'export {variable}="$LOCAL_RANK"'
+        elif gpus == "hip" and vendor is None:
+            yield from self.why(
+                "Ray and vLLM refuse ROCR_VISIBLE_DEVICES, which Slurm sets; they ask for HIP's (ray#53737)"
+            )
+            yield "unset ROCR_VISIBLE_DEVICES"
+            yield f"export HIP_VISIBLE_DEVICES={','.join(map(str, range(self.plan.shape.gpus)))}"
+
+    def _folder(self) -> Iterator[str]:
+        """Yield what makes the folder of the job on its node."""
+        if self.plan.private is not None:
+            yield from self.why("a folder of this job on the node, for its user alone")
+            yield f"private={value(self.plan.private)}"
+            yield '(umask 077; mkdir -p "$private")'
+            others = '[ -L "$private" ] || [ ! -O "$private" ]'
+            yield f'if {others}; then echo "not a folder of this user: $private" >&2; exit 1; fi'
+
+    def _exports(self, *where: SetIn) -> Iterator[str]:
+        """Yield what sets variables, and makes folders for them."""
+        line: list[JobVariable] = []
+        folders: list[str] = []
+        for item in (item for item in self.plan.variables if item.set_in in where):
+            # a shell reads a line whole before it sets any
+            if line and (self.annotate or item.names & {other.name for other in line}):
+                yield self._export(line)
+                line = []
+            yield from self.why(item.reason)
+            line.append(item)
+            if item.folder:
+                folders.append(value(item.folder))
+            elif self.plan.site.is_cache(item.value):
+                folders.append(self._value(item))
+        if line:
+            yield self._export(line)
+        if folders:
+            yield folded("mkdir -p", dict.fromkeys(folders))
+
+    def _export(self, items: Sequence[JobVariable]) -> str:
+        return folded("export", [f"{item.name}={self._value(item)}" for item in items])
+
+    def _value(self, item: JobVariable) -> str:
+        """Return a value for a shell: below the folder of the job, with the variable that has its name."""
+        caches = self.plan.caches
+        if caches is not None and not item.literal and self.plan.site.is_cache(item.value):
+            return value(f"$private{item.value.removeprefix(caches)}")
+        return value(item.value, literal=item.literal)
+
+    def _added(self) -> Iterator[str]:
+        """Yield what is added to the command of a task."""
+        plan, node = self.plan, self.plan.scheduler.node
+        if plan.serving is ServingPlace.KEY:
+            yield from self.why("a key, as all who reach the node reach its port: clients send it as a bearer token")
+            yield "key=$LUMIIMG_JOB/vllm.key"
+            made = 'od -An -N24 -tx1 /dev/urandom | tr -d " \\n" >"$key"'
+            yield f'[ "${node}" != 0 ] || (umask 077; {made})'
+            yield 'VLLM_API_KEY=$(cat "$key" 2>/dev/null); export VLLM_API_KEY'
+        if plan.serving is ServingPlace.SOCKET:
+            yield from self.why("on a socket in the folder of this user alone: all who reach the node reach a port")
+            yield 'set -- "$@" --uds "$private/vllm"'
+        if plan.connects_itself:
+            yield from self.why(
+                "no Ray in the image: vLLM connects the nodes itself (vLLM docs, parallelism and scaling)"
+            )
+            yield f'set -- "$@" --nnodes {plan.shape.nodes} --node-rank "${node}" \\'
+            yield '    --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
+            # all but the first serve no clients
+            yield f'[ "${node}" = 0 ] || set -- "$@" --headless'
+
+    def _rank(self) -> str:
+        """Return the program through which each rank of torchrun goes."""
+        variables = [item for item in self.plan.variables if item.set_in is SetIn.RANK]
+        ranks, of_site = self.plan.binding.ranks, self.plan.site.binding
+        return self.filled(
+            "rank.py.txt",
+            VARIABLES=(line for item in variables for line in self._of_rank(item)),
+            CORES=(f"    {{{', '.join(map(str, rank.cores))}}},  # GPU {rank.local_rank}" for rank in ranks),
+            SOURCE=one_line(of_site.source) if of_site else "",
+        )
+
+    def _of_rank(self, item: JobVariable) -> Iterator[str]:
+        yield from self.why(item.reason)
+        yield f'os.environ["{item.name}"] = os.path.expandvars({item.value!r})'
+        if item.folder:
+            yield f"os.makedirs(os.path.expandvars({item.folder!r}), exist_ok=True)"
+
+
+def _cores_of_a_task(cores: int, plan: JobPlan) -> str:
+    return f"--cpus-per-task={cores * plan.shape.gpus // plan.tasks}"
+
+
+def _slurm_options(plan: JobPlan) -> Iterator[str]:
+    shape, of_site = plan.shape, plan.site.binding
+    yield f"--nodes={shape.nodes}"
+    yield f"--ntasks-per-node={plan.tasks}"
     # of three GPUs that Slurm picks nobody would know which they are
-    yield "", f"--gpus-per-node={shape.node_gpus if shape.whole_nodes and shape.node_gpus else shape.gpus}"
+    yield f"--gpus-per-node={shape.node_gpus if shape.whole_nodes and shape.node_gpus else shape.gpus}"
     if shape.whole_nodes:
-        yield "", "--exclusive"
+        yield "--exclusive"
     elif plan.cores:
-        yield "", f"--cpus-per-task={plan.cores_of_a_task}"
-    if plan.memory_gib:
-        memory_gib = plan.memory_gib * (shape.node_gpus or 1)
-        yield "", f"--mem={memory_gib}G" if shape.whole_nodes else f"--mem-per-gpu={plan.memory_gib}G"
-    yield "", f"--time={duration(shape.time_s)}"
+        yield _cores_of_a_task(plan.cores, plan)
+    if of_site and of_site.memory_gib:
+        of_gpu = of_site.memory_gib // len(of_site.near)
+        yield f"--mem={of_gpu * len(of_site.near)}G" if shape.whole_nodes else f"--mem-per-gpu={of_gpu}G"
+    yield f"--time={duration(shape.time_s)}"
 
 
-def _pbs_options(plan: JobPlan) -> Iterator[tuple[str, str]]:
-    shape = plan.shape
-    hours, rest_s = divmod(shape.time_s, 3600)
-    if shape.account:
-        yield "", f"-A {shape.account}"
-    if shape.partition:
-        yield f"{shape.partition}: {shape.because}", f"-q {shape.partition}"
-    yield "", f"-l select={shape.nodes}"
-    yield "", f"-l walltime={hours:02}:{rest_s // 60:02}:{rest_s % 60:02}"
+def _pbs_options(plan: JobPlan) -> Iterator[str]:
+    hours, rest_s = divmod(plan.shape.time_s, 3600)
+    yield f"-l select={plan.shape.nodes}"
+    yield f"-l walltime={hours:02}:{rest_s // 60:02}:{rest_s % 60:02}"

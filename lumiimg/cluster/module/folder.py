@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.cluster.module.modulefile import module_text
-from lumiimg.cluster.module.wrappers import wrapper_texts
+from lumiimg.cluster.module.texts import module_text, wrapper_texts
 from lumiimg.core.errors import BadInputError, FailedError
 from lumiimg.core.files import make_folder, read_beginning, replaced
 from lumiimg.engine.workspace import own_folder
@@ -50,16 +49,15 @@ class WrittenModule:
 
 
 def write_module(module: ImageModule, folder: Path, *, force: bool) -> WrittenModule:
-    """Write wrappers and module files.
+    """Write wrappers and module file.
 
     Raises BadInputError where the name is that of another image (unless `force`) or of what is not ours, FailedError
     if it cannot be written.
     """
     use = folder.absolute() / "modulefiles"
     file = use / module.name / module.version
-    in_lua = file.with_name(f"{module.version}.lua")  # Lmod takes it before the one in Tcl; of 0.1.0, or somebody's
-    _refuse_others(module, (file, in_lua), force=force)
-    record: dict[str, Any] = {"schema": _SCHEMA, "kind": "module", "module": module.full_name}
+    _refuse_others(module, file, force=force)
+    record = {"schema": _SCHEMA, "kind": "module", "module": module.full_name}
     record |= {"image": str(module.image), "origin": list(module.origin)}
     texts = {**wrapper_texts(module), RECORD: json.dumps(record, indent=1, sort_keys=True) + "\n"}
     made: list[Path] = []
@@ -70,7 +68,6 @@ def write_module(module: ImageModule, folder: Path, *, force: bool) -> WrittenMo
             written.write(module_text(module).encode())
             written.flush()  # where the disk is full, before there is a folder
             _replace(module.home, texts)
-        in_lua.unlink(missing_ok=True)
     except OSError as error:
         raise FailedError(
             f"cannot be written: {error.strerror or error}", where=str(error.filename or folder)
@@ -82,24 +79,22 @@ def write_module(module: ImageModule, folder: Path, *, force: bool) -> WrittenMo
     return WrittenModule(module, use, ModuleFiles(file, module.home / "bin"))
 
 
-def _refuse_others(module: ImageModule, files: tuple[Path, ...], *, force: bool) -> None:
-    home = module.home
-    there = [path for path in (home, *files) if os.path.lexists(path)]
+def _refuse_others(module: ImageModule, file: Path, *, force: bool) -> None:
+    home, hint = module.home, "--name NAME/VERSION is another"
     record = _record_in(home)
-    if record is not None and type(schema := record.get("schema")) is int and schema > _SCHEMA:
-        hint = "use that lumiimg, or --name NAME/VERSION for another"
-        raise BadInputError(f"was written by a newer lumiimg (schema {schema})", where=str(home), hint=hint)
-    if record is not None and record.get("schema") == _SCHEMA and record.get("image") is not None:
-        if (image := str(record["image"])) != str(module.image) and not force:
-            hint = "--name NAME/VERSION is another, --force replaces it"
-            what = f"module {module.full_name} is for another image, {image}"
-            raise BadInputError(what, where=str(home), hint=hint)
-        for inner in (*home.glob("*"), *home.glob("bin/*")):
-            if inner != home / "bin" and inner.is_dir() and not inner.is_symlink():
-                raise BadInputError("was not written by lumiimg", where=str(inner), hint="move it away")
-    elif there:
-        hint = "--name NAME/VERSION is another"
-        raise BadInputError("exists, and was not written by lumiimg", where=str(there[0]), hint=hint)
+    if record is None:
+        for there in filter(os.path.lexists, (home, file)):
+            raise BadInputError("exists, and was not written by lumiimg", where=str(there), hint=hint)
+        return
+    if (schema := record["schema"]) != _SCHEMA:
+        what = f"was written by a newer lumiimg (schema {schema})"
+        raise BadInputError(what, where=str(home), hint=f"use that lumiimg, or {hint}")
+    if (image := record["image"]) != str(module.image) and not force:
+        what = f"module {module.full_name} is for another image, {image}"
+        raise BadInputError(what, where=str(home), hint=f"{hint}, --force replaces it")
+    for inner in (*home.glob("*"), *home.glob("bin/*")):
+        if inner != home / "bin" and inner.is_dir() and not inner.is_symlink():
+            raise BadInputError("was not written by lumiimg", where=str(inner), hint="move it away")
 
 
 def _record_in(home: Path) -> dict[str, Any] | None:
@@ -108,7 +103,8 @@ def _record_in(home: Path) -> dict[str, Any] | None:
         data = json.loads(read_beginning(home / RECORD, _MAX_RECORD_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
-    return data if isinstance(data, dict) and data.get("kind") == "module" else None
+    is_ours = isinstance(data, dict) and data.get("kind") == "module"
+    return data if is_ours and type(data.get("schema")) is int and isinstance(data.get("image"), str) else None
 
 
 def _replace(home: Path, texts: dict[str, str]) -> None:

@@ -13,14 +13,15 @@ from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_libraries
 from lumiimg.cluster.binds import (
     NOTHING_BOUND,
-    UNSAFE,
-    is_path,
+    JobVariable,
+    SetIn,
+    caches_of,
     manifest_for,
     refuse_unsafe,
     site_binds,
     variables_of_engine,
 )
-from lumiimg.cluster.variables import REFERENCE, JobVariable, SetIn, caches_of
+from lumiimg.cluster.quoting import NOT_IN_PATHS, UNSAFE, without_names
 from lumiimg.core.errors import BadInputError, FailedError, one_line
 from lumiimg.core.toml import package_toml
 from lumiimg.fabric.names import HOST_LIB_DIR
@@ -124,11 +125,6 @@ class ImageModule:
         return {program.name: program.path for program in self.programs}
 
     @property
-    def container_environment(self) -> dict[str, str]:
-        """Variables that are set in the container only."""
-        return {item.name: item.value for item in self.container_variables}
-
-    @property
     def by_module(self) -> tuple[JobVariable, ...]:
         """Variables that are set when the module is loaded."""
         return tuple(item for item in self.variables if not item.names)
@@ -157,7 +153,7 @@ def plan_module(
     file = _image_file(path)
     own, version = _names(name, file)
     for where in (str(file), str(folder.absolute())):
-        if not is_path(where):
+        if NOT_IN_PATHS.search(where):
             raise FailedError("a path with such characters cannot be in a module", where=where)
     if (sign := _NOT_FOR_FOLDERS.search(str(folder.absolute()))) is not None:
         what = f"module systems interpret {sign[0]!r}, and would not find the file"
@@ -234,12 +230,6 @@ def _notes(image: Image, manifest: BindManifest | None, snapshot: Snapshot | Non
     if site is None:
         yield "no site was given (--site): no file system of it is bound, no variable for jobs is set"
     yield from (*image.description.warnings, *open_variables(image))
-
-
-def missing_hint(taken: str | None) -> str:
-    """Return what it means that a file of the machine is gone since a day, and what to do."""
-    since = f"it was on {taken}, " if taken else ""
-    return f"{since}so the fast network may be lost; a new snapshot (lumiimg host scan), then the module again"
 
 
 def _image_file(path: Path) -> Path:
@@ -320,12 +310,6 @@ def _variables(image: Image, contents: Inventory, site: Site | None) -> tuple[li
 
 def _refuse_evaluated(item: JobVariable) -> None:
     for written in (item.value, item.folder or ""):
-        text = REFERENCE.sub("", written)
-        if UNSAFE.search(text) or not is_path(text):
+        if UNSAFE.search(without_names(written)):
             hint = "plain text, and $NAME for what each rank has: mend the site file"
             raise FailedError("holds a character that shells evaluate", where=f"{item.name}={written}", hint=hint)
-
-
-def in_shell(value: str) -> str:
-    """Return the value of a variable for double quotes of a shell in which what it names need not be set."""
-    return REFERENCE.sub(lambda match: f"${{{match[1] or match[2]}-}}", value)

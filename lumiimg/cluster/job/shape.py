@@ -1,9 +1,9 @@
-"""What somebody wants to run, and the shape that a site gives it: nodes, GPUs, time, partition; what comes nearest."""
+"""What somebody wants to run, and the shape that a site gives it: nodes, GPUs, time, partition, cores of each rank."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,15 +12,14 @@ from lumiimg.catalog.launch import PARTITION, SitePartition
 from lumiimg.cluster.nodes.slurm import duration
 from lumiimg.core.errors import BadInputError, FailedError
 from lumiimg.core.text import count
-from lumiimg.host.manifest import Bind
 
 if TYPE_CHECKING:
+    from lumiimg.catalog.launch import SiteBinding
     from lumiimg.catalog.sites import Site
     from lumiimg.resolve.venv import Venv
 
 _ASKED = "as you asked"
 _DEFAULT_S = 3600
-_BIND_FORM = "--bind PATH, or SRC:DEST, or SRC:DEST:ro"
 
 
 class ShapeError(FailedError):
@@ -46,7 +45,7 @@ class JobRequest:
     framework: str | None = None
     torchrun: bool = False
     binds: tuple[str, ...] = ()
-    """On top of the site's: `PATH` or `SRC:DEST[:ro]`."""
+    """On top of the site's, as engines take them: `PATH` or `SRC:DEST[:ro]`."""
     caches: str | None = None
     """A folder that stays, for models and compiled kernels; None: the site's scratch."""
     venv: Venv | None = None
@@ -75,6 +74,40 @@ class Shape:
     """Why this partition; empty where the scheduler chooses."""
 
 
+@dataclass(frozen=True, slots=True)
+class RankCores:
+    """The cores of one rank."""
+
+    local_rank: int
+    """On its node, from 0; the number of its GPU, too."""
+    cores: tuple[int, ...]
+    """Nearest to its GPU, without those that are kept, as the kernel numbers them."""
+    mask: str
+    """A bit for each core, core 0 the lowest, in hexadecimal, as wide as the node: for `srun --cpu-bind`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankBinding:
+    """To which cores the ranks of a node are bound; each node has the same."""
+
+    because: str
+    """Why they are bound, or not."""
+    ranks: tuple[RankCores, ...] = ()
+    """Empty where ranks are not bound."""
+
+
+def bind_ranks(binding: SiteBinding, ranks: int, *, sparing: bool) -> Iterator[RankCores]:
+    """Yield where the first `ranks` ranks of a node are bound, each beside the GPU of its number.
+
+    `sparing`: some cores are left to helpers of the framework, where the site says so.
+
+    Only true on a node that the job has for itself, with all of its GPUs: else GPU 0 of the job is any GPU of the node.
+    """
+    for gpu in range(ranks):
+        cores = binding.cores_near(gpu, sparing=sparing)
+        yield RankCores(gpu, cores, f"0x{sum(1 << core for core in cores):0{-(-binding.cores // 4)}x}")
+
+
 def shape_of(request: JobRequest, site: Site) -> Shape:
     """Return a shape that the site can give.
 
@@ -94,7 +127,7 @@ def shape_of(request: JobRequest, site: Site) -> Shape:
         raise ShapeError(what, hint=f"the nearest: --nodes {nodes} --gpus {node_gpus}")
     partition, because = None, _ASKED if request.partition else ""
     if site.partitions:
-        partition, because = _partition(request, site, full=gpus == node_gpus)
+        partition, because = _partition(request, site, whole=gpus == node_gpus or request.exclusive)
     limit_s = int(partition.hours_for(request.nodes) * 3600) if partition else _DEFAULT_S
     return Shape(
         nodes=request.nodes,
@@ -108,87 +141,46 @@ def shape_of(request: JobRequest, site: Site) -> Shape:
     )
 
 
-def _partition(request: JobRequest, site: Site, *, full: bool) -> tuple[SitePartition, str]:
+def _partition(request: JobRequest, site: Site, *, whole: bool) -> tuple[SitePartition, str]:
     """Return the partition that was named, else the first that can give it, and why.
 
-    Whole nodes come first for all GPUs of a node, a partition that shares its nodes for fewer; one for tests never.
+    `whole`: those that give whole nodes come first, else those that share theirs; one for tests is never chosen.
     """
+    tests: list[str] = []
     if request.partition is not None:
         candidates = [partition for partition in site.partitions if partition.name == request.partition]
         if not candidates:
             raise UnknownNameError("partition", request.partition, [partition.name for partition in site.partitions])
     else:
-        whole = full or request.exclusive
         work = [partition for partition in site.partitions if not partition.debug] or site.partitions
         candidates = sorted(work, key=lambda partition: partition.whole_nodes != whole)
+        tests = [partition.name for partition in site.partitions if partition not in candidates]
     objections = {partition.name: [*_objections(request, partition)] for partition in site.partitions}
     passed: list[str] = []
     for partition in candidates:
-        if not objections[partition.name]:
-            tests = [other.name for other in site.partitions if other.debug and other not in candidates]
-            return partition, _ASKED if request.partition else _why(partition, passed, tests)
-        passed.append(f"{partition.name} gives {' and '.join(what for what, _ in objections[partition.name])}")
+        if objections[partition.name]:
+            passed.append(f"{partition.name} gives {' and '.join(what for what, _ in objections[partition.name])}")
+            continue
+        if request.partition is not None:
+            return partition, _ASKED
+        kind = "whole nodes" if partition.whole_nodes else "a part of nodes that others share"
+        are = f"{' and '.join(tests)} {'is' if len(tests) == 1 else 'are'}"
+        of_tests = [f"{are} for tests, taken by --partition alone"] if tests else []
+        return partition, "; ".join([f"the first that gives such a job, {kind}", *passed, *of_tests])
     closest = min(candidates, key=lambda partition: len(objections[partition.name])).name
     what, nearest = zip(*objections[closest], strict=True)
     fits = next((f"; or --partition {name}" for name, against in objections.items() if not against), "")
     raise ShapeError(f"{closest} gives {' and '.join(what)}", hint=f"the nearest: {' '.join(nearest)}{fits}")
 
 
-def _why(partition: SitePartition, passed: Sequence[str], tests: Sequence[str]) -> str:
-    kind = "whole nodes" if partition.whole_nodes else "a part of nodes that others share"
-    words = [f"the first that gives such a job, {kind}", *passed]
-    if tests:
-        words.append(
-            f"{' and '.join(tests)} {'is' if len(tests) == 1 else 'are'} for tests, taken by --partition alone"
-        )
-    return "; ".join(words)
-
-
 def _objections(request: JobRequest, partition: SitePartition) -> Iterator[tuple[str, str]]:
     """Yield what a partition does not give of the request, and the option that it would take."""
-    if request.nodes > partition.nodes:
-        yield f"at most {count(partition.nodes, 'node')}, not {request.nodes}", f"--nodes {partition.nodes}"
-    if request.nodes < partition.least_nodes:
-        yield (
-            f"at least {count(partition.least_nodes, 'node')}, not {request.nodes}",
-            f"--nodes {partition.least_nodes}",
-        )
     nodes = min(max(request.nodes, partition.least_nodes), partition.nodes)
+    if nodes != request.nodes:
+        bound = "most" if nodes < request.nodes else "least"
+        yield f"at {bound} {count(nodes, 'node')}, not {request.nodes}", f"--nodes {nodes}"
     hours = partition.hours_for(nodes)
     limit_s = int(hours * 3600)
     if request.time_s is not None and request.time_s > limit_s:
-        limit = duration(limit_s)
         of = f" to jobs of {count(nodes, 'node')}" if partition.steps else ""
-        yield f"at most {hours:g} h{of}, not {duration(request.time_s)}", f"--time {limit}"
-
-
-def with_own(binds: Sequence[Bind], own: Iterable[str]) -> tuple[Bind, ...]:
-    """Return the binds of a site with those of a user, who comes first where both have one target.
-
-    Raises BadInputError for what is no `PATH` or `SRC:DEST[:ro]`, and for two with one target.
-    """
-    wanted: dict[str, Bind] = {}
-    for text in own:
-        bind = _read_bind(text)
-        if wanted.setdefault(bind.target, bind) != bind:
-            raise BadInputError("another bind has this target", where=f"--bind {text}", hint="name each target once")
-    if not wanted:
-        return tuple(binds)
-    both = (*(bind for bind in binds if bind.target not in wanted), *wanted.values())
-    # a folder before what is bound below it, which it would hide
-    return tuple(sorted(both, key=lambda bind: bind.target.count("/")))
-
-
-def _read_bind(text: str) -> Bind:
-    source, *rest = text.split(":")
-    target, flags = rest[0] if rest else source, rest[1:]
-    faults = {
-        "no path with a comma or a control character can be bound": "," in text or not text.isprintable(),
-        "is more than a source, a target and `ro`": flags not in ([], ["ro"], ["rw"]),
-        "is not an absolute path": not (source.startswith("/") and target.startswith("/")),
-        "would hide the whole image": not target.strip("/"),
-    }
-    for fault, is_so in faults.items():
-        if is_so:
-            raise BadInputError(fault, where=f"--bind {text}", hint=_BIND_FORM)
-    return Bind(source.rstrip("/") or "/", target.rstrip("/"), "as you asked (--bind)", read_only=flags == ["ro"])
+        yield f"at most {hours:g} h{of}, not {duration(request.time_s)}", f"--time {duration(limit_s)}"

@@ -1,0 +1,138 @@
+"""What a command says of its job: what starts its ranks, its framework, and what a server of vLLM still wants."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.job.facts import Framework, facts, framework_named
+
+if TYPE_CHECKING:
+    from lumiimg.cluster.job.shape import Shape
+    from lumiimg.resolve.stack import Stack
+
+_LAUNCHERS = ("torchrun", "deepspeed", "srun", "mpirun", "mpiexec")
+_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "deepspeed.launcher.runner",
+)
+_DASH_M = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)", re.DOTALL)
+"""Also behind other letters, and with the module in the same word: `-um x`, `-mx` (python(1))."""
+_TENSOR, _PIPELINE = "--tensor-parallel-size", "--pipeline-parallel-size"
+_EXECUTOR = "--distributed-executor-backend"
+_SIZES = {_TENSOR: "-tp", _PIPELINE: "-pp", "--data-parallel-size": "-dp"}
+"""With their short forms (vLLM docs, `vllm serve`). Their product is the number of GPUs: who says one, says all."""
+_CONFIG = "--config"
+"""A file in which any of them may be, and a word of the command line comes over it."""
+
+
+def launcher_of(command: tuple[str, ...]) -> str | None:
+    """Return what of a command starts ranks, which a job does itself; None where nothing does."""
+    program = _program_of(command)
+    if program in _LAUNCHERS:
+        return program
+    if program == "accelerate" and command[1:2] == ("launch",):
+        return "accelerate launch"
+    module = _module_of(command)
+    return f"python -m {module}" if module in _MODULES else None
+
+
+def framework_of(command: tuple[str, ...], *, has_torch: bool) -> tuple[Framework, str]:
+    """Return the framework of a command that nobody named one for, and why."""
+    if _program_of(command) == "vllm" or _serves(command):
+        return framework_named("vllm"), "the command starts vLLM"
+    if has_torch:
+        return framework_named("ddp"), "the image has torch; --framework names another"
+    return framework_named("plain"), "the image has no torch; --framework names another"
+
+
+def _program_of(command: tuple[str, ...]) -> str:
+    return command[0].rpartition("/")[2]
+
+
+def _module_of(command: tuple[str, ...]) -> str | None:
+    """Return the module that a command runs by `python -m`; None where it runs anything else."""
+    if not _program_of(command).startswith("python"):
+        return None
+    words = iter(command[1:])
+    for word in words:
+        if (found := _DASH_M.fullmatch(word)) is not None:
+            return found[1] or next(words, None)
+        if not word.startswith("-") or word in ("-", "-c"):
+            return None  # a script, or the text of one
+    return None
+
+
+# -- vLLM --
+
+
+class ServingPlace(StrEnum):
+    """Where a server of vLLM is reached."""
+
+    SOCKET = "socket"
+    """In a folder of the user's alone."""
+    KEY = "key"
+    """On a port, with a key that the job makes."""
+
+    @property
+    def note(self) -> str:
+        """What is to be said of who reaches the server."""
+        if self is ServingPlace.SOCKET:
+            return (
+                "vLLM serves on a socket that only you can use (its output names it); with --port N, on a port "
+                "with a key"
+            )
+        return (
+            "vLLM serves on a port that others reach, too, so clients need the key: vllm.key in the folder of the job"
+        )
+
+
+def with_parallel_options(
+    command: tuple[str, ...], shape: Shape, *, by_ray: bool
+) -> tuple[tuple[str, ...], str | None]:
+    """Return a command with the parallel sizes of a job, or as it was, and why so; `by_ray`: Ray connects its nodes."""
+    wanted = {_TENSOR: f"{shape.gpus}"}
+    if shape.nodes > 1:
+        wanted |= {_PIPELINE: f"{shape.nodes}", _EXECUTOR: "ray" if by_ray else "mp"}
+    options = " ".join(f"{name} {value}" for name, value in wanted.items())
+    if not _serves(command):
+        what = "`vllm serve` or `python -m vllm.entrypoints…`"
+        return command, f"the command is not {what}: it must pass the sizes of the job to vLLM itself ({options})"
+    if _says(command, _CONFIG):
+        return command, f"--config may hold the parallel sizes, so none is set; the job has {options}"
+    if any(_says(command, name, short) for name, short in _SIZES.items()):
+        wanted = {name: value for name, value in wanted.items() if name not in _SIZES}
+    words = (word for name, value in wanted.items() if not _says(command, name) for word in (name, value))
+    return (*command, *words), None
+
+
+def serving_of(command: tuple[str, ...], stack: Stack) -> ServingPlace | None:
+    """Return how a server of vLLM is kept to its user; None where the user says it, or none is started.
+
+    By default it listens on a port, which is open to all who reach the node.
+    """
+    if not _serves(command) or any(_says(command, name) for name in ("--uds", "--api-key", _CONFIG)):
+        return None
+    wants_port = any(_says(command, name) for name in ("--host", "--port"))
+    return ServingPlace.SOCKET if facts().since["socket"].is_in(stack) and not wants_port else ServingPlace.KEY
+
+
+def lacks_ray(stack: Stack) -> bool:
+    """Whether an image has a vLLM that can connect nodes, and no Ray, on which it no longer depends from 0.18 on."""
+    return facts().since["nodes"].is_in(stack) and "ray" not in stack.offers
+
+
+def _serves(command: tuple[str, ...]) -> bool:
+    """Whether a command is a server of vLLM, with its options: `vllm serve`, `python -m vllm.entrypoints…`."""
+    if _program_of(command) == "vllm":
+        return command[1:2] == ("serve",)
+    return (_module_of(command) or "").startswith("vllm.entrypoints.")
+
+
+def _says(command: tuple[str, ...], name: str, short: str = "") -> bool:
+    """Whether an option is among words, whole, by its short form, or cut short, as argparse takes it."""
+    said = {word.partition("=")[0].replace("_", "-") for word in command if word.startswith("-")}
+    return short in said or any(len(word) > len("--x") and name.startswith(word) for word in said)

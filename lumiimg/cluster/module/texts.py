@@ -1,0 +1,208 @@
+"""What a module consists of: its file in Tcl, which Tcl modules (3.2 on) and Lmod read, and the wrappers.
+
+After `module unload`, a variable is what it was before with Lmod; with Tcl modules it is gone. Lmod makes Lua of Tcl,
+and quotes neither a path in a list nor a long text (tcl2lua.tcl of 8.6): such paths are refused, such texts parted.
+
+A wrapper is a small script for a program, which calls the one for all. They need no module loaded: binds and variables
+are in the script, so that an editor or a Jupyter kernel which starts one by its path does not run without the fast
+network. Bash 4.4 or newer.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.binds import JobVariable, SetIn, exports, spec
+from lumiimg.cluster.module.plan import SHELL, ImageModule
+from lumiimg.cluster.quoting import COLUMNS, comment, filled, if_set, wrapped
+from lumiimg.core.errors import one_line
+from lumiimg.fabric.path import Fabric
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FAMILY = "containerbindings"
+"""The family of LUMI's own bindings modules (LUMI-EasyBuild-contrib singularity-AI-bindings): one at a time."""
+_PLAIN = re.compile(r"[A-Za-z0-9_./:,=+@%-]+")
+_SPECIAL = re.compile(r'([\\{}\[\]$"])')
+_END_OF_LUA = re.compile(r"\](?==*\])")
+
+
+def module_text(module: ImageModule) -> str:
+    """Return the module file of an image."""
+    notes = tuple(f"note: {note}" for note in (*module.notes, *_variables_left(module)))
+    parts = ((module.title,), tuple(_usage(module)), module.origin, notes)
+    lines = ["#%Module", *comment(module.title), "", "proc ModulesHelp {} {"]
+    for position, part in enumerate(part for part in parts if part):
+        lines += ["    puts stderr {}"] if position else []
+        lines += [f"    puts stderr {_text(line)}" for text in part for line in wrapped(text, COLUMNS, "", "    ")]
+    lines += ["}", f"module-whatis {_text(one_line(f'Description: {module.title}'))}", f"conflict {module.name}"]
+    lines += [f"if {{[info commands family] ne {{}}}} {{ family {_FAMILY} }}"]
+    lines += [filled("module/put.tcl").rstrip()]
+    if module.host_files:
+        # some engines start without a bind whose source is gone, and warn in one line
+        lines += ["", "if {[module-info mode load]} {", "    set files {}"]
+        lines += [f"    lappend files {_word(file)}" for file in module.host_files]
+        lines += [f"    set hint {_text(f' is not here: {_missing_hint(module)}')}"]
+        lines += ['    foreach file $files { if {![file exists $file]} { puts stderr "$file$hint" } }', "}"]
+    return "\n".join((*lines, *_settings(module))) + "\n"
+
+
+def _settings(module: ImageModule) -> Iterator[str]:
+    """Yield what the module sets, and why."""
+    label = re.sub(r"[^A-Z0-9]", "", module.name.upper())
+    engine = module.engine
+    yield from _reasons(f"wrappers: {', '.join(module.commands)}")
+    yield f"prepend-path PATH {_word(str(module.home / 'bin'))}"
+    yield from _reasons("for commands of your own: singularity exec $SIF COMMAND")
+    yield f"put SIF {_word(str(module.image))}"
+    yield f"put SIF{label} {_word(str(module.image))}"
+    for bind in module.binds:
+        yield from _reasons(f"{bind.source}: {bind.reason}", *bind.chain[1:] and [f"    {' -> '.join(bind.chain)}"])
+        yield f"append-path --delim , {engine}_BIND {_word(spec(bind))}"
+    for item in module.container_variables:
+        yield from _reasons(f"{item.name}: {item.reason}")
+        yield f"put {engine}ENV_{item.name} {_word(item.value)}"
+    if module.python is not None and module.python.folder:
+        whose = f"the environment {module.venv}" if module.venv else "the image"
+        yield from _reasons(
+            f"{whose} has its Python there, and the image's own PATH does not lead to it: {module.python.path}"
+        )
+        yield f"prepend-path {engine}ENV_PREPEND_PATH {_word(module.python.folder)}"
+    for variable in module.by_module:
+        yield from _reasons(variable.reason)
+        yield f"put {variable.name} {_word(variable.value)}"
+
+
+def _reasons(*reasons: str) -> Iterator[str]:
+    yield ""
+    for reason in reasons:
+        yield from comment(reason)
+
+
+def _variables_left(module: ImageModule) -> Iterator[str]:
+    for item in module.by_wrappers:
+        made = f'; mkdir -p "{item.folder}"' if item.folder is not None else ""
+        yield (
+            f"{item.name} is set by the wrappers, as each rank has its own; in your scripts, for each rank: "
+            f'export {item.name}="{item.value}"{made}  ({item.why})'
+        )
+    for left in module.left_out:
+        yield f"{left.variable.name}={left.variable.value} is left out, {left.why} ({left.variable.why})"
+
+
+def _usage(module: ImageModule) -> Iterator[str]:
+    yield f"Commands of the image: {', '.join(module.commands) or 'none that lumiimg knows'}"
+    yield "Any other: singularity exec $SIF COMMAND"
+    if module.venv:
+        yield f"Packages of your own are those of {module.venv}; for others: lumiimg venv, then the module again"
+    elif any(program.name.startswith("pip") for program in module.programs):
+        command = shlex.join(["lumiimg", "venv", str(module.image), "NAME", "-o", "env.sqsh"])
+        yield f"Packages of your own: {command}, then the module again with --venv env.sqsh"
+    if module.boundary and module.boundary.fabric is not Fabric.NONE:
+        yield "Which network does a job use? NCCL_DEBUG=INFO, then: lumiimg log slurm-JOB.out"
+
+
+def _missing_hint(module: ImageModule) -> str:
+    """Return what it means that a file of the machine is gone since a day, and what to do."""
+    since = f"it was on {module.taken}, " if module.taken else ""
+    return f"{since}so the fast network may be lost; a new snapshot (lumiimg host scan), then the module again"
+
+
+def _text(text: str) -> str:
+    """Return a text for a person as one word, which ends no long text of Lua's."""
+    return _word(_END_OF_LUA.sub("] ", text))
+
+
+def _word(text: str) -> str:
+    """Return one word of Tcl, nothing of which is substituted, also where it stands between braces."""
+    return text if _PLAIN.fullmatch(text) else '"' + _SPECIAL.sub(r"\\\1", text) + '"'
+
+
+# -- wrappers --
+
+
+def wrapper_texts(module: ImageModule) -> dict[str, str]:
+    """Return the scripts by their names below the module's folder."""
+    texts = {"enter": _enter(module)}
+    for program in module.programs:
+        kind = "pip" if program.name.startswith("pip") else "program"
+        texts[f"bin/{program.name}"] = _wrapper(module, program.name, kind, program.path)
+    if module.shell is not None:
+        options = ("--norc",) if module.shell.endswith("/bash") else ()
+        texts[f"bin/{SHELL}"] = _wrapper(module, SHELL, "program", module.shell, *options)
+    return texts
+
+
+def _wrapper(module: ImageModule, name: str, kind: str, path: str, *options: str) -> str:
+    about = f"{path} in {module.image}, of module {module.full_name}"
+    if name == SHELL:
+        about += "; arguments are the shell's: start-shell -c 'COMMAND'"
+    words = shlex.join([str(module.home / "enter"), name, kind, path, *options])
+    return f'#!/bin/bash\n# {one_line(about)}\nexec {words} "$@"\n'
+
+
+def _enter(module: ImageModule) -> str:
+    first, second = ("apptainer", "singularity") if module.engine == "APPTAINER" else ("singularity", "apptainer")
+    python = module.python
+    return filled(
+        "module/enter.sh",
+        ORIGIN=(line for text in (module.title, *module.origin) for line in comment(text)),
+        IMAGE=shlex.quote(str(module.image)),
+        PYTHON=f"python={shlex.quote(python.path)}" if python else "",
+        PREPEND=filled("module/prepend.sh", ENGINE=module.engine) if python else "",
+        FIRST=first,
+        SECOND=second,
+        OUTSIDE=(f"    {line}" for line in _outside(module)),
+        PIP=filled("module/pip.sh") if python else "",
+    )
+
+
+def _outside(module: ImageModule) -> Iterator[str]:
+    """Yield what is done before the container is started."""
+    if module.host_files:
+        files = " \\\n        ".join(map(shlex.quote, module.host_files))
+        yield f"for file in \\\n        {files}; do"
+        yield f'    [ -e "$file" ] || fail "$file"{shlex.quote(f" is not on this node: {_missing_hint(module)}")}'
+        yield "done"
+    if module.venv:
+        yield f"[ -e {shlex.quote(str(module.venv))} ] || fail {shlex.quote(f'{module.venv} has gone')}"
+    yield from exports(module.engine, module.binds, module.container_variables)
+    if module.python is not None and module.python.folder is not None:
+        yield "# the image's own PATH does not lead there"
+        yield f"prepend {shlex.quote(module.python.folder)}"
+    if any("USER" in item.names for item in module.variables):
+        yield "# folders are named by it, and a step with few variables (srun --export=NONE) has none"
+        yield '[ -n "${USER-}" ] || USER=$(id -un)'
+    caches, of_job = module.caches, list[str]()
+    for item in (*module.by_module, *module.by_wrappers):
+        if caches is not None and item.value.startswith(f"{caches}/"):
+            of_job += _set(item, item.value.replace(caches, "$caches", 1))
+        else:
+            yield from _set(item, item.value)
+    if caches is not None:
+        yield "# caches, on the node, in a job: a folder of its own; where somebody else has made it, a new one"
+        yield f'if [ -n "${{{caches.rpartition("$")[2]}-}}" ]; then'
+        yield f'    caches="{if_set(caches)}"'
+        yield '    mkdir -m 700 "$caches" 2>/dev/null'
+        yield '    { [ ! -L "$caches" ] && chmod 700 "$caches" 2>/dev/null; } || caches=$(mktemp -d) ||'
+        yield '        fail "no folder for caches can be made in /tmp" 1'
+        yield from (f"    {line}" for line in of_job)
+        yield "fi"
+    yield 'enter=("$engine" exec "$image")'
+
+
+def _set(item: JobVariable, value: str) -> Iterator[str]:
+    """Yield what sets a variable for jobs, unless the user has; `value` may be another than its own."""
+    if item.set_in is SetIn.BATCH:
+        early = "srun reads it before it starts this script, so here it would be too late: load the module, or"
+        yield from comment(f"{early} export {item.name}={item.value} ({item.reason})")
+        return
+    yield from comment(item.reason)
+    yield f'[ -n "${{{item.name}+set}}" ] || export {item.name}="{if_set(value)}"'
+    if item.names and item.value.startswith("/"):
+        yield f'mkdir -p "${item.name}"'
+    if item.folder is not None:
+        yield f'mkdir -p "{if_set(item.folder)}"'
