@@ -21,7 +21,7 @@ from pathlib import Path
 from auditwheel import lddtree
 from PySquashfsImage import SquashFsImage
 
-from lumiimg.cluster.nodes.node import Fingerprint, Library, NodeAnswer, gather, write_answer
+from lumiimg.cluster.nodes.node import Library, NodeAnswer, gather, write_answer
 from lumiimg.cluster.nodes.report import build_report
 from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.elf import Process
@@ -168,19 +168,20 @@ def bench_nodes(scratch: Path) -> None:
 
 def simulate(folder: Path) -> list[str]:
     libraries = tuple(Library(f"lib{n}.so.1", f"/opt/rocm/lib/lib{n}.so.1", f"{n:040x}") for n in range(60))
-    well = Fingerprint(
-        findings=("provider.cxi ok",),
+    well = NodeAnswer(
+        "run",
+        "",
+        900,
         fabric=FabricPath(rccl="/opt/rocm/lib/librccl.so.1", plugin="/usr/lib/librccl-net.so", provider="cxi"),
         libraries=libraries,
         engine="SingularityCE 4.1.3",
     )
-    other = replace(well, libraries=(replace(libraries[0], build="f" * 40), *libraries[1:]))
+    other = replace(well, libraries=(Library("lib0.so.1", "/opt/rocm/lib/lib0.so.1", "f" * 40), *libraries[1:]))
     job = [f"nid{number:06}" for number in range(5000, 5000 + NODES)]
     for number, node in enumerate(job[:-1]):
         lines = tuple(f"{node}:{n}:{number} [0] NCCL INFO NET/OFI Selected Provider is cxi" for n in range(6))
         proof = Finding("provider.cxi", Severity.OK, Level.PROBE, "it listens on 4 NIC(s)", evidence=lines)
-        fingerprint = other if number % 997 == 3 else well
-        write_answer(folder, NodeAnswer("run", node, 900, fingerprint, (proof,)))
+        write_answer(folder, replace(other if number % 997 == 3 else well, node=node, findings=(proof,)))
     return job
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lumiimg.check.static.files import HostFit
 from lumiimg.check.static.process import StaticResult
-from lumiimg.cluster.nodes.node import Fingerprint, Library, NodeAnswer, gather, write_answer
+from lumiimg.cluster.nodes.node import Library, NodeAnswer, gather, write_answer
 from lumiimg.cluster.nodes.report import NodesReport, build_report
 from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.fabric.path import FabricPath
@@ -18,8 +18,21 @@ from tests.shared.checks import unread
 RUN = "of-this-check"
 CXI = Library("libcxi.so.1.5.0", "/usr/lib64/libcxi.so.1.5.0", "aa" * 20)
 FABRIC = Library("libfabric.so.1.18.2", "/opt/cray/libfabric.so.1.18.2", "bb" * 20)
-WELL = Fingerprint(
-    findings=("provider.cxi ok", "rccl.runs ok"),
+
+
+def found(*texts: str) -> tuple[Finding, ...]:
+    """Findings of probes, each as `id severity`."""
+    return tuple(
+        Finding(text.split()[0], Severity(text.split()[1]), Level.PROBE, "as it was", remedy=(Remedy("do that"),))
+        for text in texts
+    )
+
+
+WELL = NodeAnswer(
+    RUN,
+    "",
+    900,
+    findings=found("provider.cxi ok", "rccl.runs ok"),
     fabric=FabricPath(
         rccl="/opt/rocm/lib/librccl.so.1", rccl_version="2.20.5", plugin="/l/librccl-net.so", provider="cxi"
     ),
@@ -30,16 +43,12 @@ WELL = Fingerprint(
     gpus=8,
     nics=tuple(Nic(f"cxi{n}", 200000, link_is_up=True, firmware="1.5.53") for n in range(4)),
 )
-OTHER_CXI = replace(WELL, libraries=(FABRIC, replace(CXI, name="libcxi.so.1.7.0", build="cc" * 20)))
+OTHER_CXI = replace(WELL, libraries=(FABRIC, Library("libcxi.so.1.7.0", CXI.path, "cc" * 20)))
 
 
-def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = RUN, *findings: Finding) -> None:
-    """Write what a node answers; its evidence is that of its fingerprint, unless it is named."""
-    made = (
-        Finding(text.split()[0], Severity(text.split()[1]), Level.PROBE, "as it was", remedy=(Remedy("do that"),))
-        for text in fingerprint.findings
-    )
-    write_answer(folder, NodeAnswer(run, node, 900, fingerprint, findings or tuple(made)))
+def answer(folder: Path, node: str, given: NodeAnswer = WELL, run: str = RUN) -> None:
+    """Write what a node answers."""
+    write_answer(folder, replace(given, run=run, node=node))
 
 
 CONTEXT = unread(Path("image.sif"))

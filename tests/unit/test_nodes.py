@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.check.context import open_for_check
 from lumiimg.check.probe.container import ProbePrograms
 from lumiimg.check.probe.task import ProbeTask
 from lumiimg.check.run.collective import Collective, CollectiveProgram
@@ -30,7 +31,6 @@ from lumiimg.cluster.nodes.check import (
     without_nic,
 )
 from lumiimg.cluster.nodes.node import (
-    Fingerprint,
     Library,
     NodeAnswer,
     NodeAnswers,
@@ -43,21 +43,19 @@ from lumiimg.cluster.nodes.node import (
 )
 from lumiimg.cluster.nodes.report import build_report, differences
 from lumiimg.core.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
-from lumiimg.core.findings import Answer, Finding, Level, Severity
+from lumiimg.core.findings import Answer
 from lumiimg.core.text import hostlist
 from lumiimg.engine.engine import find_engine
 from lumiimg.fabric.path import FabricPath
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
-from tests.shared.node_answers import CONTEXT, FABRIC, FILES, OTHER_CXI, RUN, WELL, answer, summed
+from tests.shared import fabric_builder
+from tests.shared.node_answers import CONTEXT, FABRIC, FILES, OTHER_CXI, RUN, WELL, answer, found, summed
 
 if TYPE_CHECKING:
     from lumiimg.engine.process import Completed
 
 TOOLS = ProbePrograms("/probe", (("/a", "/probe"),), "the tests")
-PROOF = Finding(
-    "provider.cxi", Severity.OK, Level.PROBE, "the plugin selected the provider cxi and listens on 4 NIC(s)"
-)
 
 
 def names(first: int, count: int) -> list[str]:
@@ -71,10 +69,10 @@ def told(gathered: NodeAnswers) -> dict[str, tuple[str, ...]]:
 # -- gathering --
 
 
-TROUBLE = Fingerprint(trouble="no container engine answers here")
-BROKEN = replace(WELL, findings=("plugin.loads problem",))
+TROUBLE = NodeAnswer(RUN, "", trouble="no container engine answers here")
+BROKEN = replace(WELL, findings=found("plugin.loads problem"))
 SILENT: dict[str, tuple[str, ...]] = {"started, but gave no answer": ("nid000064",)}
-JOBS: list[tuple[list[tuple[int, Fingerprint | None]], dict[str, tuple[str, ...]], Answer, str]] = [
+JOBS: list[tuple[list[tuple[int, NodeAnswer | None]], dict[str, tuple[str, ...]], Answer, str]] = [
     ([(4, WELL)], {}, Answer.NO_OBSTACLE, "(4 nodes, all the same)"),
     (
         [(60, WELL), (3, OTHER_CXI), (1, None)],
@@ -97,10 +95,10 @@ def test_nodes_that_are_the_same_are_told_together_and_one_keeps_the_rest_from_b
     for number, (of_nodes, silent, decided, sentence) in enumerate(JOBS):
         (folder := tmp_path / str(number)).mkdir()
         job = names(1, sum(count for count, _ in of_nodes))
-        each = [fingerprint for count, fingerprint in of_nodes for _ in range(count)]
-        for node, fingerprint in zip(job, each, strict=True):
-            if fingerprint is not None:
-                answer(folder, node, fingerprint)
+        each = [given for count, given in of_nodes for _ in range(count)]
+        for node, given in zip(job, each, strict=True):
+            if given is not None:
+                answer(folder, node, given)
         gathered = gather(folder, RUN, job, started=job)
         assert [len(group.nodes) for group in gathered.groups] == [count for count, said in of_nodes if said]
         assert told(gathered) == silent
@@ -125,7 +123,7 @@ GARBAGE = [
     b"{}",
     b"[" * 100_000,
     b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": -1}',
-    b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": 1, "fingerprint": {"libraries": [7]}}',
+    b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": 1, "libraries": [7]}',
     b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": 1, "findings": [{"severity": "good"}]}',
     b'{"run": "of-this-check", "node": "a", "milliseconds": 1, "findings": [{"id": "rccl.runs", "remedy": [{"text": 7}]}]}',
     b"x" * (1 << 20) + b"xx",
@@ -148,32 +146,35 @@ def test_garbage_is_a_fact_about_its_node_and_of_no_weight_for_the_others(tmp_pa
         assert "answer" in silent.why, data[:80]
 
 
-BAD = replace(WELL, findings=("plugin.listen problem", "rccl.runs ok"))
-GIVEN: list[tuple[list[tuple[str, Fingerprint, str, *tuple[Finding, ...]]], str, dict[str, tuple[str, ...]]]] = [
-    # nodes of a group are judged by the evidence of one of them, so that one must say what all of them say
-    ([("a", BAD, RUN, PROOF), ("b", BAD, RUN), ("c", BAD, RUN)], "bc", {"its answer contradicts itself": ("a",)}),
+BAD = replace(WELL, findings=found("plugin.listen problem", "rccl.runs ok"))
+GIVEN: list[tuple[list[tuple[str, NodeAnswer, str]], list[str], dict[str, tuple[str, ...]], Answer]] = [
     # what an earlier check, or a node of another job, left
-    ([("a", WELL, "of-an-earlier-one"), ("x", WELL, RUN)], "", {"never started": ("a", "b", "c")}),
+    ([("a", WELL, "of-an-earlier-one"), ("x", WELL, RUN)], [], {"never started": ("a", "b", "c")}, Answer.UNDECIDED),
     # a node that answers twice must say the same
-    ([("b", WELL, RUN), ("b", WELL, RUN), ("a", WELL, RUN), ("a", OTHER_CXI, RUN)], "b", {
-        "gave 2 different answers": ("a",), "never started": ("c",),
-    }),
-]  # fmt: skip
-"""Answers that lie in a folder, the nodes whose answers count, and why the others have none."""
+    (
+        [("b", WELL, RUN), ("b", WELL, RUN), ("a", WELL, RUN), ("a", OTHER_CXI, RUN)],
+        ["b"],
+        {"gave 2 different answers": ("a",), "never started": ("c",)},
+        Answer.UNDECIDED,
+    ),
+    # one that says no has no part in what the others say
+    ([("a", WELL, RUN), ("b", BAD, RUN), ("c", BAD, RUN)], ["bc", "a"], {}, Answer.NO),
+]
+"""Answers that lie in a folder, the nodes whose answers count, why the others have none, and what it comes to."""
 
 
 @pytest.mark.threat
 def test_an_answer_counts_for_its_own_node_and_for_this_check_alone(tmp_path: Path) -> None:
-    for number, (given, counted, silent) in enumerate(GIVEN):
+    for number, (given, counted, silent, decided) in enumerate(GIVEN):
         (folder := tmp_path / f"{number}").mkdir()
         for order, words in enumerate(given):
             answer(folder, *words)
             (file,) = folder.glob(f"*.{os.getpid()}.json")
             file.rename(folder / f"node-{words[0]}.{order}.json")
         gathered = gather(folder, RUN, "abc", started=[])
-        assert ["".join(group.nodes) for group in gathered.groups] == ([counted] if counted else [])
+        assert ["".join(group.nodes) for group in gathered.groups] == counted
         assert told(gathered) == silent
-        assert summed(folder, [*"abc"]).answer is (Answer.NO if counted == "bc" else Answer.UNDECIDED)
+        assert summed(folder, [*"abc"]).answer is decided
 
 
 @pytest.mark.threat
@@ -249,9 +250,9 @@ OTHERS = [
     (replace(WELL, kernel="6.4.1"), "kernel 6.4.1 instead of 6.4.0-150600.23.73_15.0.14-cray_shasta_c"),
     (replace(WELL, libraries=(FABRIC,)), "without libcxi.so.1"),
     (replace(WELL, trouble="no container engine answers here"), "not probed: no container engine answers here"),
-    (replace(WELL, findings=("provider.cxi problem", "rccl.runs ok")), "provider.cxi is problem"),
-    (replace(WELL, findings=("rccl.runs ok",)), "no provider.cxi"),
-    (replace(WELL, findings=(*WELL.findings, "rccl.runs ok")), "something that is not shown here"),
+    (replace(WELL, findings=found("provider.cxi problem", "rccl.runs ok")), "provider.cxi is problem"),
+    (replace(WELL, findings=found("rccl.runs ok")), "no provider.cxi"),
+    (replace(WELL, findings=(*WELL.findings, *found("rccl.runs ok"))), "something that is not shown here"),
 ]
 
 
@@ -270,9 +271,9 @@ def test_a_difference_is_named_in_a_few_words_and_many_are_counted() -> None:
 # -- how many GPUs there are --
 
 
-def grouped(folder: Path, *of_nodes: Fingerprint) -> NodeAnswers:
-    for number, fingerprint in enumerate(of_nodes):
-        answer(folder, f"nid{number:06}", fingerprint)
+def grouped(folder: Path, *of_nodes: NodeAnswer) -> NodeAnswers:
+    for number, given in enumerate(of_nodes):
+        answer(folder, f"nid{number:06}", given)
     return gather(folder, RUN, names(0, len(of_nodes)), started=[])
 
 
@@ -284,7 +285,7 @@ def test_what_gpus_there_are_is_what_the_nodes_say(tmp_path: Path) -> None:
     assert "--gpus-per-node" in str(caught.value)
     why = "HIP finds no GPU in the container: no ROCm-capable device is detected"
     answer(tmp_path, "b", none)
-    write_answer(tmp_path, NodeAnswer(RUN, "c", 900, Fingerprint(gpus=0), no_gpu=why))
+    write_answer(tmp_path, NodeAnswer(RUN, "c", gpus=0, no_gpu=why))
     with pytest.raises(MissingHereError, match="no ROCm-capable device is detected; ask Slurm for"):
         shared_gpus(gather(tmp_path, RUN, ["b", "c"], started=[]).groups)
     with pytest.raises(MissingHereError, match="no node could be probed"):
@@ -333,13 +334,13 @@ def folder(tmp_path: Path) -> Path:
 def test_a_node_without_an_engine_or_with_another_image_says_so_and_probes_nothing(image: Path, folder: Path) -> None:
     write_task(folder, task(image))
     (group,) = take(folder).groups
-    assert "no container engine answers here" in (group.fingerprint.trouble or "")
+    assert "no container engine answers here" in (group.answer.trouble or "")
     started, answered = sorted(folder.glob("node-*"), key=lambda path: path.suffix, reverse=True)
     assert (started.suffix, answered.suffix) == (".started", ".json")
     answered.unlink()
     image.write_bytes(b"an image" * 99_999 + b"an IMAGE")
     (group,) = take(folder).groups
-    assert (group.fingerprint.trouble or "").startswith("another image is there (800000 bytes, ")
+    assert (group.answer.trouble or "").startswith("another image is there (800000 bytes, ")
 
 
 def take(folder: Path) -> NodeAnswers:
@@ -433,7 +434,6 @@ def test_a_step_is_ended_before_the_time_of_the_job_is_up(
     gathered, done = asked(folder, ("a", "b"), image, in_job(stand_in), ends)
     assert time.monotonic() < ends
     assert done.timed_out
-    assert gathered.out_of_time
     assert [group.nodes for group in gathered.groups] == [("a",)]
     assert told(gathered) == {"started, but gave no answer before the time of the job was up": ("b",)}
 
@@ -445,7 +445,7 @@ def test_a_collective_is_ended_before_the_time_of_the_job_is_up_and_says_nothing
     for left_s, started in ((-1.0, 0), (0.5, 1)):
         job = nodes.NodesOfJob(folder, "ab", {}, lambda _: None, time.monotonic() + RESERVE_S + left_s)
         with pytest.raises(MissingHereError, match="the time of the job is up"), (folder / "log").open("wb") as log:
-            job.launcher("ab")(collective, ["x"], in_job(stand_in), log)
+            job.start("ab", collective, ["x"], in_job(stand_in), log)
         assert len((stand_in / "started").read_text()) == started if started else not (stand_in / "started").exists()
 
 
@@ -453,6 +453,14 @@ def test_more_nodes_than_the_job_has_are_refused() -> None:
     with pytest.raises(BadInputError, match="job 7 has 2 nodes") as caught:
         nodes.check_nodes(CONTEXT, 3, None, slurm.Allocation("7", ("a", "b")), print)
     assert "--nodes 3" in str(caught.value)
+
+
+def test_an_image_without_rccl_is_refused_before_anything_runs_on_nodes(tmp_path: Path) -> None:
+    root = fabric_builder.image(tmp_path / "root")
+    for path in root.rglob("librccl.so*"):
+        path.unlink()
+    with open_for_check(root) as context, pytest.raises(BadInputError, match="root: has no RCCL that nodes could try"):
+        nodes.check_nodes(context, 1, None, slurm.Allocation("7", ("a", "b")), print)
 
 
 IN_ITS_FOLDER = 'for word; do case $word in --chdir=*) cd "${word#--chdir=}";; esac; done\n'

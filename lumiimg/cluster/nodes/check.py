@@ -14,27 +14,28 @@ import shlex
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.pipeline import take_levels
-from lumiimg.check.run.execution import LIMIT_S, Launcher, Ranks
+from lumiimg.check.run.execution import LIMIT_S, Ranks
 from lumiimg.check.static.files import check_files
 from lumiimg.cluster.nodes.node import (
+    ANSWER,
+    STARTED,
     NodeTask,
     gather,
     identity_of,
-    is_answer,
-    is_mark,
     node_of_file,
     write_task,
 )
-from lumiimg.cluster.nodes.report import NodesReport, build_report, report_without_rccl
+from lumiimg.cluster.nodes.report import NodesReport, build_report
 from lumiimg.cluster.nodes.slurm import is_job_number, own_command, run_job, run_step, shared_folder
 from lumiimg.core.decode import DecodeError, decode_json, read_whole
 from lumiimg.core.errors import BadInputError, MissingHereError, UndecidedError, one_line
 from lumiimg.core.files import read_beginning
-from lumiimg.core.text import count, hostlist
+from lumiimg.core.text import count, hostlist, shell_quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from lumiimg.check.probe.container import Container, ProbePrograms
     from lumiimg.check.probe.task import ProbeTask
     from lumiimg.check.run.collective import Collective
-    from lumiimg.cluster.nodes.node import FingerprintGroup, NodeAnswers
+    from lumiimg.cluster.nodes.node import NodeAnswers, NodesAlike
     from lumiimg.cluster.nodes.slurm import Allocation
     from lumiimg.core.findings import Level
     from lumiimg.engine.engine import Engine
@@ -110,7 +111,8 @@ def check_nodes(
         raise BadInputError(what, where=f"--nodes {nodes}")
     job, names, files = allocation.job, allocation.nodes[:nodes], check_files(context)
     if files.static.path.rccl is None:
-        return report_without_rccl(context, files, names, job)
+        hint = f"without --nodes: lumiimg check {shell_quote(str(context.path))}"
+        raise BadInputError("has no RCCL that nodes could try", where=str(context.path), hint=hint)
     with shared_folder() as folder:
         of_nodes = NodesOfJob(folder, names, context.environment, on_progress, allocation.ends)
         taken = take_levels(context, files, level, folder, of_nodes, simulate=simulate, without=without)
@@ -155,27 +157,28 @@ class NodesOfJob:
 
     def ranks(self, gathered: NodeAnswers, _: Container) -> Ranks:
         """Return the GPUs of the nodes that could be probed. Raises MissingHereError."""
-        well = [group for group in gathered.groups if group.fingerprint.trouble is None]
+        well = [group for group in gathered.groups if group.answer.trouble is None]
         gpus, probed = shared_gpus(well), {node for group in well for node in group.nodes}
         nodes = [node for node in self.names if node in probed]
-        return Ranks(self.launcher(nodes), len(nodes), gpus, well[0].fingerprint.rccl, without_nic(well))
+        return Ranks(partial(self.start, nodes), len(nodes), gpus, well[0].answer.rccl, without_nic(well))
 
-    def launcher(self, nodes: Sequence[str]) -> Launcher:
-        """Return what starts a collective once on each of these nodes, and ends it before the time of the job is up."""
-
-        def start(
-            collective: Collective, words: Sequence[str | Path], environment: Mapping[str, str], log: BinaryIO
-        ) -> Completed:
-            left_s = math.inf if self.job_ends is None else self.job_ends - RESERVE_S - time.monotonic()
-            limit_s, mpi = min(TOGETHER_LIMIT_S, left_s), "pmi2" if collective.needs_mpi else "none"
-            done = None
-            if limit_s > 0:
-                done = run_step(nodes, words, environment, timeout_s=limit_s, together=True, mpi=mpi, log=log)
-            if done is None or (done.timed_out and limit_s < TOGETHER_LIMIT_S):
-                raise MissingHereError("the time of the job is up", hint="--sbatch=--time=30, or salloc --time=30")
-            return done
-
-        return start
+    def start(
+        self,
+        nodes: Sequence[str],
+        collective: Collective,
+        words: Sequence[str | Path],
+        environment: Mapping[str, str],
+        log: BinaryIO,
+    ) -> Completed:
+        """Start a collective once on each of these nodes, and end it before the time of the job is up."""
+        left_s = math.inf if self.job_ends is None else self.job_ends - RESERVE_S - time.monotonic()
+        limit_s, mpi = min(TOGETHER_LIMIT_S, left_s), "pmi2" if collective.needs_mpi else "none"
+        done = None
+        if limit_s > 0:
+            done = run_step(nodes, words, environment, timeout_s=limit_s, together=True, mpi=mpi, log=log)
+        if done is None or (done.timed_out and limit_s < TOGETHER_LIMIT_S):
+            raise MissingHereError("the time of the job is up", hint="--sbatch=--time=30, or salloc --time=30")
+        return done
 
 
 def printed_last(done: Completed | None) -> tuple[str, ...]:
@@ -184,7 +187,7 @@ def printed_last(done: Completed | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(lines[-50 * _OUTPUT_LINES :]))[-_OUTPUT_LINES:]
 
 
-def shared_gpus(groups: Sequence[FingerprintGroup]) -> int:
+def shared_gpus(groups: Sequence[NodesAlike]) -> int:
     """Return how many GPUs each node of these groups has, as HIP says on the nodes themselves.
 
     Raises MissingHereError where they have none, or some have other than the rest.
@@ -193,9 +196,9 @@ def shared_gpus(groups: Sequence[FingerprintGroup]) -> int:
         raise MissingHereError("no node could be probed")
     nodes_by_gpus: dict[int, list[str]] = {}
     for group in groups:
-        nodes_by_gpus.setdefault(group.fingerprint.gpus or 0, []).extend(group.nodes)
+        nodes_by_gpus.setdefault(group.answer.gpus or 0, []).extend(group.nodes)
     if nodes_by_gpus.keys() == {0}:
-        why = next((group.no_gpu for group in groups if group.no_gpu), None)
+        why = next((group.answer.no_gpu for group in groups if group.answer.no_gpu), None)
         raise MissingHereError(why or "HIP finds no GPU in the container", hint=_ASK)
     if len(nodes_by_gpus) != 1:
         counts = (f"{gpus} on {hostlist(sorted(nodes))}" for gpus, nodes in sorted(nodes_by_gpus.items()))
@@ -203,9 +206,9 @@ def shared_gpus(groups: Sequence[FingerprintGroup]) -> int:
     return next(iter(nodes_by_gpus))
 
 
-def without_nic(groups: Sequence[FingerprintGroup]) -> str | None:
+def without_nic(groups: Sequence[NodesAlike]) -> str | None:
     """Return why a collective over these nodes proves nothing of the image; None where each has a NIC to use."""
-    of_groups = (g.nodes for g in groups if all(nic.link_is_up is False for nic in g.fingerprint.nics))
+    of_groups = (g.nodes for g in groups if all(nic.link_is_up is False for nic in g.answer.nics))
     nodes = sorted(node for nodes in of_groups for node in nodes)
     return f"no Slingshot NIC whose link is up on {hostlist(nodes)}" if nodes else None
 
@@ -248,18 +251,13 @@ class Watch:
         """`job_ends` by the clock; None: it is not known."""
         self._folder = folder
         self._nodes = set(nodes)
-        self._start_limit_s = start_limit_s(len(self._nodes))
         self._on_progress = on_progress
         self._clock = clock
         self._latest = math.inf if job_ends is None else job_ends - RESERVE_S
         self._begun = self._looked = clock()
         self._answered: dict[str, float] = {}
-        self._started: dict[str, float] = {}
-
-    @property
-    def started(self) -> set[str]:
-        """The nodes that were seen to start."""
-        return set(self._started)
+        self.started: dict[str, float] = {}
+        """The nodes that were seen to start, and when."""
 
     @property
     def waiting(self) -> set[str]:
@@ -283,22 +281,20 @@ class Watch:
         """Return when the last node that is waited for will have had its time."""
         if not self.waiting:
             end = max(self._answered.values()) + END_LIMIT_S
-        elif not self._started:
+        elif not self.started:
             end = self._begun + FIRST_LIMIT_S
         else:
-            start_by = min(self._started.values()) + self._start_limit_s
-            end = max(
-                self._started[node] + NODE_LIMIT_S if node in self._started else start_by for node in self.waiting
-            )
+            start_by = min(self.started.values()) + start_limit_s(len(self._nodes))
+            end = max(self.started[node] + NODE_LIMIT_S if node in self.started else start_by for node in self.waiting)
         return min(end, self._latest)
 
     def look(self) -> None:
         """See what is in the folder now."""
         now = self._looked = self._clock()
         for name in os.listdir(self._folder):  # noqa: PTH208 - names of thousands of files are enough
-            seen = self._answered if is_answer(name) else self._started if is_mark(name) else None
-            if seen is not None and (node := node_of_file(name)) in self._nodes:
-                seen.setdefault(node, now)
+            for kind, seen in ((ANSWER, self._answered), (STARTED, self.started)):
+                if (node := node_of_file(name, kind)) in self._nodes:
+                    seen.setdefault(node, now)
         self._on_progress(Waiting(len(self._answered), tuple(sorted(self.waiting)), self._given_up() - now))
 
 

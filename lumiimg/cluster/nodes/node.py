@@ -11,7 +11,8 @@ import os
 import platform
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -25,7 +26,7 @@ from lumiimg.check.probe.task import ProbeTask, carry_out
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.core.decode import DecodeError, decode_json, read_whole, to_json
 from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError
-from lumiimg.core.files import open_regular, read_beginning, write_text
+from lumiimg.core.files import open_regular, write_text
 from lumiimg.core.findings import Finding, Remedy  # noqa: TC001 - as above
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.fabric.path import FabricPath
@@ -38,19 +39,20 @@ if TYPE_CHECKING:
     from lumiimg.check.probe.judgement import ProbeResult
 
 TASK = "task"
-MAX_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 """Of an answer; one has some 10 KiB."""
 _MAX_TASK_BYTES = 64 << 20
 _SAMPLE_BYTES = 64 * 1024
 _LIBRARY = re.compile(r".*/([^/]+\.so[^/]*)")
-_PREFIX, _ANSWER, _STARTED = "node-", ".json", ".started"
-"""The first so that no name of a node makes a hidden file."""
+ANSWER, STARTED = ".json", ".started"
+"""What ends the names of a node's files: its answer, and that it has begun."""
+_PREFIX = "node-"
+"""So that no name of a node makes a hidden file."""
 _NAME_LIMIT = 150
 _FILE_LIMIT = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(msgspec.Struct, frozen=True):
     """A shared library in the process of a probe."""
 
     name: str
@@ -62,11 +64,15 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """By what nodes are the same or not: what the probes came to, what was loaded, and what the node is."""
+class NodeAnswer:
+    """What one node answers to a check: what the probes came to, what was loaded, and what the node is."""
 
-    findings: tuple[str, ...] = ()
-    """`id severity` of each finding, sorted."""
+    run: str
+    """Of the check, a random word: what an earlier one left is not an answer."""
+    node: str
+    milliseconds: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """That the node took, by its own clock."""
+    findings: tuple[Finding, ...] = ()
     fabric: FabricPath = field(default_factory=FabricPath)
     rccl: str | None = None
     """The version that RCCL itself says there."""
@@ -79,40 +85,30 @@ class Fingerprint:
     """Without what is the node's own, as PCI addresses."""
     gpus: int | None = None
     """How many HIP finds in the container; None where it was not asked."""
+    no_gpu: str | None = None
+    """What HIP says where it finds none."""
     trouble: str | None = None
     """Why nothing could be probed there."""
 
-    def __hash__(self) -> int:
-        """Of a part: thousands of nodes are put into few groups."""
-        return hash((self.findings, self.trouble))
+    @property
+    def severities(self) -> tuple[tuple[str, str], ...]:
+        """Of its findings, by their ids."""
+        return tuple(sorted((finding.id, finding.severity) for finding in self.findings))
+
+    @property
+    def compared(self) -> tuple[object, ...]:
+        """By what nodes are the same or not."""
+        of_node = self.engine, self.kernel, self.gpu_driver, self.nics, self.gpus, self.trouble
+        return self.severities, self.fabric, self.rccl, self.libraries, *of_node
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAnswer:
-    """What one node answers to a check."""
-
-    run: str
-    """Of the check, a random word: what an earlier one left is not an answer."""
-    node: str
-    milliseconds: Annotated[int, msgspec.Meta(ge=0)]
-    """That the node took, by its own clock."""
-    fingerprint: Fingerprint = field(default_factory=Fingerprint)
-    findings: tuple[Finding, ...] = ()
-    """Those of the fingerprint, with the evidence."""
-    no_gpu: str | None = None
-    """What HIP says where it finds none."""
-
-
-@dataclass(frozen=True, slots=True)
-class FingerprintGroup:
+class NodesAlike:
     """Nodes that are the same in all that is compared."""
 
     nodes: tuple[str, ...]
-    fingerprint: Fingerprint
-    findings: tuple[Finding, ...]
-    """With the evidence of the first of them."""
-    no_gpu: str | None
-    """What HIP says on the first of them."""
+    answer: NodeAnswer
+    """Of the first of them, with its evidence."""
     slowest_ms: int
 
 
@@ -130,15 +126,9 @@ class UnresponsiveNodes:
 class NodeAnswers:
     """What a check's folder holds."""
 
-    groups: tuple[FingerprintGroup, ...]
+    groups: tuple[NodesAlike, ...]
     """The largest first."""
     silent: tuple[UnresponsiveNodes, ...]
-    out_of_time: bool = False
-    """Whether nodes were waited for up to the end of the job, and no longer."""
-
-
-class AnswerError(Exception):
-    """A file that is not an answer: a fact about the node, not the end of a command."""
 
 
 def file_stem(node: str) -> str:
@@ -146,50 +136,33 @@ def file_stem(node: str) -> str:
     return f"{_PREFIX}{quote(node, safe='')[:_NAME_LIMIT]}"
 
 
-def node_of_file(name: str) -> str:
-    """Return the node that a file of a check is named for."""
-    return unquote(name.rsplit(".", 2)[0].removeprefix(_PREFIX))
+def node_of_file(name: str, kind: str) -> str | None:
+    """Return the node that a file of a check is named for; None where it is not of that kind.
 
-
-def is_answer(name: str) -> bool:
-    """Whether a file of a check's folder holds an answer; while it is written, it has another name."""
-    return name.startswith(_PREFIX) and name.endswith(_ANSWER)
-
-
-def is_mark(name: str) -> bool:
-    """Whether a file of a check's folder says that a node has started."""
-    return name.startswith(_PREFIX) and name.endswith(_STARTED)
+    While it is written, it has another name.
+    """
+    return unquote(name.rsplit(".", 2)[0][len(_PREFIX) :]) if name.startswith(_PREFIX) and name.endswith(kind) else None
 
 
 def write_answer(folder: Path, answer: NodeAnswer) -> None:
     """Put a node's answer into the folder of a check: whole, or not at all. Raises FailedError."""
-    write_text(folder / f"{file_stem(answer.node)}.{os.getpid()}{_ANSWER}", to_json(answer))
+    write_text(folder / f"{file_stem(answer.node)}.{os.getpid()}{ANSWER}", to_json(answer))
 
 
-def read_answer(path: Path) -> NodeAnswer:
-    """Return an answer. Raises AnswerError, whatever the bytes."""
+def read_answer(path: Path) -> NodeAnswer | str:
+    """Return an answer, or why it is none, whatever the bytes."""
     try:
-        data = read_beginning(path, MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise AnswerError(f"its answer has more than {MAX_BYTES} bytes")
-        answer = msgspec.json.decode(data, type=NodeAnswer, dec_hook=_remedy)
-    except OSError as error:
-        raise AnswerError(f"its answer cannot be read: {error.strerror}") from error
+        data = read_whole(path, _MAX_BYTES)
+        return msgspec.json.decode(data, type=NodeAnswer, dec_hook=_remedy)
+    except DecodeError as error:
+        return f"its answer {error.what}"
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise AnswerError(f"its answer is not valid: {error}"[:300]) from error
-    if answer.fingerprint.findings != fingerprint_findings(answer.findings):
-        raise AnswerError("its answer contradicts itself")
-    return answer
+        return f"its answer is not valid: {error}"[:300]
 
 
 def _remedy(kind: type[Remedy], value: object) -> Remedy:
     """Return the one class of ours that an answer has. Raises ValueError."""
     return kind.decoded(value)
-
-
-def fingerprint_findings(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Return what a fingerprint has of findings."""
-    return tuple(sorted(f"{finding.id} {finding.severity}" for finding in findings))
 
 
 def gather(
@@ -198,39 +171,32 @@ def gather(
     """Return the answers of `nodes` in a folder to the check `run`; `started` are those that were seen to begin.
 
     Of a node that answered twice, the answers must be the same. A file of another node, or another check, is passed
-    over. Raises OSError if the folder cannot be read.
+    over. `out_of_time`: they were waited for up to the end of the job. Raises OSError if the folder cannot be read.
     """
-    wanted, answers, invalid = set(nodes), dict[str, list[NodeAnswer]](), dict[str, str]()
+    answers, invalid = {node: list[NodeAnswer]() for node in sorted(nodes)}, dict[str, str]()
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in islice(entries, _FILE_LIMIT))
-    for name in filter(is_answer, names):
-        try:
-            answer = read_answer(folder / name)
-        except AnswerError as error:
-            invalid[node_of_file(name)] = str(error)
+    for name in names:
+        if (of := node_of_file(name, ANSWER)) is None:
             continue
-        if answer.run == run and answer.node in wanted:
-            answers.setdefault(answer.node, []).append(answer)
-    same: dict[Fingerprint, list[NodeAnswer]] = {}
-    silent: dict[str, list[str]] = {}
+        answer = read_answer(folder / name)
+        if isinstance(answer, str):
+            invalid[of] = answer
+        elif answer.run == run and answer.node in answers:
+            answers[answer.node].append(answer)
+    same, silent = defaultdict[tuple[object, ...], list[NodeAnswer]](list), defaultdict[str, list[str]](list)
     until = " before the time of the job was up" if out_of_time else ""
-    for node in sorted(wanted):
-        if (given := answers.get(node)) is None:
+    for node, given in answers.items():
+        if not given:
             never = f"{'started, but gave no answer' if node in started else 'never started'}{until}"
-            silent.setdefault(invalid.get(node, never), []).append(node)
-        elif any(answer.fingerprint != given[0].fingerprint for answer in given):
-            silent.setdefault(f"gave {len(given)} different answers", []).append(node)
+            silent[invalid.get(node, never)].append(node)
+        elif any(answer.compared != given[0].compared for answer in given[1:]):
+            silent[f"gave {len(given)} different answers"].append(node)
         else:
-            same.setdefault(given[0].fingerprint, []).append(given[0])
+            same[given[0].compared].append(given[0])
     groups = [
-        FingerprintGroup(
-            nodes=tuple(answer.node for answer in alike),
-            fingerprint=fingerprint,
-            findings=alike[0].findings,
-            no_gpu=alike[0].no_gpu,
-            slowest_ms=max(answer.milliseconds for answer in alike),
-        )
-        for fingerprint, alike in same.items()
+        NodesAlike(tuple(one.node for one in alike), alike[0], max(one.milliseconds for one in alike))
+        for alike in same.values()
     ]
     return NodeAnswers(
         groups=tuple(sorted(groups, key=lambda group: (-len(group.nodes), group.nodes))),
@@ -238,7 +204,6 @@ def gather(
             UnresponsiveNodes(tuple(names), why)
             for why, names in sorted(silent.items(), key=lambda item: (-len(item[1]), item[0]))
         ),
-        out_of_time=out_of_time,
     )
 
 
@@ -308,21 +273,21 @@ def take_part(folder: Path, environment: Mapping[str, str]) -> None:
 
     Raises BadInputError without a task, FailedError where the answer cannot be written.
     """
-    start = time.monotonic()
-    node = node_name(environment)
+    start, node = time.monotonic(), node_name(environment)
     task = read_task(folder, node)
-    write_text(folder / f"{file_stem(node)}.{os.getpid()}{_STARTED}", task.run)
+    write_text(folder / f"{file_stem(node)}.{os.getpid()}{STARTED}", task.run)
     root = RootFileSystem(FolderTree(Path("/")))
-    here = Fingerprint(
+    answer = NodeAnswer(
+        task.run,
+        node,
         kernel=read_word(root, "/proc/sys/kernel/osrelease") or "",
         gpu_driver=read_word(root, "/sys/module/amdgpu/version"),
         nics=tuple(replace(nic, pci=None) for nic in host_node.nics(root)),
     )
-    answer = NodeAnswer(task.run, node, 0, here)
     try:
         answer = _probed(task, answer, environment)
     except LumiimgError as error:
-        answer = replace(answer, fingerprint=replace(here, trouble=str(error)))
+        answer = replace(answer, trouble=str(error))
     write_answer(folder, replace(answer, milliseconds=int((time.monotonic() - start) * 1000)))
 
 
@@ -334,17 +299,16 @@ def _probed(task: NodeTask, answer: NodeAnswer, environment: Mapping[str, str]) 
     engine = find_engine(environment)
     result = carry_out(task.probes, engine, environment)
     gpus, no_gpu = _gpus(task, engine, environment)
-    found = tuple(result.findings.found)
-    fingerprint = replace(
-        answer.fingerprint,
+    return replace(
+        answer,
         engine=engine.name,
-        findings=fingerprint_findings(found),
+        findings=tuple(result.findings.found),
         fabric=result.path,
         rccl=result.loaded_rccl,
         libraries=_libraries(result),
         gpus=gpus,
+        no_gpu=no_gpu,
     )
-    return replace(answer, fingerprint=fingerprint, findings=found, no_gpu=no_gpu)
 
 
 def _gpus(task: NodeTask, engine: Engine, environment: Mapping[str, str]) -> tuple[int | None, str | None]:

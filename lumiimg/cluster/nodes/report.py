@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import advice_from_findings, levels_taken
-from lumiimg.check.pipeline import NO_RCCL, NOT_ASKED, CheckResult, conclude
+from lumiimg.check.pipeline import NOT_ASKED, CheckResult, conclude
 from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes  # noqa: TC001 - as above
 from lumiimg.core.errors import shortened
 from lumiimg.core.findings import Advice, Answer, Finding, Level
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.run.execution import RunResult
     from lumiimg.check.static.files import HostFit
-    from lumiimg.cluster.nodes.node import Fingerprint, FingerprintGroup, NodeAnswers
+    from lumiimg.cluster.nodes.node import NodeAnswer, NodeAnswers, NodesAlike
 
 _LONG_NAMES = 200
 """Characters of names of nodes, above which too many are at fault to go on without them."""
@@ -90,7 +90,7 @@ def build_report(
     `ran`: a collective over all of the nodes; `why` there was none, or what became of it. `owes_run`: one was asked
     for, or begun, so that without one the question is open. `output` is that of the step.
     """
-    usual = gathered.groups[0].fingerprint if gathered.groups else None
+    usual = gathered.groups[0].answer if gathered.groups else None
     found = [_group(context, files, group, usual, ran) for group in gathered.groups]
     groups = tuple(sorted(found, key=lambda group: _WORST_FIRST.index(group.answer)))
     silent = gathered.silent
@@ -116,24 +116,6 @@ def build_report(
     )
 
 
-def report_without_rccl(context: ImageInContext, files: HostFit, nodes: tuple[str, ...], job: str) -> NodesReport:
-    """Return what an image comes to in which there is nothing to run: the same on all nodes."""
-    found, path = conclude(context, files, files.static.path, level=Level.STATIC), files.static.path
-    group = NodeGroup(nodes, found.answer, found.sentence, (), path, found.findings, (), 0, steps=found.steps)
-    return NodesReport(
-        image=str(context.path),
-        job=job,
-        answer=found.answer,
-        sentence=found.sentence,
-        levels=levels_taken(NO_RCCL, NO_RCCL),
-        groups=(group,),
-        silent=(),
-        output=(),
-        gpu=files.gpu,
-        advice=advice_from_findings(found.answer, found.findings, str(context.path)),
-    )
-
-
 def _advice(
     answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[UnresponsiveNodes], missing: str | None
 ) -> Advice:
@@ -156,13 +138,13 @@ def _advice(
 
 
 def _group(
-    context: ImageInContext, files: HostFit, group: FingerprintGroup, usual: Fingerprint | None, ran: RunResult | None
+    context: ImageInContext, files: HostFit, group: NodesAlike, usual: NodeAnswer | None, ran: RunResult | None
 ) -> NodeGroup:
     """Return what nodes that are the same come to; `ran` counts for those that were probed."""
-    here = group.fingerprint
+    here = group.answer
     ran = ran if here.trouble is None else None
     level = Level.STATIC if here.trouble else Level.RUN if ran is not None else Level.PROBE
-    found = conclude(context, files, here.fabric, group.findings, ran, level=level)
+    found = conclude(context, files, here.fabric, here.findings, ran, level=level)
     return NodeGroup(
         nodes=group.nodes,
         answer=found.answer if here.trouble is None else Answer.UNDECIDED,
@@ -192,16 +174,16 @@ def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Unre
     return f"{_SAID[answer]} {number} of {count(total, 'node')}: {'; '.join(tally)}"
 
 
-def differences(of: Fingerprint, usual: Fingerprint) -> tuple[str, ...]:
-    """Return what a fingerprint has other than the usual one, what most explains the rest first; a few at most."""
-    if of == usual:
+def differences(of: NodeAnswer, usual: NodeAnswer) -> tuple[str, ...]:
+    """Return what a node has other than the usual one, what most explains the rest first; a few at most."""
+    if of.compared == usual.compared:
         return ()
     found = tuple(dict.fromkeys(map(shortened, _all(of, usual)))) or ("something that is not shown here",)
     more = len(found) - _DIFFERENCES + 1
     return found if more < 2 else (*found[: _DIFFERENCES - 1], f"{more} more differences")
 
 
-def _all(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
+def _all(of: NodeAnswer, usual: NodeAnswer) -> Iterator[str]:
     if of.trouble != usual.trouble:
         yield f"not probed: {of.trouble}" if of.trouble else "probed"
         return
@@ -210,15 +192,11 @@ def _all(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
         here, there = value(of) or "none", value(usual) or "none"
         if here != there:
             yield f"{name} {here} instead of {there}"
-    for finding in sorted({*of.findings} - {*usual.findings}):
-        identity, _, severity = finding.partition(" ")
-        yield f"{identity} is {severity}"
-    of_both = {finding.partition(" ")[0] for finding in of.findings}
-    lacking = {finding.partition(" ")[0] for finding in usual.findings} - of_both
-    yield from (f"no {identity}" for identity in sorted(lacking))
+    yield from (f"{identity} is {severity}" for identity, severity in sorted({*of.severities} - {*usual.severities}))
+    yield from (f"no {identity}" for identity in sorted(dict(usual.severities).keys() - dict(of.severities).keys()))
 
 
-def _nics(of: Fingerprint) -> str:
+def _nics(of: NodeAnswer) -> str:
     if not of.nics:
         return "none"
     down = sum(nic.link_is_up is False for nic in of.nics)
@@ -226,7 +204,7 @@ def _nics(of: Fingerprint) -> str:
     return f"{len(of.nics)}{f', {down} down' if down else ''}{f', firmware {firmware}' if firmware else ''}"
 
 
-_COMPARED: Mapping[str, Callable[[Fingerprint], object]] = {
+_COMPARED: Mapping[str, Callable[[NodeAnswer], object]] = {
     "RCCL": lambda of: of.rccl,
     "provider": lambda of: of.fabric.provider,
     "other NICs:": _nics,
@@ -242,7 +220,7 @@ _COMPARED: Mapping[str, Callable[[Fingerprint], object]] = {
 """What is compared beside the libraries, and said of a node that has it otherwise."""
 
 
-def _libraries(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
+def _libraries(of: NodeAnswer, usual: NodeAnswer) -> Iterator[str]:
     """Yield which libraries are others; one that lies elsewhere is the same if its build is."""
     # by the name up to `.so.N`: libcxi.so.1.5.0 is another build of libcxi.so.1.7.0
     ours, theirs = ({_soname(library.name): library for library in one.libraries} for one in (of, usual))

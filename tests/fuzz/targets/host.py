@@ -19,7 +19,7 @@ from lumiimg.build.safe_fs import folder
 from lumiimg.build.sbom import bill
 from lumiimg.cluster.module.folder import RECORD, _record_in
 from lumiimg.cluster.nodes import check as nodes_check
-from lumiimg.cluster.nodes.node import TASK, AnswerError, read_answer, read_task
+from lumiimg.cluster.nodes.node import TASK, read_answer, read_task
 from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import BadInputError, FailedError, UndecidedError, one_safe_line
 from lumiimg.definition.definition import Definition, Header, Sections
@@ -214,9 +214,9 @@ def _merged(data: bytes) -> None:
     merge_squashfs(layers, scratch() / "merged.sqfs", 0)
 
 
-@target("node-answer", "cluster.nodes.node.read_answer", refuses=(AnswerError,), form="json")
-def _answer(data: bytes) -> None:
-    read_answer(written(data, "answer"))
+@target("node-answer", "cluster.nodes.node.read_answer", form="json")
+def _answer(data: bytes) -> str:
+    return f"{read_answer(written(data, 'answer'))}"
 
 
 @target(
