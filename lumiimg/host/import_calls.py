@@ -1,13 +1,7 @@
 """How often a start of Python asks file systems: `import torch` from a folder, a virtual environment, or an image.
 
-Counted with strace(1), and so the same on any machine with the same files: nothing here is a time. Of a folder or a
-virtual environment every call on a path below it reaches the file system that it is on. Of an image the calls of the
-program are answered by the file system in the image, on the node; what reaches the one that the image is on is what
-the engine asks of the image's file, and what the program asks of paths that are bound from the machine.
-
-One strace that followed the engine, the program and the FUSE process that serves the image would wait for itself: it
-reads names out of the program's memory, a page of which only the FUSE process that it has stopped can bring. So strace
-attaches to the program from outside, and the engine is counted in a run of its own, without a program.
+Counted with strace(1): nothing here is a time. docs/explanation/startup.md says what is counted, and why the program in
+an image and its engine are counted in runs of their own.
 """
 
 from __future__ import annotations
@@ -72,8 +66,6 @@ for turn in range(1000):
 bytecode behind that the first import of all compiles. Then it lets any process trace it (PR_SET_PTRACER of prctl(2)),
 waits until strace is there, and becomes the program that is traced."""
 _NO_PROGRAM = "/lumiimg-no-such-program"
-_NO_PYTHON = re.compile(r'^FATAL:.*"python3": executable file not found', re.MULTILINE)
-"""Of Apptainer 1.4.5, and of Go's os/exec."""
 _ENDED = re.compile(f"^FATAL.*{_NO_PROGRAM}", re.MULTILINE)
 """The engine in a container that has no such program: it came to its end."""
 
@@ -232,7 +224,7 @@ def _from_image(bench: _Bench, engine: Engine) -> tuple[_Answer, list[Call], lis
     """Return the same of an image, and why those that reach it are not known."""
     start: list[str | Path] = [*engine.words, "exec", "--pwd", "/", bench.path]
     answer, calls = _imported(bench, [*start, "python3"], engine)
-    # no program is run in this container: see the head of this module
+    # no program is run in this container: see docs/explanation/startup.md
     completed, opening = bench.traced(["--seccomp-bpf", *start, _NO_PROGRAM])
     if not _ENDED.search(completed.output):
         why_not = "the engine cannot be traced, perhaps because it is set-user-id (APPTAINER_USERNS=1 helps)"
@@ -273,8 +265,6 @@ def _answer(completed: Completed, bench: _Bench, engine: Engine | None = None) -
     """
     path, lines, said = str(bench.path), completed.output.splitlines(), one_line(completed.last_line)
     if _BEGAN not in lines and not completed.ok:
-        if _NO_PYTHON.search(completed.output):
-            raise BadInputError("there is no python3 in it", where=path)
         if engine is not None:
             raise not_started(engine, completed.output, where=path)
         raise MissingHereError(f"Python does not start there: {said}", where=path)

@@ -137,6 +137,17 @@ def bundled(root: Path) -> Path:
     return root
 
 
+def stand_ins(folder: Path) -> Path:
+    """Make two states of a node, `host.json` and `now.json`, and the images `fits`, `old` and `bare` in a folder."""
+    for name, glibc in (("host", 38), ("now", 41)):
+        node = host(folder / f"{name}-root", glibc=glibc, needs_glibc=glibc)
+        snapshot(node, name=name).rename(folder / f"{name}.json")
+    image(folder / "fits")
+    image(folder / "old", glibc=28)
+    image(folder / "bare", plugin=False)
+    return folder
+
+
 def rocm_image(root: Path, rocm: str, *packages: str) -> Path:
     """Write the files by which an image tells what it has."""
     (root / "etc").mkdir(parents=True)

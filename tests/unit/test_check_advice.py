@@ -150,12 +150,7 @@ _REQUESTS = (
 
 def stand_ins(folder: Path) -> list[str]:
     """Make images, good and bad, and two states of a node; return the names of the images."""
-    for name, glibc in (("host", 38), ("now", 41)):
-        node = fabric_builder.host(folder / f"{name}-root", glibc=glibc, needs_glibc=glibc)
-        fabric_builder.snapshot(node, name=name).rename(folder / f"{name}.json")
-    fabric_builder.image(folder / "fits")
-    fabric_builder.image(folder / "old", glibc=28)
-    fabric_builder.image(folder / "bare", plugin=False)
+    fabric_builder.stand_ins(folder)
     fabric_builder.bundled(folder / "bundled")
     for rocm in ("7.2.0", "5.7.1", "6.2.4"):
         fabric_builder.rocm_image(folder / f"rocm-{rocm[0]}", rocm)

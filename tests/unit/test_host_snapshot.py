@@ -1,4 +1,4 @@
-"""A snapshot's file: what was scanned comes back whole, the same node gives the same bytes, and no file can do harm."""
+"""A snapshot: its file comes back whole and can do no harm, and it is a root file system with the libraries of its machine."""
 
 from __future__ import annotations
 
@@ -12,23 +12,35 @@ import pytest
 
 from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import BadInputError, FailedError
+from lumiimg.elf import ElfError, facts_at
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import read_snapshot, snapshot_text, write_snapshot
-from lumiimg.image import FolderTree, RootFileSystem
-from tests.shared.lumi_node import ENVIRONMENT, make_host
+from lumiimg.host.snapshot import HostFiles, SnapshotTree, read_snapshot, snapshot_text, write_snapshot
+from lumiimg.image import FileKind, FolderTree, ImageError, RootFileSystem
+from tests.shared.elf_builder import library, rpath
+from tests.shared.lumi_node import ENVIRONMENT, LIBFABRIC, make_host
 
 if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
 
 
+def scan(node: Path, environment: dict[str, str] = ENVIRONMENT) -> Snapshot:
+    include = (Path("/opt/site/bin/libodd.so"),)
+    return scan_host(environment, root=RootFileSystem(FolderTree(node)), include=include)
+
+
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_host(tmp_path_factory.mktemp("host"))
+    root = make_host(tmp_path_factory.mktemp("host"))
+    # a library that leads through a directory with nothing recorded in it, and one with an element of the host's own
+    (root / "opt/site/share").mkdir(parents=True)
+    dependency = library(root / "opt/site/lib/libdep.so", source="int g;")
+    library(root / "opt/site/bin/libodd.so", dependency, *rpath("$ORIGIN/../share/../lib"), source="int f;")
+    return root
 
 
 @pytest.fixture(scope="module")
 def good(node: Path) -> Snapshot:
-    return scan_host(ENVIRONMENT, root=RootFileSystem(FolderTree(node)))
+    return scan(node)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +49,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_same_node_gives_the_same_bytes_and_they_come_back_whole(node: Path, good: Snapshot, target: Path) -> None:
-    again = scan_host(dict(reversed(ENVIRONMENT.items())), root=RootFileSystem(FolderTree(node)))
+    again = scan(node, dict(reversed(ENVIRONMENT.items())))
     assert snapshot_text(replace(again, taken=good.taken)) == snapshot_text(good)
     write_snapshot(good, target)
     assert read_snapshot(target) == good
@@ -154,3 +166,46 @@ def test_a_file_without_end_is_refused(target: Path, monkeypatch: pytest.MonkeyP
     ):
         with pytest.raises(DecodeError, match=words):
             read_snapshot(target.with_name(name))
+
+
+# -- as a root file system --
+
+
+def test_every_closure_leads_to_libraries_with_the_facts_of_the_real_ones(good: Snapshot, node: Path) -> None:
+    assert {entry.role for entry in good.entries} >= {"libfabric", "libcxi", "net-plugin", "other"}
+    # a path that leads through a directory and out again is kept
+    assert good.directories == ("/opt/site/share",)
+    assert good.entries[-1].closure["libdep.so"] == "/opt/site/bin/../share/../lib/libdep.so"
+    host, real = HostFiles(good), RootFileSystem(FolderTree(node))
+    for path in (path for entry in good.entries for path in (entry.path, *entry.closure.values())):
+        recorded = host.library(path)
+        assert recorded is not None
+        assert path is not None
+        assert recorded.facts == facts_at(real, path)
+
+
+def test_links_and_directories_are_as_on_the_host(good: Snapshot) -> None:
+    host = HostFiles(good)
+    root = host.root
+    assert root.resolve(LIBFABRIC) == f"{LIBFABRIC}.27.0"
+    assert root.readlink(LIBFABRIC) == "libfabric.so.1.27.0"
+    assert [entry.name for entry in root.list_dir("/opt/cray/libfabric")] == ["1.15.2.0", "1.22.0"]
+    assert root.stat("/opt/cray").kind is FileKind.DIRECTORY
+    fabric = host.library(LIBFABRIC)
+    assert fabric is not None
+    assert fabric.path == f"{LIBFABRIC}.27.0"
+    assert host.library("/opt/cray") is host.library(None) is None
+    assert root.stat(LIBFABRIC).size_bytes == fabric.size_bytes
+    files = {path for path, kind in root.walk() if kind is FileKind.FILE}
+    assert files == {recorded.path for recorded in good.libraries}
+
+
+def test_a_recorded_file_has_facts_and_no_bytes(good: Snapshot) -> None:
+    root = RootFileSystem(SnapshotTree(good))
+    file = root.open("/opt/aws-ofi-rccl/lib/libnccl-net.so")
+    assert file.identity == root.open("/opt/aws-ofi-rccl/lib/librccl-net.so").identity
+    with pytest.raises(ElfError, match="only the facts"):
+        file.read_at(0, 64)
+    tree = SnapshotTree(good)
+    with pytest.raises(ImageError, match="cannot be opened"):
+        tree.open(tree.root)

@@ -135,7 +135,6 @@ SCRIPTS = (
     (CAPABILITIES, 4, f"place.sif: {WHY}"),
     (UNKNOWN, 4, "starts no container here: FATAL:   the moon is full"),
     ("exit 255", 4, "starts no container here: it does not say why"),
-    ("echo 'FATAL:   \"python3\": executable file not found in $PATH'; exit 255", 2, "there is no python3 in it"),
     (IN_CONTAINER, 2, "`import nothing_of_that_name` fails there: ModuleNotFoundError"),
 )
 

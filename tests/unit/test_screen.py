@@ -79,12 +79,7 @@ def place(clean_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     del clean_home
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.chdir(tmp_path)
-    for name, glibc in (("host", 38), ("now", 41)):
-        host = fabric_builder.host(tmp_path / f"{name}-root", glibc=glibc, needs_glibc=glibc)
-        fabric_builder.snapshot(host, name=name).rename(tmp_path / f"{name}.json")
-    fabric_builder.image(tmp_path / "fits")
-    fabric_builder.image(tmp_path / "old", glibc=28)
-    fabric_builder.image(tmp_path / "bare", plugin=False)
+    fabric_builder.stand_ins(tmp_path)
     fabric_builder.rocm_image(tmp_path / "rocm", "7.2.0")
     command = "FROM rocm/pytorch:latest\nARG A=1\nRUN pip install vllm==0.10.1 "
     (tmp_path / "Dockerfile").write_text(f"{command}{'x' * 90}\n")

@@ -27,14 +27,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an image that fits its node, one that does not, and a snapshot: stand-ins of tests/shared/fabric_builder.py."""
-    folder = tmp_path_factory.mktemp("place")
-    for name, glibc in (("host", 38), ("now", 41)):
-        host = fabric_builder.host(folder / f"{name}-root", glibc=glibc, needs_glibc=glibc)
-        fabric_builder.snapshot(host, name=name).rename(folder / f"{name}.json")
-    fabric_builder.image(folder / "fits")
-    fabric_builder.image(folder / "old", glibc=28)
-    fabric_builder.image(folder / "bare", plugin=False)
-    return folder
+    return fabric_builder.stand_ins(tmp_path_factory.mktemp("place"))
 
 
 ANSWERS = (
