@@ -1,12 +1,9 @@
 """Which object serves a symbol: what nothing defines where the loader looks, or another than is meant.
 
-And whether the parts of the C library in a process are of one build. They share data and functions whose layout is
-private to a build, under one version name in all of them (GLIBC_PRIVATE): that this is defined says nothing.
-libc.so.6, and ld.so from 2.33 on, say of which build they are; of the others it shows where they lie, in the number
-that their files' names had up to 2.33, and in what they define. Tried with the libraries of glibc 2.31, 2.36, 2.41 and
-2.43, one of another release at a time: with another ld.so or libc.so.6 processes ended at their start, crashed or hung
-(of those with 2.41 and 2.43, `ls` ran, `bash` did not); with another libm.so.6, libdl.so.2 or librt.so.1 some did, and
-some did not. Of two builds of one version (2.36-9+deb12u7 and u14) none ended.
+And whether the parts of the C library in a process are of one build. They share data whose layout is private to a
+build, under one version name in all of them (GLIBC_PRIVATE): that this is defined says nothing. Tried with the
+libraries of glibc 2.31, 2.36, 2.41 and 2.43: with another ld.so or libc.so.6 processes ended at their start, crashed or
+hung (of 2.41 with 2.43, `ls` ran); with another libm, libdl or librt some did. Of two builds of 2.36 none ended.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ _LOADER_OF_MACHINE = {
     21: "/lib64/ld64.so.2",
     243: "/lib/ld-linux-riscv64-lp64d.so.1",
 }
+_USUAL_DIRECTORIES = ("/lib64/", "/usr/lib64/", "/lib/", "/usr/lib/")
 _DEBIAN_NAME_OF_MACHINE = {X86_64: "x86_64-linux-gnu", 183: "aarch64-linux-gnu"}
 _MUSL_LOADERS = ("/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1")
 _SHELLS = ("/bin/sh", "/usr/bin/env", "/bin/ls", "/bin/busybox")
@@ -187,8 +188,8 @@ def read_loader(fs: FileSystem, machine: int, interpreter: str | None) -> Loader
     data = read_or_empty(fs, path, _MAX_LOADER_BYTES)
     directories = _compiled_directories(data)
     if not directories:
-        directories = _usual_directories(fs, machine)
-        warnings.append(f"{path}: default directories not found in it, taken from the layout of the distribution")
+        directories = _USUAL_DIRECTORIES
+        warnings.append(f"{path}: default directories not found in it; taken to be those of most distributions")
     cache: LoaderCache | None = None
     try:
         with contextlib.closing(fs.open(CACHE_PATH)) as file:
@@ -225,13 +226,6 @@ def _compiled_directories(loader: bytes) -> tuple[str, ...]:
             best, end = max(best, run, key=len), after
         at = loader.find(_LIB, max(at + 1, after))
     return tuple(best)
-
-
-def _usual_directories(fs: FileSystem, machine: int) -> tuple[str, ...]:
-    name = _DEBIAN_NAME_OF_MACHINE.get(machine)
-    if name and fs.is_dir(f"/usr/lib/{name}"):
-        return (f"/lib/{name}/", f"/usr/lib/{name}/", "/lib/", "/usr/lib/")
-    return ("/lib64/", "/usr/lib64/") if fs.is_dir("/usr/lib64") else ("/lib/", "/usr/lib/")
 
 
 def banner_at(fs: FileSystem, path: str) -> Banner | None:

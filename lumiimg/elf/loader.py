@@ -59,7 +59,8 @@ class Process:
         self._names = LoadedNames()
         self._rules: SearchRules | None = None
         self._loader: Loader | None = None
-        self._machine = 0
+        self.machine = 0
+        """e_machine of what was started."""
         self._stack_is_executable = False
         self._is_running = False
         self._runs = False
@@ -77,11 +78,6 @@ class Process:
         if self._loader is None:
             raise RuntimeError("the process is not started")
         return self._loader
-
-    @property
-    def machine(self) -> int:
-        """e_machine of what was started."""
-        return self._machine
 
     def start(self, path: str, *, exec_start: bool = False) -> LoadResult:
         """Start a program, or load a library alone, as `ld.so --list PATH` does it.
@@ -101,7 +97,7 @@ class Process:
         if facts is None:
             result.errors.append(self._failure(path, opened))
             return
-        self._machine = facts.machine
+        self.machine = facts.machine
         self._loader = loader = self.files.loader(facts.machine, facts.interpreter)
         minor = loader.glibc_minor
         if self._runs or since(minor, _FIRST_MINOR_WITH_REAL_ORIGIN):
@@ -186,7 +182,7 @@ class Process:
 
     def passes_over(self, path: str) -> str | None:
         """Return why its search goes on behind a file that is there; None where it does not. Only after `start`."""
-        opened = self.files.open(self.config.absolute(path), self._machine)
+        opened = self.files.open(self.config.absolute(path), self.machine)
         if opened.is_other_machine or opened.is_other_class:
             return "it is for another architecture"
         return os.strerror(errno.EACCES) if opened.errno == errno.EACCES else None
@@ -198,7 +194,7 @@ class Process:
     def _add_loader(self, main: LoadedObject, program: Candidate, result: LoadResult) -> None:
         """Put the loader itself into the process: a need for it is met before any search."""
         path = self.loader.path
-        opened = self.files.open(self.config.absolute(path), self._machine)
+        opened = self.files.open(self.config.absolute(path), self.machine)
         if opened.facts is None:
             result.errors.append(self._failure(path, opened))
         elif opened.identity != program.identity:  # else the loader was started on itself

@@ -369,23 +369,90 @@ def test_the_model_says_what_ld_so_says(build: Callable[[Path], Ask], tmp_path: 
     compare(build(tmp_path))
 
 
+# Files that are no libraries, or damaged ones
+
+
+def _first_of_two(tmp: Path, spoil: Callable[[Path], object]) -> Ask:
+    good = so(tmp / "good/liba.so")
+    (tmp / "bad").mkdir()
+    bad = tmp / "bad/liba.so"
+    bad.write_bytes(good.read_bytes())
+    spoil(bad)
+    return Ask(exe(tmp / "prog", good, *new_runpath(tmp / "bad", tmp / "good")))
+
+
+def _made_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _made_link(path: Path, target: str) -> None:
+    path.unlink()
+    path.symlink_to(target)
+
+
+_SPOILED: dict[str, Callable[[Path], object]] = {
+    "other machine": lambda path: patched(path, 18, b"\xb7\0"),
+    "32 bits": lambda path: patched(path, 4, b"\1"),
+    "class 3": lambda path: patched(path, 4, b"\3"),
+    "text": lambda path: path.write_text("INPUT(libreal.so)\n" * 10),
+    "empty": lambda path: path.write_bytes(b""),
+    "four bytes": lambda path: path.write_bytes(b"\x7fELF"),
+    "63 bytes": lambda path: path.write_bytes(path.read_bytes()[:63]),
+    "header only": lambda path: path.write_bytes(path.read_bytes()[:64]),
+    "cut in the program headers": lambda path: path.write_bytes(path.read_bytes()[:150]),
+    "program headers past the end": lambda path: patched(path, 32, b"\xff\xff\xff\x7f"),
+    "65535 program headers": lambda path: patched(path, 56, b"\xff\xff"),
+    "no program headers": lambda path: patched(path, 56, b"\0\0"),
+    "big endian": lambda path: patched(path, 5, b"\2"),
+    "ident version 9": lambda path: patched(path, 6, b"\x09"),
+    "OS ABI 77": lambda path: patched(path, 7, b"\x4d"),
+    "OS ABI FreeBSD": lambda path: patched(path, 7, b"\x09"),
+    "OS ABI GNU": lambda path: patched(path, 7, b"\x03"),
+    "ABI version 1 of System V": lambda path: patched(path, 8, b"\x01"),
+    "ABI version 3 of GNU": lambda path: patched(path, 7, b"\x03\x03"),
+    "ABI version 4 of GNU": lambda path: patched(path, 7, b"\x03\x04"),
+    "padding": lambda path: patched(path, 12, b"\1"),
+    "version 5": lambda path: patched(path, 20, b"\5"),
+    "relocatable": lambda path: patched(path, 16, b"\1"),
+    "core": lambda path: patched(path, 16, b"\4"),
+    "executable": lambda path: patched(path, 16, b"\2"),
+    "phentsize 57": lambda path: patched(path, 54, b"\x39"),
+    "phentsize 0": lambda path: patched(path, 54, b"\0"),
+    "no dynamic segment": lambda path: patched(path, header_at(path, 2), b"\0\0\0\x60"),
+    "dynamic segment without bytes": lambda path: patched(path, header_at(path, 2) + 32, bytes(8)),
+    "dynamic segment of one byte": lambda path: patched(path, header_at(path, 2) + 32, b"\1" + bytes(7)),
+    "misplaced segment": lambda path: patched(path, header_at(path, 1) + 8, b"\x10"),
+    "unaligned segment": lambda path: patched(path, header_at(path, 1) + 48, b"\x10\0\0\0"),
+    "PIE": exe,
+    "directory": _made_directory,
+    "dangling link": lambda path: _made_link(path, "nowhere"),
+    "link to itself": lambda path: _made_link(path, "liba.so"),
+    "link through a file": lambda path: _made_link(path, "/etc/passwd/x"),
+    "no permission": lambda path: path.chmod(0),
+}
+
+
+@pytest.mark.parametrize("spoil", _SPOILED.values(), ids=_SPOILED.keys())
+def test_a_spoiled_file_in_front_of_a_good_one_and_alone(spoil: Callable[[Path], object], tmp_path: Path) -> None:
+    ask = _first_of_two(tmp_path, spoil)
+    compare(ask)
+    (tmp_path / "good/liba.so").unlink()
+    compare(ask)
+
+
 # What is known beside the loader's words
 
 
 def test_what_is_missing_is_known_by_its_parts(tmp_path: Path) -> None:
     missing = exe(tmp_path / "missing", _chain(tmp_path), *new_runpath(tmp_path / "a", tmp_path / "b"))
-    of_version = _needs_v2(tmp_path, with_versions(tmp_path / "old/libv.so", "V1"))
-    small, pipe = so(tmp_path / "libsmall.so"), so(tmp_path / "libpipe.so")
-    of_32_bits, of_pipe = (exe(tmp_path / path.stem, path, *new_runpath(tmp_path)) for path in (small, pipe))
-    patched(small, 4, b"\1")
+    of_version, pipe = _needs_v2(tmp_path, with_versions(tmp_path / "old/libv.so", "V1")), so(tmp_path / "libpipe.so")
+    of_pipe = exe(tmp_path / "of_pipe", pipe, *new_runpath(tmp_path))
     pipe.unlink()
     os.mkfifo(pipe)  # the real loader would not come back from it
     with open_image(Path("/")) as image:
-        lost, old, wrong, never = (
-            Process(image.root).start(str(p)) for p in (missing, of_version, of_32_bits, of_pipe)
-        )
+        lost, old, never = (Process(image.root).start(str(p)) for p in (missing, of_version, of_pipe))
     assert lost.errors == ["libb.so: cannot open shared object file: No such file or directory"]
     assert (lost.missing[0].chain, lost.closure["libb.so"]) == ((str(missing), "liba.so", "libb.so"), None)
     assert old.missing_versions == [MissingVersion(f"{tmp_path}/old/libv.so", "V2", str(of_version))]
-    assert wrong.errors == ["libsmall.so: wrong ELF class: ELFCLASS32"]
     assert never.errors[0].startswith(f"{pipe}: no regular file")
