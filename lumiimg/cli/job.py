@@ -18,7 +18,7 @@ from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.core.files import refuse_places, write_text
 from lumiimg.report.text import show_items
 from lumiimg.report.views.binds import doubts
-from lumiimg.report.views.job import notes, written_document
+from lumiimg.report.views.made import job_document, notes_of_job
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -48,11 +48,11 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.output:
         write_text(arguments.output, found.script)
         arguments.output.chmod(0o755)
-        return output.deliver(written_document(plan, arguments.output), "job", found)
+        return output.deliver(job_document(plan, arguments.output), "job", found)
     if not output.as_json("job", found):
         print(found.script, end="")
     if not arguments.quiet:
-        show_items(notes(plan), stderr=True)
+        show_items(notes_of_job(plan), stderr=True)
     return ExitCode.GOOD
 
 

@@ -13,7 +13,7 @@ from lumiimg.core.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.text import show, show_items
 from lumiimg.report.views.binds import doubts, refusals_document
-from lumiimg.report.views.module import module_document
+from lumiimg.report.views.made import module_document
 
 
 def execute(arguments: argparse.Namespace) -> int:

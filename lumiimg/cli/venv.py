@@ -10,7 +10,7 @@ from lumiimg.build.venv import make_venv, plan_venv, refuse_venv, request_for_ve
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
-from lumiimg.report.views.module import venv_document
+from lumiimg.report.views.made import venv_document
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -7,10 +7,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job.facts import Framework, facts, framework_named
+from lumiimg.resolve.stack import Stack, is_met
 
 if TYPE_CHECKING:
     from lumiimg.cluster.job.shape import Shape
-    from lumiimg.resolve.stack import Stack
 
 _LAUNCHERS = ("torchrun", "deepspeed", "srun", "mpirun", "mpiexec")
 _MODULES = (
@@ -117,12 +117,13 @@ def serving_of(command: tuple[str, ...], stack: Stack) -> ServingPlace | None:
     if not _serves(command) or any(_says(command, name) for name in ("--uds", "--api-key", _CONFIG)):
         return None
     wants_port = any(_says(command, name) for name in ("--host", "--port"))
-    return ServingPlace.SOCKET if facts().since["socket"].is_in(stack) and not wants_port else ServingPlace.KEY
+    has_socket = is_met(facts().since["socket"].need, stack)
+    return ServingPlace.SOCKET if has_socket and not wants_port else ServingPlace.KEY
 
 
 def lacks_ray(stack: Stack) -> bool:
     """Whether an image has a vLLM that can connect nodes, and no Ray, on which it no longer depends from 0.18 on."""
-    return facts().since["nodes"].is_in(stack) and "ray" not in stack.offers
+    return is_met(facts().since["nodes"].need, stack) and "ray" not in stack.offers
 
 
 def _serves(command: tuple[str, ...]) -> bool:

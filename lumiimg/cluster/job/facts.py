@@ -6,17 +6,12 @@ import datetime as dt  # noqa: TC003 - `decode` reads the types of the fields
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal
-
-from packaging.version import Version
+from typing import Literal
 
 from lumiimg.catalog.launch import SiteVariable
-from lumiimg.catalog.needs import version_of
+from lumiimg.catalog.needs import Need  # noqa: TC001 - as above
 from lumiimg.core.decode import decode
 from lumiimg.core.toml import package_toml
-
-if TYPE_CHECKING:
-    from lumiimg.resolve.stack import Stack
 
 
 class FrameworkVariable(SiteVariable, frozen=True, kw_only=True):
@@ -76,15 +71,10 @@ class FrameworkCache:
 class VllmFeature:
     """The version from which on vLLM has something."""
 
-    version: str
+    need: Need
     what: str
     source: str
     date: dt.date
-
-    def is_in(self, stack: Stack) -> bool:
-        """Whether the vLLM of an image has it, by its version."""
-        vllm = version_of(stack.version("vllm"))
-        return vllm is not None and vllm >= Version(self.version)
 
 
 @dataclass(frozen=True, slots=True)

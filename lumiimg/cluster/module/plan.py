@@ -152,9 +152,8 @@ def plan_module(
     """
     file = _image_file(path)
     own, version = _names(name, file)
-    for where in (str(file), str(folder.absolute())):
-        if NOT_IN_PATHS.search(where):
-            raise FailedError("a path with such characters cannot be in a module", where=where)
+    if NOT_IN_PATHS.search(str(file)):
+        raise FailedError("a path with such characters cannot be in a module", where=str(file))
     if (sign := _NOT_FOR_FOLDERS.search(str(folder.absolute()))) is not None:
         what = f"module systems interpret {sign[0]!r}, and would not find the file"
         raise BadInputError(what, where=str(folder), hint="name another folder")

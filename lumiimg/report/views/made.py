@@ -1,4 +1,4 @@
-"""What `module` and `venv` answer: what was made for an image, what it does not do, and what to type next."""
+"""What `job`, `module` and `venv` answer: what was made for an image, what it does not do, and what to type next."""
 
 from __future__ import annotations
 
@@ -12,10 +12,32 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.report.document import Document, Item, Lines, Paragraph, Section, facts_section
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from lumiimg.build.venv import WrittenVenv
+    from lumiimg.cluster.job.plan import JobPlan
     from lumiimg.cluster.module.folder import WrittenModule
+
+
+def job_document(plan: JobPlan, script: Path) -> Document:
+    """Return what is said where the script is in a file."""
+    command = f"{plan.scheduler.submit} {shlex.quote(str(script))}"
+    is_slurm = plan.scheduler.name == "Slurm"
+    where = "with your project in SBATCH_ACCOUNT" if is_slurm else "with -A and your project"
+    return Document(
+        command="job",
+        subject=plan.request.image,
+        sentence=f"wrote {script}",
+        advice=Advice(None, command, None if plan.shape.account else where),
+        sections=(Section("Notes", notes_of_job(plan)),),
+    )
+
+
+def notes_of_job(plan: JobPlan) -> Iterator[Item]:
+    """Yield what to know of the job."""
+    for note in plan.notes:
+        yield Item(Severity.UNKNOWN, note)
 
 
 def module_document(written: WrittenModule) -> Document:
