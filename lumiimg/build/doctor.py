@@ -15,7 +15,7 @@ from lumiimg.core.errors import ExitCode, MissingHereError
 from lumiimg.core.files import temporary_folder
 from lumiimg.core.findings import Advice
 from lumiimg.engine.engine import Engine, engines_here
-from lumiimg.engine.namespaces.ids import own_ranges
+from lumiimg.engine.namespaces.processes import own_ranges
 from lumiimg.resolve.bootstrap import debootstrap_at
 
 if TYPE_CHECKING:

@@ -3,7 +3,10 @@
 In a shared folder without sticky bit a neighbour can give any name to a private folder of the user's: no name proves
 that a folder is ours. What is in it does:
 
-    PREFIX….lumiimg/<owner>/    one that only this user may open, and in it the one that is written into (owner.py)
+    PREFIX….lumiimg/<owner>/    one that only this user may open, and in it the one that is written into
+
+An owner is a process, so named that no other is taken for it. A number alone is not enough: each namespace of processes
+counts from one (containers, jobs with namespaces of their own), often under the same name of the machine.
 
 A process removes what it has made through the descriptor that it holds since then. Of what a killed one has left, the
 next removes what has the name of an owner, and the folder around it where nothing else is there.
@@ -12,24 +15,34 @@ next removes what has the name of an owner, and the folder around it where nothi
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import re
+import secrets
 import shutil
+import socket
 import stat
 import tempfile
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError, FailedError, MissingHereError
-from lumiimg.core.files import SET_TMPDIR
+from lumiimg.core.files import SET_TMPDIR, read_beginning
 from lumiimg.engine import namespaces
-from lumiimg.engine.owner import is_left, owner_mark
 from lumiimg.engine.process import run
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Iterator
 
+_BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+_ALONE = secrets.token_hex(8)
+MARK = ".lumiimg-partial"
+"""How the name of what has an owner ends."""
+_OWNER = re.compile(rf"\.(?P<pid>\d{{1,10}})-(?P<place>[0-9a-f]+@[^/]*){re.escape(MARK)}$")
+_OLD_S = 7 * 24 * 3600.0
+"""No build goes on for so long without touching its folder: Slurm ends jobs sooner."""
 _ENDING = ".lumiimg"
 _REMOVE_TIMEOUT_S = 600.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -44,13 +57,18 @@ def scratch_folder(parent: Path, prefix: str = "work-") -> Iterator[Path]:
     Raises FailedError where none can be made, and for a file system that is full; MissingHereError where TMPDIR is the
     full one.
     """
-    with _said_if_full(parent), ExitStack() as stack:
+    with ExitStack() as stack:
         try:
             parent.mkdir(parents=True, exist_ok=True)
             folder = stack.enter_context(own_folder(parent, prefix))
         except OSError as error:
             raise _not_writable(parent, error) from error
-        yield folder
+        try:
+            yield folder
+        except OSError as error:
+            if error.errno in _FULL and _is_full(parent, error):
+                raise _not_writable(parent, error) from error
+            raise
 
 
 @contextmanager
@@ -159,17 +177,6 @@ def _names(folder: int) -> list[str]:
     return os.listdir(folder)
 
 
-@contextmanager
-def _said_if_full(parent: Path) -> Iterator[None]:
-    """Name the folder where what is written to it does not fit. Raises FailedError for OSError of that kind."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _FULL or not _is_full(parent, error):
-            raise
-        raise _not_writable(parent, error) from error
-
-
 def _is_full(parent: Path, error: OSError) -> bool:
     if error.filename is not None:
         return Path(os.fsdecode(error.filename)).is_relative_to(parent)
@@ -182,3 +189,43 @@ def _not_writable(path: Path, error: OSError) -> FailedError | MissingHereError:
     if error.errno in _FULL and path == Path(tempfile.gettempdir()):
         return MissingHereError(what, where=where, hint=SET_TMPDIR)
     return FailedError(what, where=where, hint="nothing was left there; LUMIIMG_CACHE names the folder for layers")
+
+
+# -- owners
+
+
+def owner_mark() -> str:
+    """Return the end of a name that says whose it is: this process, on this machine; at most 110 bytes."""
+    return f".{os.getpid()}-{_place()}{MARK}"
+
+
+def is_left(name: str, seen: os.stat_result) -> bool:
+    """Whether something of this user's that is named for its owner was left by a process that no longer lives.
+
+    That of another node, boot or namespace of processes cannot be seen from here, and may live, as the name of a
+    machine proves nothing: what it has is left alone, until nothing was put there for a week.
+    """
+    match = _OWNER.search(name)
+    if match is None:
+        return False
+    if match["place"] != _place():
+        return time.time() - seen.st_mtime > _OLD_S
+    try:
+        os.kill(int(match["pid"]), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:  # another user's has the number now, or it gained privileges
+        return False
+    return False
+
+
+def _place() -> str:
+    """Return where a number of a process counts: a short digest of boot and namespace, and the name of the machine.
+
+    Source: random(4), pid_namespaces(7).
+    """
+    try:
+        counts = f"{read_beginning(_BOOT, 64).decode('ascii')}{_NAMESPACE.readlink()}"
+    except OSError:  # nobody judges by what cannot be seen
+        counts = f"{_ALONE}{os.getpid()}"
+    return f"{hashlib.sha256(counts.encode()).hexdigest()[:12]}@{socket.gethostname()[:64]}"

@@ -1,7 +1,7 @@
 """One file over HTTP, by its digest, which goes on where an earlier try broke off. Rules: RFC 9110 section 14.
 
     part-<sha256>                                    nobody's: the next download of the file takes it
-    part-<sha256>.<word>.<owner>.lumiimg-partial     somebody's, until its process has ended (engine/owner.py)
+    part-<sha256>.<word>.<owner>.lumiimg-partial     somebody's, until its process has ended (engine/workspace.py)
 
 No lock of a file system is used: a partial changes hands by a rename, which only one of many can do. Where the digest
 is not known, a wrong end would not be noticed: such a file begins at its first byte, and nothing of it stays.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import FailedError
 from lumiimg.core.files import regular_file
-from lumiimg.engine.owner import MARK, is_left, owner_mark
+from lumiimg.engine.workspace import MARK, is_left, owner_mark
 from lumiimg.fetch.http import Bounds, BrokeOffError, Http, ReplacedError, display_url
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ __all__ = ["NOT_FOREIGN", "TARGETS"]
 _OWN_TABLE = "a table of this package"
 _OWN_TEXT = "text that this package has written itself"
 NOT_FOREIGN = {
-    "engine.namespaces.ids": "the tables of ids of this machine, which root has written",
+    "engine.namespaces.processes": "the tables of ids of this machine, which root has written",
     "engine.namespaces.syscalls": "what the kernel says of this process",
     "build.places": "the kernel's own words of mounts",
     "catalog.drivers": _OWN_TABLE,

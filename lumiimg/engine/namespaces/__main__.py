@@ -15,12 +15,10 @@ from typing import NoReturn
 
 from lumiimg.core.errors import FailedError
 from lumiimg.engine.namespaces import processes, variables
-from lumiimg.engine.namespaces.ids import map_own, map_range
 from lumiimg.engine.namespaces.layers import LowerLayers, lower_layers
 from lumiimg.engine.namespaces.options import PREFIXES, ContainerStart, read_words
-from lumiimg.engine.namespaces.processes import MOST_USERS, become, in_namespaces, warn
-from lumiimg.engine.namespaces.root import MountStage
-from lumiimg.engine.namespaces.shown import User, shown_path, shown_paths
+from lumiimg.engine.namespaces.processes import MOST_USERS, become, in_namespaces, map_own, map_range, warn
+from lumiimg.engine.namespaces.root import MountStage, User, shown_path, shown_paths
 from lumiimg.engine.namespaces.syscalls import (
     CAP_SYS_ADMIN,
     MountFlag,
