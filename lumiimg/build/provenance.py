@@ -91,8 +91,7 @@ def is_ours(image: Path) -> bool:
 def read_document(image: Path, name: str) -> dict[str, Any] | None:
     """Return a JSON object of a SIF by its name; None where it has none, or cannot be read."""
     try:
-        data = read_json_object(image, name, _LIMIT_BYTES)
-        document = parse_json(data) if data is not None else None
+        document = parse_json(read_json_object(image, name, _LIMIT_BYTES))
     except (ImageError, DecodeError):
         return None
     return document if isinstance(document, dict) else None

@@ -6,23 +6,19 @@ import json
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.image.environment import source
 from lumiimg.image.shell import Shell
-from lumiimg.image.sif import DataType, Sif
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.image.host_files import HostFile
     from lumiimg.image.root import RootFileSystem
 
-_METADATA_NAME = "inspect-metadata.json"
 _ENVIRONMENT_FOLDER = "/.singularity.d/env"
 _LABELS = "/.singularity.d/labels.json"
-_MAX_METADATA_BYTES = 16 << 20
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_SCRIPTS = 1000
 _SCRIPTS_OF_THE_ENGINE = frozenset(("94-appsbase.sh", "95-apps.sh", "99-base.sh", "99-runtimevars.sh"))
@@ -35,33 +31,26 @@ class SingularityDescription:
     """What Singularity and Apptainer write: into a SIF, and under `/.singularity.d` in any root file system."""
 
     def __init__(
-        self,
-        root: RootFileSystem,
-        sif: Sif | None = None,
-        source: HostFile | None = None,
-        warnings: Sequence[str] = (),
+        self, root: RootFileSystem, architecture: str | None = None, metadata: bytes = b"", warnings: Sequence[str] = ()
     ) -> None:
-        """`source` is the file of the SIF, `warnings` what is unsure about its partitions."""
-        self._warnings = warnings
+        """`metadata` is that of a SIF, `warnings` what is unsure about its partitions."""
+        self.architecture = architecture
+        """As Go calls it (`amd64`); None where the image names none."""
         self._root = root
-        self._source = source
-        self._sif = sif
+        self._metadata = metadata
+        self._warnings = warnings
         self._unread: dict[str, str] = {}
         """Path → why it is not read."""
-        self._metadata = self._read_metadata()
-
-    @property
-    def architecture(self) -> str | None:
-        """As Go calls it (`amd64`); None where the image names none."""
-        return self._sif.architecture if self._sif else None
 
     @cached_property
     def labels(self) -> dict[str, str]:
         """Its labels; empty without any."""
-        labels = self._metadata.get("labels")
+        labels = _parsed(self._metadata.rstrip(b"\0").decode("utf-8", "surrogateescape"))
+        for key in ("data", "attributes", "labels"):
+            labels = labels.get(key) if isinstance(labels, dict) else None
         if not isinstance(labels, dict):
-            labels = _json_object(self._text(_LABELS) or "{}")
-        return {str(key): str(value) for key, value in labels.items()}
+            labels = _parsed(self._text(_LABELS) or "")
+        return {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}
 
     @cached_property
     def _shell(self) -> Shell:
@@ -111,15 +100,6 @@ class SingularityDescription:
         _ = self.labels  # if they are too long, that is in `_unread` then
         return (*found, *(f"{path}: {reason}" for path, reason in self._unread.items()))
 
-    def _read_metadata(self) -> dict[str, Any]:
-        item = self._sif.first(DataType.JSON, _METADATA_NAME) if self._sif else None
-        if item is None or self._source is None or item.size_bytes > _MAX_METADATA_BYTES:
-            return {}
-        text = self._source.read_exactly(item.offset, item.size_bytes).rstrip(b"\0").decode("utf-8", "surrogateescape")
-        data = _json_object(text).get("data")
-        attributes = data.get("attributes") if isinstance(data, dict) else None
-        return attributes if isinstance(attributes, dict) else {}
-
     def _text(self, path: str) -> str | None:
         try:
             return self._root.read_bytes(path, _MAX_TEXT_BYTES).decode("utf-8", "surrogateescape")
@@ -130,10 +110,9 @@ class SingularityDescription:
             return None
 
 
-def _json_object(text: str) -> dict[str, Any]:
-    """Return a JSON object; an empty one for anything else: metadata is no reason not to read an image."""
+def _parsed(text: str) -> object:
+    """Return what JSON holds; None for anything else: metadata is no reason not to read an image."""
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return None

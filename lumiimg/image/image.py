@@ -41,6 +41,7 @@ _NAME_BYTES = 4096
 """What a name takes at least: millions of them, each of an empty file, fill a disk too."""
 _SPARE_BYTES = 256 << 20
 """What is left free on the disk."""
+_MAX_METADATA_BYTES = 16 << 20
 _MOUNTED_BY_ENGINES = ("/proc", "/sys", "/dev")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 """By the first two bytes."""
@@ -207,7 +208,8 @@ def _open_file(source: HostFile, opened: ExitStack, cache: Cache | None) -> Imag
         sif = parse_sif(source)
         tree, warnings = _sif_tree(sif, source)
         root = RootFileSystem(tree)
-        return Image(ImageKind.SIF, root, SingularityDescription(root, sif, source, warnings), opened)
+        metadata = sif.json(source, "inspect-metadata.json", _MAX_METADATA_BYTES)
+        return Image(ImageKind.SIF, root, SingularityDescription(root, sif.architecture, metadata, warnings), opened)
     if head.startswith(SQUASHFS_MAGIC):
         root = RootFileSystem(SquashfsTree(source))
         return Image(ImageKind.SQUASHFS, root, SingularityDescription(root), opened)

@@ -1,15 +1,8 @@
-r"""SIF, the file format of Singularity and Apptainer images (apptainer/sif, `pkg/sif/sif.go`), read and written.
+"""SIF, the file format of Singularity and Apptainer images (apptainer/sif, `pkg/sif/sif.go`), read and written.
 
-    0      global header, 128 B   launch[32], "SIF_MAGIC\0", version[3], arch[3], uuid[16], then i64 each: created,
-                                  modified, descriptors free, descriptors total, descriptors offset, descriptors
-                                  size, data offset, data size
-    4096   descriptors, 585 B     datatype i32, used u8, id u32, group u32, link u32, i64 each: offset, size, padded
-           each                   size, created, modified, uid, gid; name[128], extra[384]
-    ~32 K  data objects           definition file, JSON, partitions, signatures
-
-Little endian, packed. The extra bytes of a partition start with file system i32, partition type i32, arch[3]. The root
-file system is the one partition of type 2 (PrimSys). All sizes are checked here against the file: the format's own
-library trusts them.
+A header of 128 bytes, descriptors of 585 bytes at 4096, then data objects: definition file, JSON, partitions,
+signatures. Little endian, packed. The root file system is the one partition of type 2 (PrimSys). All sizes are checked
+here: the format's own library trusts them.
 
 `sif new` and `sif add` of the engines would copy the file system once more, leave out the line that makes an image
 executable, and put the day into the file. mksquashfs can write at an offset; what stands in front is written here.
@@ -35,8 +28,13 @@ from lumiimg.image.tree import ImageError
 MAGIC = b"SIF_MAGIC\0"
 MAGIC_OFFSET = 32
 HEADER = struct.Struct("<32s10s3s3s16s8q")
+"""What runs it, magic, version, architecture, uuid; created, modified, descriptors free and in all, their offset and
+size, offset and size of the data.
+"""
 DESCRIPTOR = struct.Struct("<iBIII7q128s384s")
+"""Type, whether it is used, number, group, link; offset, size, size with padding, created, modified, uid, gid; name."""
 _PARTITION = struct.Struct("<ii3s")
+"""What its extra bytes begin with: file system, type, architecture."""
 _VERSION = b"01\0"
 _PRIMARY_SYSTEM, _OVERLAY = 2, 4
 _GO_NAMES = "386 amd64 arm arm64 ppc64 ppc64le mips mipsle mips64 mips64le s390x riscv64"
@@ -91,7 +89,7 @@ class Sif:
         roots = [item for item in self.objects if item.partition_type == _PRIMARY_SYSTEM]
         if len(roots) > 1:
             raise ImageError(f"{len(roots)} root file systems in one SIF", where=self.where)
-        if not roots and self.first(DataType.OCI_ROOT_INDEX):
+        if not roots and any(item.data_type == DataType.OCI_ROOT_INDEX for item in self.objects):
             hint = "build it without --oci, or unpack it into a sandbox folder and give that"
             raise ImageError("an OCI-SIF, whose layers are not read", where=self.where, hint=hint)
         if not roots:
@@ -107,10 +105,12 @@ class Sif:
         """Return the partitions that an engine lays over the root file system, the lowest first."""
         return tuple(item for item in self.objects if item.partition_type == _OVERLAY)
 
-    def first(self, data_type: DataType, name: str | None = None) -> DataObject | None:
-        """Return the first data object of a type (and name)."""
-        found = (item for item in self.objects if item.data_type == data_type and name in (None, item.name))
-        return next(found, None)
+    def json(self, source: HostFile, name: str, limit_bytes: int) -> bytes:
+        """Return the first JSON object of a name; nothing without one, or for a larger one."""
+        for item in self.objects:
+            if (item.data_type, item.name) == (DataType.JSON, name):
+                return source.read_exactly(item.offset, item.size_bytes) if item.size_bytes <= limit_bytes else b""
+        return b""
 
 
 def is_sif(head: bytes) -> bool:
@@ -124,13 +124,10 @@ def read_sif(path: Path) -> Sif:
         return parse_sif(source)
 
 
-def read_json_object(path: Path, name: str, limit_bytes: int) -> bytes | None:
-    """Return a JSON object of a SIF by its name; None without one, or for a larger one. Raises ImageError."""
+def read_json_object(path: Path, name: str, limit_bytes: int) -> bytes:
+    """Return a JSON object of a SIF by its name; nothing without one, or for a larger one. Raises ImageError."""
     with closing(HostFile.of_image(path)) as source:
-        found = parse_sif(source).first(DataType.JSON, name)
-        if found is None or found.size_bytes > limit_bytes:
-            return None
-        return source.read_exactly(found.offset, found.size_bytes)
+        return parse_sif(source).json(source, name, limit_bytes)
 
 
 def squashfs_ranges(path: Path) -> list[tuple[int, int]]:

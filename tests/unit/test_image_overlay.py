@@ -42,40 +42,24 @@ def _pack(folder: Path, name: str, files: dict[str, str], *pseudo: str) -> Path:
 
 
 def _layers(folder: Path) -> list[Path]:
-    lower = {
-        "same": "lower",
-        "gone": "lower",
-        "merged/lower": "lower",
-        "merged/same": "lower",
-        "opaque/lower": "lower",
-        "opaque-of-users/lower": "lower",
-        "not-opaque/lower": "lower",
-        "gone-folder/lower": "lower",
-        "file": "lower",
-        "folder/lower": "lower",
-        "link": "->merged",
-        "back": "lower",
-    }
-    middle = {
-        "same": "middle",
-        "merged/middle": "middle",
-        "merged/same": "middle",
-        "opaque/middle": "middle",
-        "opaque-of-users/middle": "middle",
-        "not-opaque/middle": "middle",
-        "file/middle": "middle",
-        "folder": "middle",
-        "link/middle": "middle",
-    }
+    """Pack three layers; the content of a file is the layer that it is of."""
     hidden = [f"{name} {_WHITEOUT}" for name in ("gone", "gone-folder", "back", "merged/never-there")]
     marks = ["opaque x trusted.overlay.opaque=y", "opaque-of-users x user.overlay.opaque=y"]
-    marks.append("not-opaque x trusted.overlay.opaque=n")
-    upper = {"back": "upper", "merged/upper": "upper", "opaque/upper": "upper", "not-opaque/upper": "upper"}
-    return [
-        _pack(folder, "lower", lower, "null c 666 0 0 1 3"),
-        _pack(folder, "middle", middle, *hidden, *marks),
-        _pack(folder, "upper", upper, f"not-opaque/lower {_WHITEOUT}", "disk b 660 0 0 0 0"),
-    ]
+    more = {
+        "lower": ("null c 666 0 0 1 3",),
+        "middle": (*hidden, *marks, "not-opaque x trusted.overlay.opaque=n"),
+        "upper": (f"not-opaque/lower {_WHITEOUT}", "disk b 660 0 0 0 0"),
+    }
+    layers = {
+        "lower": "same gone merged/lower merged/same opaque/lower opaque-of-users/lower not-opaque/lower gone-folder/lower"
+        " file folder/lower back",
+        "middle": "same merged/middle merged/same opaque/middle opaque-of-users/middle not-opaque/middle file/middle folder"
+        " link/middle",
+        "upper": "back merged/upper opaque/upper not-opaque/upper",
+    }
+    files = {name: dict.fromkeys(paths.split(), name) for name, paths in layers.items()}
+    files["lower"]["link"] = "->merged"
+    return [_pack(folder, name, files[name], *more[name]) for name in layers]
 
 
 @pytest.fixture(scope="module")
@@ -97,22 +81,13 @@ def test_every_name_is_that_of_the_uppermost_layer_that_shows_it_and_a_hidden_on
     contents = {
         entry.path: root.read_bytes(entry.path, 99).decode() for entry in root.walk() if entry.kind is FileKind.FILE
     }
-    assert contents == {
-        "/same": "middle",
-        "/merged/lower": "lower",
-        "/merged/middle": "middle",
-        "/merged/same": "middle",
-        "/merged/upper": "upper",
-        "/opaque/middle": "middle",
-        "/opaque/upper": "upper",
-        "/opaque-of-users/middle": "middle",
-        "/not-opaque/middle": "middle",
-        "/not-opaque/upper": "upper",
-        "/file/middle": "middle",
-        "/folder": "middle",
-        "/link/middle": "middle",
-        "/back": "upper",
+    seen = {
+        "lower": "/merged/lower",
+        "middle": "/same /merged/middle /merged/same /opaque/middle /opaque-of-users/middle /not-opaque/middle /file/middle"
+        " /folder /link/middle",
+        "upper": "/merged/upper /opaque/upper /not-opaque/upper /back",
     }
+    assert contents == {path: layer for layer, paths in seen.items() for path in paths.split()}
     for path in ("/gone", "/gone-folder/lower", "/opaque/lower", "/not-opaque/lower", "/folder/lower"):
         assert not root.exists(path), path
     assert not root.exists("/merged/never-there")

@@ -1,38 +1,17 @@
 """Squashfs 4.0 as it lies on disk (kernel `fs/squashfs/squashfs_fs.h`): the records that are read, and written.
 
-    superblock 96 B | data blocks | fragments | inode table | directory table | fragment table | export table |
-    id table | xattr table
+    superblock | data blocks | fragments | inode table | directory table | fragment table | export table | id table |
+    xattr table
 
 Inodes, directories and the entries of tables live in metadata blocks: at most 8 KiB of content, a u16 in front with
 the stored size, bit 15 set where it is not compressed. A reference is the offset of a metadata block in its table,
 shifted left by 16, plus the offset inside the block. The entries of a table are found by a list of u64: where each of
 its metadata blocks is.
 
-An inode has sixteen bytes common to all, then what its type needs; a long one has a type that is seven more.
-
-    common    type u16, mode u16, uid index u16, gid index u16, mtime u32, inode number u32
-    1 dir     block u32, links u32, size u16, offset u16, parent u32
-    8 ldir    links u32, size u32, block u32, parent u32, index count u16, offset u16, xattr u32; index
-    2 file    block u32, fragment u32, fragment offset u32, size u32; block sizes u32[]
-    9 lfile   block u64, size u64, sparse u64, links u32, fragment u32, fragment offset u32, xattr u32; block sizes
-    3/10 link links u32, size u32; target; long: xattr u32
-    4,5/11,12 block, character device: links u32, number u32; long: xattr u32
-    6,7/13,14 fifo, socket: links u32; long: xattr u32
-
-The listing of a directory is in the directory table: runs of up to 256 names, each with the inode block that its
-names share.
-
-    run       count - 1 u32, inode block u32, inode number u32
-    entry     offset u16, inode number difference i16, type u16, name size - 1 u16, name
-
-Extended attributes come in sets: those of one inode, or of several with the same ones.
-
-    table     start of the attributes u64, sets u32, unused u32; then the list of metadata blocks full of sets
-    set       reference u64, attributes u32, bytes u32
-    attribute type u16, name size u16, name, value size u32, value
-
-The type of an attribute is a prefix of the name that is not stored, and 0x100 where the value is a reference to where
-it stands.
+An inode has what is common to all, then what its type needs, then the size words of a file's blocks or the target of a
+link; a long one has a type that is seven more, and the number of its set of extended attributes. A directory is runs of
+up to 256 names, each with the inode block that they share. The type of an attribute is a prefix of the name that is not
+stored, and 0x100 where the value is a reference to where it stands.
 """
 
 from __future__ import annotations
