@@ -16,7 +16,7 @@ import difflib
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import EnumType
@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, Union
 import msgspec
 from msgspec import Meta, Struct
 
-from lumiimg.core.errors import LONG, BadInputError, one_line, shortened
+from lumiimg.core.errors import LONG, BadInputError, shortened
 from lumiimg.core.files import read_beginning
 from lumiimg.core.toml import TomlError, parse_toml
 
@@ -66,11 +66,6 @@ Sha256 = Annotated[str, matching(r"[0-9a-f]{64}", "a digest of 64 hexadecimal di
 
 class DecodeError(BadInputError):
     """A file, or a value of one, is not what it should be; says all that is wrong."""
-
-    def __init__(self, what: str | Iterable[str], *, where: str | None = None, hint: str | None = None) -> None:
-        faults = [what] if isinstance(what, str) else [*what]
-        more = [f"and {len(faults) - _MOST_SHOWN} more"] if len(faults) > _MOST_SHOWN else []
-        super().__init__("; ".join([*map(one_line, faults[:_MOST_SHOWN]), *more]), where=where, hint=hint)
 
 
 class _RefusedError(ValueError):
@@ -149,7 +144,8 @@ def decode(data: object, kind: type[T], *, where: str | None = None, hint: str |
         with suppress(ValueError, OverflowError):  # what it is, and all others, are looked for
             return _converted(data, kind, toml=toml)
     if faults := [*islice(_Faults(toml).of(kind, data, ""), _MOST_FAULTS)]:
-        raise DecodeError(starmap(_named, faults), where=where, hint=hint)
+        more = f"; and {len(faults) - _MOST_SHOWN} more" if len(faults) > _MOST_SHOWN else ""
+        raise DecodeError("; ".join(starmap(_named, faults[:_MOST_SHOWN])) + more, where=where, hint=hint)
     return _converted(data, kind, toml=toml)
 
 

@@ -189,11 +189,8 @@ def _unpacker(compression: Compressor) -> tuple[_Unpack, tuple[type[Exception], 
             new = partial(lzma.LZMADecompressor, form, _LZMA_MEMORY_BYTES)
             return (lambda block, limit: new().decompress(block, limit)), (lzma.LZMAError, EOFError)
         case Compressor.ZSTD:
-            module = zstd()
-            return (lambda block, limit: module.ZstdDecompressor().decompress(block, limit)), (
-                module.ZstdError,
-                EOFError,
-            )
+            new = zstd().ZstdDecompressor
+            return (lambda block, limit: new().decompress(block, limit)), (zstd().ZstdError, EOFError)
         case Compressor.LZ4:
             from lz4 import block as lz4  # type: ignore[import-untyped]
 
