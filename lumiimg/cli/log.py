@@ -25,23 +25,15 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if not arguments.paths:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
-    if arguments.host and not arguments.image:
-        raise BadInputError("--host has no effect without the image of the job", hint="add --image IMAGE")
-    read = [arguments.image, arguments.host, *map(Path, arguments.paths)]
-    output = Output.of(arguments, read)
-    site = image = None
+    output = Output.of(arguments, [arguments.image, *map(Path, arguments.paths)])
+    site = None
     if arguments.site:  # a log does not say where it was written
         from lumiimg.catalog.sites import find_site  # what a log alone need not wait for
 
         site = find_site(arguments.site, os.environ)
     report = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
     _refuse_other_files(arguments.paths, report)
-    if arguments.image:
-        from lumiimg.check.run.job_log import compare  # images and engines
-        from lumiimg.host.snapshot import read_snapshot
-
-        image = compare(report, arguments.image, os.environ, read_snapshot(arguments.host) if arguments.host else None)
-    answer = answer_of_log(report, site, image, _names(arguments))
+    answer = answer_of_log(report, site, _names(arguments))
     return output.deliver(log_document(arguments.paths, answer), "log", answer, answer.exit_code)
 
 

@@ -224,7 +224,6 @@ BAD_INPUT = {
     "log ''": "an argument is empty; is a variable of the shell not set?",
     f"log {sys.executable}": "is not text",
     "log": "no log to read",
-    "log - --host h.json": "--host has no effect without the image",
     "log --follow -": "standard input is always read to its end",
     "show folder": "an image: show ./folder",
     "show debian": "did you mean debian-13",

@@ -173,37 +173,6 @@ def test_options_may_stand_between_files(tmp_path: Path, capsys: Capture) -> Non
     assert "mixed" in capsys.readouterr().out
 
 
-def test_log_and_image_are_held_against_each_other(tmp_path: Path, capsys: Capture) -> None:
-    host = fabric_builder.snapshot(fabric_builder.host(tmp_path / "host"))
-    images = {glibc: fabric_builder.image(tmp_path / f"image-{glibc}", glibc=glibc) for glibc in (35, 39)}
-    for log, glibc, agreement, told in (
-        (SOCKET, 35, "explained", "GLIBC_2.38"),
-        (SOCKET, 39, "no-obstacle", ""),
-        (CXI, 35, "contradicted", ""),
-        (CXI, 39, "agreed", ""),
-        (CXI[: CXI.index(b"n1:7:7 [0] NCCL INFO Channel")], 35, "explained", "GLIBC_2.38"),
-        (
-            SOCKET.replace(b"2.20.5", b"2.22.3"),
-            39,
-            "other-image",
-            "the log is of RCCL 2.22.3, the image has RCCL 2.20.5",
-        ),
-        (b"hello\n", 35, "unknown", ""),
-    ):
-        words = ["--image", str(images[glibc]), "--host", str(host), "--verbose"]
-        _, data, page = ask(tmp_path, capsys, log, *words)
-        assert data["image"]["agreement"] == agreement, (log, glibc)
-        assert told in unwrapped(page), (log, glibc)
-
-
-@pytest.mark.parametrize(("name", "value"), [("NCCL_NET", "Socket"), ("NCCL_NET_PLUGIN", "none-such")])
-def test_variables_of_the_job_are_those_of_the_model(name: str, value: str, tmp_path: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    set_by_job = f"n1:7:7 [0] NCCL INFO {name} set by environment to {value}\n".encode()
-    _, data, _ = ask(tmp_path, capsys, set_by_job + SOCKET, "--image", str(image))
-    assert value in json.dumps(data["image"]["findings"])
-
-
 def test_what_comes_next_is_the_first_command_that_lacks_no_name(tmp_path: Path, capsys: Capture) -> None:
     log = (Path(__file__).parents[1] / "fixtures/nccl/rccl-2.21.5-plugin-absent.log").read_bytes()
     _, data, page = ask(tmp_path, capsys, log)

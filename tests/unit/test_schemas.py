@@ -145,7 +145,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "job": ("job", "IMAGE", "--site", "lumi", "--nodes", "2", "--host", "HOST", "--", "true"),
     "ldd": ("ldd", "IMAGE", "--all", "--host", "HOST"),
     "list": ("list",),
-    "log": ("log", str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent-cut.log"), "--image", "IMAGE"),
+    "log": ("log", str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent-cut.log")),
     "module": ("module", "IMAGE", "-o", "NEW", "--host", "HOST", "--site", "lumi"),
     "schemas": ("schema",),
     "show-gpu": ("show", "IMAGE", "--gpu", "--site", "lumi"),

@@ -1,4 +1,4 @@
-"""The answer about the logs of a job, with what the site should give, and what the model of its image adds."""
+"""The answer about the logs of a job, with what the site should give."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from lumiimg.joblog import LogReport  # noqa: TC001 - schemas are made from the 
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
-    from lumiimg.check.run.job_log import ImageOfJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +22,6 @@ class LogAnswer:
     report: LogReport
     findings: tuple[Finding, ...] = ()
     """What measured bandwidth and wrong results come to."""
-    image: ImageOfJob | None = None
-    """With --image: what the model of the image adds; else null."""
     site: Site | None = None
     """Whose bandwidth is drawn beside what was measured."""
 
@@ -64,12 +61,10 @@ class LogAnswer:
         return next((Advice(why, step.command, step.reason) for step in steps if step.command), Advice(why))
 
 
-def answer_of_log(
-    report: LogReport, site: Site | None = None, image: ImageOfJob | None = None, names: Mapping[str, str] | None = None
-) -> LogAnswer:
+def answer_of_log(report: LogReport, site: Site | None, names: Mapping[str, str]) -> LogAnswer:
     """Return the answer; `names` of this case are put into commands. Without a site nothing is held to benchmarks."""
     causes = tuple(
-        replace(cause, remedy=tuple(step.concluded(names or {}) for step in cause.remedy)) for cause in report.causes
+        replace(cause, remedy=tuple(step.concluded(names) for step in cause.remedy)) for cause in report.causes
     )
     report = replace(report, causes=causes)
-    return LogAnswer(report, bandwidth_findings(report, site), image, site)
+    return LogAnswer(report, bandwidth_findings(report, site), site)

@@ -24,7 +24,6 @@ from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, p
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.run.log_answer import LogAnswer
     from lumiimg.core.findings import Finding
     from lumiimg.joblog import LogReport, VerdictGroup, Vocabulary
@@ -55,7 +54,6 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("Variables that differ between ranks", (Lines(differing),), is_headed=True),
             Section("Measured", _measured(measured)),
             bandwidth_section(report.measurements, answer.site, report.coverage.of_nodes),
-            Section("The image of the job", _image(answer.image)),
             Section(PATH, (path_steps(job_path(report), _of_nodes(report)),), Shown.PAGE),
             Section("How far each rank came", (Lines(tuple(one.sentence for one in report.progress)),), Shown.VERBOSE),
             Section("Communicators", (_communicators(report),), Shown.VERBOSE),
@@ -150,12 +148,6 @@ def _group(report: LogReport, group: VerdictGroup, *, verbose: bool) -> Item:
 def _measured(measured: Sequence[Finding]) -> Iterator[Item]:
     for item, finding in zip(finding_items(measured), measured, strict=True):
         yield replace(item, case=f"{finding.id} {finding.where}", verbose=False)
-
-
-def _image(image: ImageOfJob | None) -> Iterator[Paragraph | Item]:
-    if image is not None:
-        yield Paragraph(f"image {image.image}: {image.sentence}")
-        yield from finding_items(image.findings)
 
 
 def _of_nodes(report: LogReport) -> str:
