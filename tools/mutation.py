@@ -55,7 +55,7 @@ MODULES = (
     *(f"check/static/{name}" for name in ("plugin", "variables", "process_faults")),
     *(f"check/static/{name}" for name in ("process", "files")),
     *(f"check/run/{name}" for name in ("bandwidth", "execution")),
-    *(f"elf/{name}" for name in ("version_check", "search", "loader")),
+    *(f"elf/{name}" for name in ("refusals", "search", "loader")),
     *(f"host/{name}" for name in ("bind", "bind_trial")),
 )
 MEMORY_BYTES = 4 * 2**30

@@ -26,9 +26,16 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.glibc import FileSystem, Loader, LoaderConfig, read_or_empty, since
 from lumiimg.elf.objects import FoundBy, LoadedNames, LoadedObject, LoadResult, MissingLibrary, SymbolScopes
-from lumiimg.elf.refusals import FIRST_MINOR_WITH_RELR, StaticTls, isa_problem, map_problem, open_problem, run_problem
+from lumiimg.elf.refusals import (
+    FIRST_MINOR_WITH_RELR,
+    StaticTls,
+    check_versions,
+    isa_problem,
+    map_problem,
+    open_problem,
+    run_problem,
+)
 from lumiimg.elf.search import Candidate, ElfCache, SearchRules, origin_of
-from lumiimg.elf.version_check import check_versions
 
 if TYPE_CHECKING:
     from lumiimg.core.access import OpenFile

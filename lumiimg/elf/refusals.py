@@ -3,29 +3,33 @@
 `_dl_map_object_from_fd` in `elf/dl-load.c`; `dl_isa_level_check` in `sysdeps/x86/dl-prop.h`. The boundaries between
 versions are those of the tags of glibc's repository.
 
+Versions (`elf/dl-version.c`): every need of every object is compared, by name, with the definitions of the library that
+was loaded for it, before any code of it runs. A name that is defined says nothing about the symbols behind it. The
+library is the one that was asked for by the name in the need, or has the soname that some object asked for; a soname
+that nobody asked for finds nothing (`find_needed`, `_dl_name_match_p`), and ld.so stops at an assertion.
+
 A library that is dlopened may find no room in the static TLS block. What is there at the start is counted exactly, and
-some surplus is added. A library that reaches its thread-local data by a fixed offset (DF_STATIC_TLS) must have its
-block in that surplus; others get theirs from malloc, at no limit. glibc: `_dl_determine_tlsoffset` in `elf/dl-tls.c`,
-`_dl_try_allocate_static_tls` in `elf/dl-reloc.c`, for machines with the thread pointer behind the blocks (x86). The
-surplus is 1664 bytes in every version from 2.26 to 2.43, with the tunables `glibc.rtld.nns` and
-`glibc.rtld.optional_static_tls` as they are. Since 2.41 the block has the rseq area too. The block is that of the
-library that *defines* the data. Which one a DF_STATIC_TLS library without TLS of its own means, only a symbol lookup
-would show: nothing is said of it. Neither are the blocks of TLS descriptors counted, which take of the same surplus
-where the loader finds room for them (2.32 and newer).
+some surplus is added: 1664 bytes from 2.26 to 2.43, with the tunables as they are. A library that reaches its
+thread-local data by a fixed offset (DF_STATIC_TLS) must have its block in that surplus; others get theirs from malloc.
+glibc: `_dl_determine_tlsoffset` in `elf/dl-tls.c`, `_dl_try_allocate_static_tls` in `elf/dl-reloc.c`, for machines with
+the thread pointer behind the blocks (x86). Since 2.41 the block has the rseq area too. Nothing is said of a library
+without TLS of its own, which means another's data, nor are the blocks of TLS descriptors counted (2.32 and newer).
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from functools import cache
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import DF_1_NOOPEN, DF_1_PIE, DF_STATIC_TLS, ElfFacts
 from lumiimg.elf.glibc import X86_64, since
+from lumiimg.elf.objects import LoadedObject, LoadResult, MissingVersion
 from lumiimg.elf.segments import ET_DYN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _FIRST_MINOR_REFUSING_PIE = 30
 _FIRST_MINOR_CHECKING_ISA = 33
@@ -33,6 +37,7 @@ _FIRST_MINOR_WITH_PAGE_WORDS = 35
 FIRST_MINOR_WITH_RELR = 36
 _FIRST_MINOR_REFUSING_STACK = 41
 _FIRST_MINOR_WITH_RSEQ_BLOCK = 41
+_LIBC_PREFIX, _RELR_VERSION = "libc.so.", "GLIBC_ABI_DT_RELR"
 _SURPLUS_BYTES = 1664
 _TCB_ALIGN = 64
 _RSEQ_BYTES = 32
@@ -83,6 +88,51 @@ def isa_problem(facts: ElfFacts, minor: int | None, isa: int) -> str | None:
     if facts.isa_needed is None or facts.machine != X86_64 or not since(minor, _FIRST_MINOR_CHECKING_ISA):
         return None
     return "CPU ISA level is lower than required" if facts.isa_needed & ~isa else None
+
+
+def check_versions(
+    objects: Iterable[LoadedObject],
+    provider_of: Callable[[str], LoadedObject | None],
+    glibc_minor: int | None,
+    result: LoadResult,
+    *,
+    warns: bool,
+) -> None:
+    """Add what the loader finds wrong with the versions of some objects, in its words; `warns`: with its warnings."""
+    definitions_of = cache(lambda provider: frozenset(provider.facts.version_definitions))
+    for loaded in objects:
+        for need in loaded.facts.version_needs:
+            provider = provider_of(need.file)
+            if provider is None:
+                if need.file not in result.missing_names:
+                    # the name was taken from DT_NEEDED after the link, as `patchelf --remove-needed` does
+                    what = f"needs versions of {need.file}, which it does not need: ld.so stops at an assertion"
+                    result.errors.append(f"{loaded.path}: {what}")
+                continue
+            defined, by = definitions_of(provider), f"(required by {loaded.path})"
+            if need.name in defined:
+                continue
+            if not defined:
+                words = f"no version information available {by}"
+            elif need.weak:
+                words = f"weak version `{need.name}' not found {by}"
+            else:
+                missing = MissingVersion(provider.path, need.name, loaded.path)
+                result.missing_versions.append(missing)
+                result.errors.append(str(missing))
+                continue
+            if warns:
+                result.warnings.append(f"{provider.path}: {words}")
+        if _lacks_relr(loaded.facts, glibc_minor):
+            result.errors.append(f"{loaded.path}: DT_RELR without {_RELR_VERSION} dependency")
+
+
+def _lacks_relr(facts: ElfFacts, glibc_minor: int | None) -> bool:
+    """Whether a file has DT_RELR and was not linked to ask for a C library that knows it."""
+    if not facts.has_relr or not since(glibc_minor, FIRST_MINOR_WITH_RELR):
+        return False
+    needs_libc = any(name.startswith(_LIBC_PREFIX) for name in facts.needed)
+    return bool(facts.version_needs) and needs_libc and all(need.name != _RELR_VERSION for need in facts.version_needs)
 
 
 class StaticTls:

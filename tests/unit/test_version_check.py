@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from lumiimg.core.text import numbers_of
 from lumiimg.elf import ElfFacts, FoundBy, LoadedObject, LoadResult
 from lumiimg.elf.facts import VersionNeed
-from lumiimg.elf.version_check import check_versions
+from lumiimg.elf.refusals import check_versions
 
 FACTS = ElfFacts(machine=62, type=3, is_dynamic=True, needed=("libc.so.6",))
 LIBC = replace(FACTS, needed=(), version_definitions=("libc.so.6", "GLIBC_2.2.5", "GLIBC_2.34"))
