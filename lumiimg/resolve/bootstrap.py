@@ -67,10 +67,7 @@ class LockedBootstrap:
 
 
 def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedBootstrap:
-    """Return the first bootstrap of the base that this machine can use.
-
-    Raises MissingHereError, which says what each one lacks.
-    """
+    """Return the first bootstrap of the base that this machine can use. Raises MissingHereError."""
     lacking: list[str] = []
     for one in base.bootstraps:
         found = _bootstrap_here(one, base, mirrors, path)
@@ -162,10 +159,7 @@ def _note(cache: Path, name: str, digest: str) -> None:
 
 
 def stamp(origin: Path) -> str:
-    """Return what shows whether a file, or anything in a folder, was touched since: the kernel's own time of change.
-
-    Raises BadInputError if it cannot be read.
-    """
+    """Return what shows whether a file, or anything in a folder, was touched since. Raises BadInputError."""
     digest = hashlib.sha256()
     try:
         below = ((folder, name) for folder, folders, files in os.walk(origin) for name in (*folders, *files))

@@ -6,23 +6,22 @@ import contextlib
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lumiimg.catalog.releases import expand
-from lumiimg.core.errors import FailedError, MissingHereError
+from lumiimg.core.errors import BadInputError, FailedError, MissingHereError
 from lumiimg.core.text import count
 from lumiimg.fetch.http import ReplacedError
 from lumiimg.fetch.mirrors import is_address
 from lumiimg.fetch.registry import resolve_image
 from lumiimg.resolve.bootstrap import digest_of_file, known_digest, note_digest
-from lumiimg.resolve.context import NO_PREFERENCES, Preferences
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels, with_digests
 from lumiimg.resolve.source_archive import read_requirements
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from lumiimg.fetch.store import Sources
     from lumiimg.resolve.bootstrap import LockedBootstrap
@@ -32,6 +31,36 @@ if TYPE_CHECKING:
 
 BaseDigest = Literal["asked", "noted", "open"]
 """Whether the digest of a base is asked for, taken as it was noted the last time where it was, or left open."""
+
+
+class Preferences(NamedTuple):
+    """What a lock has already, and the next one is to keep where it still fits."""
+
+    layers: Mapping[str, str]
+    """Releases by layer."""
+    wheels: Mapping[str, str]
+    """Versions by Python distribution."""
+    before: LockFile | None
+    """Whose base and sources keep their digests; None where everything is taken again."""
+
+
+NO_PREFERENCES = Preferences({}, {}, None)
+
+
+def preferences_of(before: LockFile, upgraded: Collection[str]) -> Preferences:
+    """Return what a lock has, but for what is to be upgraded. Raises BadInputError for what the lock does not have."""
+    layers = {entry.name: entry.release for entry in before.layer if entry.release}
+    wheels = {wheel.name: wheel.version for entry in before.stack for wheel in entry.locked_wheels}
+    for name in upgraded:
+        if name not in {*layers, *wheels, "all"}:
+            known = ", ".join(sorted({*layers, *wheels}))
+            raise BadInputError(f"the lock has no {name!r}", where="--upgrade", hint=f"it has: {known or 'nothing'}")
+    if "all" in upgraded:
+        return NO_PREFERENCES
+    layers, wheels = (
+        {name: version for name, version in part.items() if name not in upgraded} for part in (layers, wheels)
+    )
+    return Preferences(layers, wheels, before)
 
 
 def complete_lock(
@@ -45,10 +74,8 @@ def complete_lock(
     """Return the lock with nothing left open, but for the digest of the base where that is to stay so.
 
     What is `preferred` is kept where it still fits; digests once registry and files were compared with them: whoever
-    wrote them may be a stranger. `until` is the day after which nothing is taken from a package index, in the place of
-    that of the releases.
-
-    Raises FailedError for what cannot be had or does not go together.
+    wrote them may be a stranger. `until` is the last day of what is taken from a package index, in the place of that of
+    the releases. Raises FailedError for what cannot be had or does not go together.
     """
     bootstrap = lock.bootstrap if base == "open" else _with_base_digest(lock, sources, base, preferred.before)
     if bootstrap.image is not None:
@@ -82,10 +109,7 @@ def _with_base_digest(lock: Lock, sources: Sources, base: BaseDigest, before: Lo
 
 
 def _with_digests(lock: Lock, sources: Sources, before: LockFile | None) -> Lock:
-    """Return the lock with the digests that nobody has published: of the first download, which may be an earlier one.
-
-    A file that was replaced at its address since ends it.
-    """
+    """Return the lock with digests that nobody has published: of the first download, which may be an earlier one."""
     unknown = {source.location: source for layer in lock.stack for source in layer.sources if not source.sha256}
     known = {place: sha256 for place, sha256 in (before.first_download if before else {}).items() if place in unknown}
     with _as_held(before):
@@ -124,10 +148,7 @@ def _without_network(unknown: str, otherwise: str = "") -> Iterator[None]:
 
 
 def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], until: dt.date | None) -> Lock:
-    """Return the lock with all Python distributions that the image gets.
-
-    Those of the user's own come on top of the layers below, which stay as they are.
-    """
+    """Return the lock with all Python distributions that the image gets, the user's own on top of those below."""
     wanting = [layer for layer in lock.stack if wants_python(layer)]
     if lock.resolved or not wanting:
         return replace(lock, resolved=True)
@@ -160,10 +181,7 @@ def _of_layers(
     preferred: Mapping[str, str],
     until: dt.date | None,
 ) -> dict[str, tuple[LockedSource, ...]]:
-    """Return the wheels that each layer brings.
-
-    Without `until` they are as of the day of the newest release, or else of that on which facts were looked at.
-    """
+    """Return the wheels that each layer brings, as of the day of the newest release, or of the facts."""
     wanting = [layer for layer in stack if wants_python(layer)]
     names = ", ".join(layer.name for layer in wanting)
     wanted = [_requirements_of(layer, sources) for layer in stack]

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from msgspec import structs
 
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import find_site
 from lumiimg.core.decode import DecodeError
-from lumiimg.core.errors import BadInputError
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.resolve.driver_rule import site_as_observed
 from lumiimg.resolve.stack import PLUGIN, for_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.releases import Release
     from lumiimg.catalog.sites import Site
     from lumiimg.fetch.http import Http
-    from lumiimg.resolve.lock_file import LockFile
     from lumiimg.resolve.request import Request
 
 _PREFERRED = {"net-plugin": PLUGIN, "libfabric": "fabric-bundled"}
 """Component -> the layer to bring in, where several could."""
-
-
-def _not_pulled(base: str) -> Path:
-    raise BadInputError("cannot be read without asking its registry", where=base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +57,7 @@ class PlanContext:
     """Is given a line about what is fetched."""
     found: Mapping[str, FoundReleases] = field(default_factory=dict)
     """What is known of releases without a row, by layer."""
-    pull: Callable[[str], Path] = _not_pulled
+    pull: Callable[[str], Path] = Path
     """Brings a base out of a registry here, to be read."""
 
     @classmethod
@@ -102,44 +96,8 @@ class PlanContext:
                 yield self.layer(name)
 
     def provider_of(self, component: str) -> str | None:
-        """Return the layer that brings a component: the preferred one, or the only one.
-
-        What only its releases have does not count: the RCCL in torch's wheels is no reason to put torch in.
-        """
+        """Return the layer that brings a component: the preferred one, or the only one; not for what releases have."""
         if component in _PREFERRED:
             return _PREFERRED[component]
         found = [one.name for one in self.layers(component) if component in {one.name, *one.provides, *one.has}]
         return found[0] if len(found) == 1 else None
-
-
-class Preferences(NamedTuple):
-    """What a lock has already, and the next one is to keep where it still fits."""
-
-    layers: Mapping[str, str]
-    """Releases by layer."""
-    wheels: Mapping[str, str]
-    """Versions by Python distribution."""
-    before: LockFile | None
-    """Whose base and sources keep their digests; None where everything is taken again."""
-
-
-NO_PREFERENCES = Preferences({}, {}, None)
-
-
-def preferences_of(before: LockFile, upgraded: Collection[str]) -> Preferences:
-    """Return what a lock has, but for what is to be upgraded.
-
-    Raises BadInputError for a name that the lock does not have.
-    """
-    layers = {entry.name: entry.release for entry in before.layer if entry.release}
-    wheels = {wheel.name: wheel.version for entry in before.stack for wheel in entry.locked_wheels}
-    for name in upgraded:
-        if name not in {*layers, *wheels, "all"}:
-            known = ", ".join(sorted({*layers, *wheels}))
-            raise BadInputError(f"the lock has no {name!r}", where="--upgrade", hint=f"it has: {known or 'nothing'}")
-    if "all" in upgraded:
-        return NO_PREFERENCES
-    layers, wheels = (
-        {name: version for name, version in part.items() if name not in upgraded} for part in (layers, wheels)
-    )
-    return Preferences(layers, wheels, before)

@@ -99,8 +99,7 @@ def unknown_driver(name: str, source: str, day: dt.date = dt.date.min) -> SiteDr
 def driver_of_node(driver: SiteDriver | None, snapshot: Snapshot) -> SiteDriver | None:
     """Return the driver that was seen on a node; that of its site where none was.
 
-    It is the one that the site names (by its version, or by the kernel), or one that AMD says the window of. Of any
-    other, which ROCm it serves is not known, and what is known of the site says nothing about it.
+    Of one that neither the site names (by its version, or by the kernel) nor AMD, what it serves is not known.
     """
     module = snapshot.gpu_driver
     if module is None:
@@ -176,10 +175,7 @@ def _is_below(window: Need, release: Version) -> bool:
 
 
 def site_as_observed(site: Site, snapshot: Snapshot, where: str) -> Site:
-    """Return the site with the driver and the fabric of a snapshot; `where` names that in messages.
-
-    Raises BadInputError for a node without Slingshot's libfabric.
-    """
+    """Return the site with the driver and the fabric of a snapshot, from `where`. Raises BadInputError."""
     from lumiimg.host.manifest import newest_needs  # both read ELF data, which no other request needs
     from lumiimg.host.snapshot import HostFiles
 

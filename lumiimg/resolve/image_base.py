@@ -61,9 +61,7 @@ class ForeignBase(Layer, frozen=True, kw_only=True):
 
 
 def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = None) -> ForeignBase:
-    """Return an image as a base with what it has; `pull` brings one of a registry here, to be read.
-
-    `site`: whose GPU is to take its code.
+    """Return an image as a base with what it has; `pull` brings one of a registry here, `site` has the GPU.
 
     Raises BadInputError for what is not an image, and what `pull` raises.
     """

@@ -62,10 +62,7 @@ class LockedSource:
 
 
 def locked_wheel(url: str, sha256: str | None) -> LockedSource:
-    """Return a wheel by its address, whose last part is the name of the file, with project and version (PEP 427, 503).
-
-    Raises ValueError for an address without such a name.
-    """
+    """Return a wheel by its address, whose last part names project and version (PEP 427, 503). Raises ValueError."""
     file = unquote(urlsplit(url).path).rpartition("/")[2]
     name, version, _, _ = parse_wheel_filename(file)
     if not STAGED_FILE.fullmatch(file):
@@ -187,10 +184,7 @@ def wants_python(layer: LockedLayer) -> bool:
 
 
 def layer_digest(layer: Layer) -> str:
-    """Return the digest of what a layer of the catalogue is made of: its facts, its scripts, its files.
-
-    Raises BadInputError if one of them cannot be read.
-    """
+    """Return the digest of the facts, scripts and files of a layer of the catalogue. Raises BadInputError."""
     digest = hashlib.sha256()
     for name, path in layer_files(layer).items():
         try:

@@ -30,7 +30,7 @@ from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.image_base import LOCAL_AGENTS, foreign_layer
 from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource, layer_digest, wants_python
 from lumiimg.resolve.lock_file import AGAIN, LockedBase, LockedEntry, LockFile, request_of
-from lumiimg.resolve.make_lock import check_used, lock_layer
+from lumiimg.resolve.make_lock import Released, check_used, lock_layer
 from lumiimg.resolve.python_target import OF_TORCH, is_of_cuda
 from lumiimg.resolve.request import name_of, wanted
 from lumiimg.resolve.stack import OWN_PACKAGES, for_gpu, is_gpu, values_of
@@ -60,22 +60,21 @@ def lock_of(
     layer is the one that was locked; MissingHereError where the base cannot be had on this machine as it was.
     """
     try:
-        lock = _lock(document, catalogues, mirrors, search_path)
-        _refuse_faults(lock)
+        return _lock(document, catalogues, mirrors, search_path)
     except BadInputError as error:
         what = shortened(f"{error.where}: {error.what}" if error.where else error.what, LONG_FAULT)
         raise BadInputError(what, where=str(where), hint=error.hint or AGAIN) from error
-    return lock
 
 
 def _lock(document: LockFile, catalogues: Sequence[Catalogue], mirrors: Mirrors, search_path: str | None) -> Lock:
-    request, known = request_of(document), document.first_download
-    base = _base_layer(document.base, catalogues)
-    released = [(base, _release(document.base, base))]
-    for entry in document.layer:
-        layer = for_gpu(_found(entry, catalogues), document.gpu or None)
-        if entry.name == OWN_PACKAGES:
-            layer = structs.replace(layer, packages=request.own_texts)
+    request, known, gpu = request_of(document), document.first_download, document.gpu or None
+    released: list[Released] = []
+    for entry in document.stack:
+        layer = _layer(entry, catalogues)
+        if entry is not document.base:
+            layer = for_gpu(layer, gpu)
+            if entry.name == OWN_PACKAGES:
+                layer = structs.replace(layer, packages=request.own_texts)
         released.append((layer, _release(entry, layer)))
     check_used(request, released)
     stack = [
@@ -85,24 +84,34 @@ def _lock(document: LockFile, catalogues: Sequence[Catalogue], mirrors: Mirrors,
     unknown = {source.location for layer in stack for source in layer.sources if source.sha256 is None}
     if wrong := unknown ^ known.keys():
         raise BadInputError(f"the digest of {shortened(min(wrong))} is left out, or is not for the lock to say")
-    return Lock(
+    base, *layers = (layer.with_digests(known) for layer in stack)
+    lock = Lock(
         request=request,
-        bootstrap=_bootstrap(document.base, base, mirrors, search_path),
-        base=stack[0].with_digests(known),
-        layers=tuple(layer.with_digests(known) for layer in stack[1:]),
+        bootstrap=_bootstrap(document.base, base.layer, mirrors, search_path),
+        base=base,
+        layers=tuple(layers),
         fabric=document.fabric,
         site=document.site or None,
-        gpu=document.gpu or None,
+        gpu=gpu,
         rules=document.rule,
         resolved=True,
     )
+    if fault := next(chain(_faults(lock), _not_as_asked(lock)), None):
+        raise BadInputError(fault)
+    return lock
 
 
-def _found(entry: LockedEntry, catalogues: Sequence[Catalogue], *, is_base: bool = False) -> Layer:
+def _layer(entry: LockedEntry, catalogues: Sequence[Catalogue]) -> Layer:
     """Return the layer that was locked. Raises RefusedError where there are only others of its name."""
+    if isinstance(entry, LockedBase) and entry.image is not None:
+        if entry.agent not in {"docker", "oras"} and not (entry.agent in LOCAL_AGENTS and entry.origin.startswith("/")):
+            raise BadInputError(f"key 'base.from' is not the whole path of an image: {shortened(entry.origin)!r}")
+        found = foreign_layer(entry.agent, entry.origin, entry.image.has, entry.image.provides)
+        return structs.replace(found, name=entry.name)
     others, missing = list[Layer](), list[BadInputError]()
     for catalogue in catalogues:
         try:
+            is_base = isinstance(entry, LockedBase)
             layer = catalogue.base(entry.name) if is_base else catalogue.layer(entry.name)
         except BadInputError as error:
             missing.append(error)
@@ -117,15 +126,6 @@ def _found(entry: LockedEntry, catalogues: Sequence[Catalogue], *, is_base: bool
         f"the layer {entry.name} is not the one that was locked: its digest is {here}…, not {wanted}…",
         hint=f"use the same lumiimg and --layers as before, or write the lock again; {others[0].folder}",
     )
-
-
-def _base_layer(entry: LockedBase, catalogues: Sequence[Catalogue]) -> Layer:
-    if entry.image is None:
-        return _found(entry, catalogues, is_base=True)
-    if entry.agent not in {"docker", "oras"} and not (entry.agent in LOCAL_AGENTS and entry.origin.startswith("/")):
-        raise BadInputError(f"key 'base.from' is not the whole path of an image: {shortened(entry.origin)!r}")
-    layer = foreign_layer(entry.agent, entry.origin, entry.image.has, entry.image.provides)
-    return structs.replace(layer, name=entry.name)
 
 
 def _bootstrap(entry: LockedBase, base: Layer, mirrors: Mirrors, search_path: str | None) -> LockedBootstrap:
@@ -161,17 +161,8 @@ def _release(entry: LockedEntry, layer: Layer) -> Release | None:
     return min(rows, key=lambda row: not locked.issuperset(row.wheels), default=None)
 
 
-# -- whether it is of one mind: what it leaves out or says twice, a build would not notice --
-
-
-def _refuse_faults(lock: Lock) -> None:
-    """Raise BadInputError for the first fault."""
-    for fault in chain(_faults(lock), _not_as_asked(lock)):
-        raise BadInputError(fault)
-
-
 def _faults(lock: Lock) -> Iterator[str]:
-    """Yield what is left out, or there twice; in which version a layer requires another was for the rules."""
+    """Yield what is left out, or there twice, which a build would not notice; versions were for the rules."""
     wheels = [wheel for layer in lock.stack for wheel in layer.wheels]
     for what, names in (("layer", [one.name for one in lock.stack]), ("Python package", [one.name for one in wheels])):
         yield from (f"the {what} {name} is listed twice" for name, count in Counter(names).items() if count > 1)
@@ -267,41 +258,34 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
     general = {*public_index()}
     with suppress(LumiimgError):
         general.add(general_index(mirrors))
-    pins, elsewhere = _pins(lock), package_toml("lumiimg.fetch", "indexes.toml")["index"]
+    elsewhere = package_toml("lumiimg.fetch", "indexes.toml")["index"]
     files = {f"https://{one['host']}": f"https://{one['files']}" for one in elsewhere}
+    pins: dict[str, tuple[Requirement, Sequence[str]]] = {}  # with the indexes that the catalogue names
+    for layer in lock.stack:
+        rule = layer.layer.unlisted if layer.is_unlisted else layer.release
+        for pin in map(Requirement, layer.pins):
+            pins.setdefault(canonicalize_name(pin.name), (pin, rule.indexes if rule else ()))
     in_no_index = _in_no_index(lock, pins)
     for layer in lock.stack:
         for wheel in layer.wheels:
-            pin, indexes = pins.get(wheel.name, (None, ()))
-            if pin is None:
+            pinned, indexes = pins.get(wheel.name, (None, ()))
+            if pinned is None:
                 is_wanted = wheel.name not in {*in_no_index, *OF_TORCH} and not is_of_cuda(wheel.name)
             else:
-                is_wanted = pin.specifier.contains(wheel.version, prereleases=True)
+                is_wanted = pinned.specifier.contains(wheel.version, prereleases=True)
             hosts = {_host(url) for index in indexes or general for url in (index, mirrors.rewrite(index))}
             is_there = _host(wheel.location) in {*hosts, *(files[host] for host in hosts & files.keys())}
             if not (wants_python(layer) and is_wanted and is_there):
                 yield _shown("Python package", wheel, layer)
 
 
-def _pins(lock: Lock) -> dict[str, tuple[Requirement, Sequence[str]]]:
-    """Return each project that a layer pins, with the indexes that the catalogue names; none: the general one."""
-    found: dict[str, tuple[Requirement, Sequence[str]]] = {}
-    for layer in lock.stack:
-        rule = layer.layer.unlisted if layer.is_unlisted else layer.release
-        for pin in map(Requirement, layer.pins):
-            found.setdefault(canonicalize_name(pin.name), (pin, rule.indexes if rule else ()))
-    return found
-
-
 def _in_no_index(lock: Lock, pinned: Collection[str]) -> set[str]:
     """Return projects that no index is asked for: the image has them in another way, or a release leaves them out."""
-    own = {one.name for one in lock.request.own}
-    found = set[str]()
+    found = {one for layer in lock.stack for one in layer.without} - {one.name for one in lock.request.own}
     for layer in lock.stack:
         if layer is lock.base or wants_python(layer):
             has = {name for name, version in layer.versions.items() if name not in NOT_PYTHON and is_version(version)}
             found |= set(map(canonicalize_name, has))
-        found |= set(layer.without) - own
     return found | {"triton"} if "torch" in {*found, *pinned} else found
 
 

@@ -101,26 +101,25 @@ def write_lock(
 ) -> WrittenLock:
     """Write a lock, and return what it has otherwise than the one `before`; `mirrors` it was settled from."""
     write_text(path, to_text(lock))
-    changes = () if before is None else _changes(before, document_of(lock))
+    changes = _changes(before, document_of(lock)) if before else ()
     return WrittenLock(changes, path, before is not None, lock, tuple(outside_catalogue(lock, mirrors)), host)
 
 
 def _changes(before: LockFile, after: LockFile) -> tuple[LockChange, ...]:
     old, new = dict(_entries(before)), dict(_entries(after))
-    names = [*new, *(name for name in old if name not in new)]
-    return tuple(LockChange(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
+    return tuple(LockChange(name, old.get(name), new.get(name)) for name in new | old if old.get(name) != new.get(name))
 
 
 def _entries(document: LockFile) -> Iterator[tuple[str, str]]:
     """Yield what a lock settles, each thing by a name for people."""
-    base, asked = document.base, document.request
+    base, asked, image = document.base, document.request, document.base.image
     yield "site", document.site or "none"
     yield "GPU", document.gpu or "not known"
     yield "fabric", document.fabric
     yield "base", f"{base.name} ({base.agent} {base.origin})"
-    if digest := base.digest or (base.image and base.image.sha256):
+    if digest := base.digest or (image and image.sha256):
         yield "digest of the base", digest
-    yield from ((f"{name} of the base", version) for name, version in (base.image.has if base.image else {}).items())
+    yield from ((f"{name} of the base", version) for name, version in (image.has if image else {}).items())
     for entry in document.stack:
         scripts = (entry.layer or "")[:19]
         yield f"layer {entry.name}", entry.release or scripts

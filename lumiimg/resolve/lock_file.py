@@ -150,10 +150,7 @@ def _wheel_fault(url: str) -> str | None:
 
 
 def to_text(lock: Lock) -> str:
-    """Return the file of a lock.
-
-    Raises ValueError for one that is not complete, BadInputError for a value that is not UTF-8, or looks like a secret.
-    """
+    """Return the file of a lock. Raises BadInputError for a value that is not UTF-8, or looks like a secret."""
     document = encode(document_of(lock))
     head = {key: document.pop(key) for key in ("format", "lumiimg")}
     body = tomli_w.dumps(document, multiline_strings=False)
@@ -169,10 +166,7 @@ def to_text(lock: Lock) -> str:
 
 
 def to_record(lock: Lock) -> bytes:
-    """Return what an image says of itself: the lock, as JSON, without what only its machine has a use for.
-
-    Raises as `to_text` does.
-    """
+    """Return the lock as an image carries it: JSON, without what its machine alone can use; raises as `to_text`."""
     lock = replace(lock, request=structs.replace(lock.request, host=""))
     to_text(lock)  # for what it refuses
     return json.dumps(encode(document_of(lock)), indent=1, default=str).encode()
@@ -204,17 +198,21 @@ def document_of(lock: Lock) -> LockFile:
 
 def _request(lock: Lock) -> LockedRequest:
     """Return what was asked for, as it is found from another folder than it was asked in."""
-    request, origin, site = lock.request, lock.bootstrap.origin, lock.request.site
+    request, origin = lock.request, lock.bootstrap.origin
     fields = {name: getattr(request, name) for name in LockedRequest.__struct_fields__}
     return structs.replace(
         LockedRequest(**fields),
-        base=origin if str(Path(request.base).absolute()) == origin else request.base,
-        own_files=tuple(str(Path(file).absolute()) for file in request.own_files),
+        base=origin if _whole(request.base) == origin else request.base,
+        own_files=tuple(map(_whole, request.own_files)),
         arguments=dict(sorted(request.arguments.items())),
         sources=dict(sorted(request.sources.items())),
-        site=str(Path(site).absolute()) if site.endswith(".toml") else site,
-        host=str(Path(request.host).absolute()) if request.host else "",
+        site=_whole(request.site) if request.site.endswith(".toml") else request.site,
+        host=_whole(request.host) if request.host else "",
     )
+
+
+def _whole(path: str) -> str:
+    return str(Path(path).absolute())
 
 
 def _entry(layer: LockedLayer) -> dict[str, Any]:
@@ -236,10 +234,7 @@ def _digest(text: str) -> str:
 
 
 def read_document(path: Path) -> LockFile:
-    """Return what stands in a lock.
-
-    Raises BadInputError for a file that is none, was changed by hand, or is of another format.
-    """
+    """Return what stands in a lock. Raises BadInputError for one that was changed by hand, or is of another format."""
     if not path.exists():
         raise BadInputError("there is no such lock", where=str(path), hint="`lumiimg lock` writes one")
     try:

@@ -34,8 +34,7 @@ Released = tuple[Layer, Release | None]
 def make_lock(plan: Plan, stack: Stack, context: PlanContext) -> Lock:
     """Settle the stack of a plan that the rules take.
 
-    Raises BadInputError for an argument or a source that is wrong, or that nothing takes; MissingHereError if the base
-    cannot be had on this machine.
+    Raises BadInputError for an argument or a source that is wrong, or unused; MissingHereError without the base here.
     """
     request, site = plan.asked, plan.site
     if plan.fabric is not Fabric.HOST and HEADERS in request.sources:
@@ -130,8 +129,7 @@ def _lock_source(source: LayerSource, arguments: Mapping[str, str], given: str |
 def _with_digest(source: LayerSource, arguments: Mapping[str, str], given: str) -> str:
     """Return what was given for a source; a file of this machine by its whole path, with its digest.
 
-    A file whose *name* is that of a known release must be that release: a download that broke, or was tampered with, is
-    the likely reason why it is not.
+    A file whose *name* is that of a known release must be that release: else a download broke, or was tampered with.
     """
     location, digest = split_digest(source.name, given)
     if is_address(location):

@@ -1,8 +1,4 @@
-"""A user's own Python packages as the last layer: what is below stays as it is, and theirs is resolved beside it.
-
-What the layers below have is held, torch and triton with it. A refusal names the file and the line of each requirement
-that it is about.
-"""
+"""A user's own Python packages as the last layer: what is below stays as it is, and theirs is resolved beside it."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.fetch.store import Sources
     from lumiimg.resolve.request import Request
-    from lumiimg.resolve.requirements import OwnRequirement
     from lumiimg.resolve.stack import Stack
 
 _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
@@ -46,10 +41,7 @@ _SHOWN = 8
 
 
 def brought_by_layers(layers: Iterable[Layer]) -> dict[str, str]:
-    """Return the layer for each distribution that is made for ROCm, or for the image's MPI, by a layer.
-
-    The index has others of the same names: CUDA's, or for no GPU.
-    """
+    """Return the layer for each distribution that is made for ROCm, or for MPI; an index has others so called."""
     found: dict[str, str] = {}
     for layer in layers:
         needs = {need.component for release in layer.releases for need in release.requires}
@@ -126,9 +118,8 @@ def resolve_own(
 ) -> tuple[LockedSource, ...]:
     """Return the wheels that own packages bring to what is there (`installed_layer`), each with its digest.
 
-    `preferred` are versions to keep where they fit; `beside` are projects that lumiimg adds.
-
-    Raises RefusedError for what is CUDA's, or a layer's; FailedError for what cannot be had, or does not go together.
+    `preferred` are versions to keep where they fit; `beside` are projects that lumiimg adds. Raises RefusedError for
+    what is CUDA's, or a layer's; FailedError for what cannot be had, or does not go together.
     """
     there = {canonicalize_name(name) for layer in below for name in (*layer.has, *pins_by_project(layer.requires))}
     if not there.isdisjoint(ROCM_TRITONS):
@@ -188,19 +179,16 @@ def installed_layer(layer: LockedLayer, *, is_base: bool) -> LayerRequirements:
 def _refuse_brought(asked: Request, there: Collection[str], requirers: Mapping[str, frozenset[str]]) -> None:
     """Raise RefusedError if what is not for this image comes in, with the line for which it does."""
     for name in sorted(requirers.keys() - {*there}):
+        way = [name, *all_requirers(name, requirers)]
+        of_lines = [one for one in way if THIS_IMAGE in requirers.get(one, ())]
+        line = next((line for one in of_lines for line in asked.own if line.name == one), None)
         objection = _not_for_image(name, asked, there)
-        if objection and (line := _line_for(name, asked, requirers)):
+        if objection and line:
             why, hint = objection
             between = (one for one in sorted(requirers[name]) if line.name in {one, *all_requirers(one, requirers)})
             by = next(between, None)
-            way = f", for which {by} requires {name}" if by else ""
-            raise RefusedError(f"{line.where} requires {line.text}{way}, which {why}", hint=hint)
-
-
-def _line_for(name: str, asked: Request, requirers: Mapping[str, frozenset[str]]) -> OwnRequirement | None:
-    """Return the line for which a distribution is required, in however many steps."""
-    way = [one for one in (name, *all_requirers(name, requirers)) if THIS_IMAGE in requirers.get(one, ())]
-    return next((line for one in way for line in asked.own if line.name == one), None)
+            required = f", for which {by} requires {name}" if by else ""
+            raise RefusedError(f"{line.where} requires {line.text}{required}, which {why}", hint=hint)
 
 
 def _refuse_other_files(asked: Request, wheels: Sequence[LockedSource]) -> None:

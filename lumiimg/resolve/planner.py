@@ -48,26 +48,21 @@ _NEAREST_REQUESTS = 1000
 
 
 def decide(request: Request, context: PlanContext) -> Plan:
-    """Return the answer to a request: a refusal names the nearest one that works.
-
-    Raises BadInputError for a wrong name, argument or source.
-    """
+    """Return the answer to a request: a refusal names the nearest that works. Raises BadInputError."""
+    given = context.images
     request, context = _prepared(request, context)
-    if not context.images:
-        context = replace(context, images=read_bases(request.base, context.catalogue, context.pull, context.site))
-    request, context = _with_own_packages(request, context)
+    if not given:
+        images = read_bases(request.base, context.catalogue, context.pull, context.site)
+        context = replace(context, images={**images, **context.images})
     plan = _decided(request, context)
     return replace(plan, nearest=_nearest(request, context)) if plan.refused else plan
 
 
 def possible_bases(request: Request, context: PlanContext) -> PossibleBases:
-    """Return on which bases of the catalogue the layers of a request can be put.
-
-    Those without doubts come first, and of them the newest: of what was asked for, then of ROCm.
-
-    Raises BadInputError as `decide` does, if it is not the fault of single bases.
+    """Return on which bases of the catalogue the layers of a request can be put, those without doubts first, then the
+    newest: of what was asked for, then of ROCm. Raises BadInputError as `decide` does, if it is so on every base.
     """
-    request, context = _with_own_packages(*_prepared(request, context))
+    request, context = _prepared(request, context)
     plans, faults = list[Plan](), list[BadInputError]()
     for name in context.catalogue.base_names():
         try:
@@ -91,17 +86,10 @@ def _age(plan: Plan) -> tuple[list[Version], Version]:
 
 
 def _prepared(request: Request, context: PlanContext) -> tuple[Request, PlanContext]:
-    """Return the request with the releases that its arguments name, and what is found of those that no row has."""
+    """Return both with the releases that arguments name, those found that no row has, and the user's own packages."""
     refuse_secrets(request)
     request = with_releases(request, context.catalogue)
-    return request, with_found_releases(request, context)
-
-
-def _with_own_packages(request: Request, context: PlanContext) -> tuple[Request, PlanContext]:
-    """Return both with the layer of the user's own packages, where there are any.
-
-    Raises BadInputError for that layer without packages.
-    """
+    context = _with_found_releases(request, context)
     if OWN_PACKAGES in request.unpinned:
         raise BadInputError(f"--add {OWN_PACKAGES}", hint="name the packages: -r FILE, or --add pip:NAME==VERSION")
     if not request.own:
@@ -113,11 +101,8 @@ def _with_own_packages(request: Request, context: PlanContext) -> tuple[Request,
     return request, replace(context, images={**context.images, OWN_PACKAGES: layer})
 
 
-def with_found_releases(request: Request, context: PlanContext) -> PlanContext:
-    """Return the context with what is found of versions that no row has: those asked for, and those that these expect.
-
-    Raises BadInputError for what is not a layer.
-    """
+def _with_found_releases(request: Request, context: PlanContext) -> PlanContext:
+    """Return the context with what is found of versions without a row: those asked for, and those that these expect."""
     asked = [wanted(text) for text in request.add]
     found = dict(context.found)
     while asked:
@@ -144,10 +129,7 @@ def _is_listed(layer: Layer, versions: SpecifierSet) -> bool:
 
 
 def _decided(asked: Request, context: PlanContext) -> Plan:
-    """Decide a request, with its lock where it is not refused.
-
-    Where nobody names the fabric, the image gets its own if that leaves fewer doubts.
-    """
+    """Decide a request; where nobody names the fabric, the image gets its own if that leaves fewer doubts."""
     named = next((fabric for fabric, layer in _OF_FABRIC.items() if layer in asked.unpinned), None)
     _refuse_fabric(asked, named, context.site)
     chosen = named if asked.fabric == AUTO else Fabric(asked.fabric)

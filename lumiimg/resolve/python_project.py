@@ -110,10 +110,9 @@ def resolve_wheels(
 ) -> ResolvedWheels:
     """Return the wheels that layers, and a user's `requirements` over them, bring.
 
-    Nothing is taken that was uploaded after the end of the day `until`, but for what is pinned; `preferred` are
-    versions to keep where they still fit. Layers of an earlier day come first, as of that day: what they get then stays
-    where it goes together with the layers of later days, so that a new layer does not bring an old one what it never
-    met.
+    Nothing is taken that was uploaded after the day `until`, but for what is pinned; `preferred` are versions to keep
+    where they still fit. Layers of an earlier day come first, as of that day, so that a new layer does not bring an old
+    one what it never met.
 
     Raises FailedError for what cannot be had, NoSolutionError for what does not go together, CudaError where CUDA comes
     in by the layers alone.

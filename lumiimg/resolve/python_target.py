@@ -39,10 +39,7 @@ _UV_GLIBC_MINORS = (17, 28, *range(31, 41))
 
 @dataclass(frozen=True, slots=True)
 class PythonTarget:
-    """The image's Python: CPython 3 with the GIL, on glibc 2 and x86_64.
-
-    Raises BadInputError for any other.
-    """
+    """The image's Python: CPython 3 with the GIL, on glibc 2 and x86_64. Raises BadInputError for any other."""
 
     version: tuple[int, int]
     glibc: tuple[int, int]
@@ -67,10 +64,7 @@ class PythonTarget:
 
     @property
     def platform(self) -> str:
-        """What uv calls it: the newest glibc that uv knows and the image has.
-
-        Raises BadInputError where the image's is older than any that uv knows.
-        """
+        """What uv calls it: the newest glibc that uv knows and the image has. Raises BadInputError without one."""
         minor = max((known for known in _UV_GLIBC_MINORS if known <= self.glibc[1]), default=None)
         if minor is None:
             raise BadInputError(f"wheels are chosen for glibc 2.{_UV_GLIBC_MINORS[0]} or newer, not for {self}")
@@ -92,10 +86,7 @@ class PythonTarget:
         )
 
     def rank(self, filename: str) -> int | None:
-        """Return how far down its tags a wheel's best one is; None for one that it cannot install.
-
-        Raises ValueError for a file name that is not a wheel's.
-        """
+        """Return how far down its tags a wheel's best one is; None for one that does not fit. Raises ValueError."""
         # Reading a compressed tag set multiplies it out (PEP 425): 255 characters can hold 40,000 tags.
         if math.prod(part.count(".") + 1 for part in filename.split("-")[-3:]) > _TAGS_LIMIT:
             raise ValueError(f"{filename[:200]} has more than {_TAGS_LIMIT} tags")

@@ -113,10 +113,7 @@ def name_of(text: str) -> str:
 
 
 def with_releases(request: Request, catalogue: Catalogue) -> Request:
-    """Return the request with its arguments VERSION as the releases that they ask for.
-
-    Raises BadInputError for a layer that is asked for twice, also where `--add` names another release.
-    """
+    """Return the request with its arguments VERSION as the releases that they ask for. Raises BadInputError for two."""
     add = dict(zip(request.unpinned, request.add, strict=True))
     if len(add) < len(request.add):
         twice = next(name for name in add if request.unpinned.count(name) > 1)
@@ -232,7 +229,7 @@ def request_of(
 ) -> Request:
     """Return what is asked for; `choose_site` names the site where they do not. Raises BadInputError.
 
-    A recipe is changed by what stands beside it: a layer of the same name replaces its version, others come behind.
+    Layers beside a recipe replace its versions of them, or come behind.
     """
     recipe = catalogue.recipe(options.recipe) if options.recipe else None
     base = catalogue.meant_by(options.base) if options.base else recipe.base if recipe else ""

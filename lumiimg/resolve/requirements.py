@@ -74,9 +74,7 @@ class OwnRequirement:
 
 
 def read_own(files: Sequence[str], words: Sequence[str], where: str = OF_OPTION) -> tuple[OwnRequirement, ...]:
-    """Return what files and words like `pip:einops==0.8.1` ask for; lines that are there twice count once.
-
-    `where` says of words where they are from.
+    """Return what files and words like `pip:einops==0.8.1` (from `where`) ask for, each once.
 
     Raises BadInputError for what cannot be read, is larger than anybody writes, or could not be settled by a lock.
     """

@@ -159,10 +159,7 @@ def torch_kind(stack: Stack) -> Iterator[RuleResult]:
 
 
 def plugin_abi(stack: Stack) -> RuleResult | None:
-    """Rule 3: RCCL takes a net plugin only of an API that it knows, and looks for it under a name of its own.
-
-    Source: src/net.cc and src/plugin/net.cc of RCCL.
-    """
+    """Rule 3: RCCL takes a net plugin of an API that it knows, under its own name (net.cc, plugin/net.cc)."""
     if "net-api" not in stack.offers:
         return None
     newest, oldest, version = stack.version("net-api"), stack.version("net-api-oldest"), stack.version("rccl")
@@ -187,10 +184,7 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
 
 
 def compiled_for(stack: Stack, site: Site, arguments: Mapping[str, str]) -> Iterator[RuleResult]:
-    """Rule 6: what is compiled for a GPU is compiled for the site's. `arguments` are the user's.
-
-    Source: code objects are of one processor, LLVM AMDGPUUsage.
-    """
+    """Rule 6: what is compiled for a GPU is compiled for the site's (LLVM AMDGPUUsage); `arguments` are the user's."""
     others: dict[str, list[str]] = {}
     for chosen in stack.layers:
         name, is_wheel = chosen.name, chosen.release is not None and chosen.release.wheels

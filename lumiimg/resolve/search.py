@@ -1,7 +1,6 @@
 """Which layers, in which order and which release: wishes and their needs, and what the base and the site offer.
 
-A depth-first search over releases, the preferred first; a need that nothing below offers brings in the layer known for
-its component. Bases, layers and releases are few, so the search is small; it is bounded all the same.
+A depth-first search over releases, the preferred first; a need that nothing below offers brings in its layer.
 """
 
 from __future__ import annotations
@@ -59,10 +58,7 @@ class StackSearch:
         self._rejections: list[_Rejection] = []
 
     def solve(self, base: Stack, wishes: Sequence[WantedLayer]) -> Stack | None:
-        """Return the preferred stack with all wishes, or None; `refusals` says why.
-
-        Raises BadInputError for layers that require each other too deep.
-        """
+        """Return the preferred stack with all wishes, or None: `refusals` says why. Raises BadInputError."""
         # what is wished for anyway comes earlier where something else needs it
         for wish in reversed(wishes):
             layer = self._context.layer(wish.need.component)
@@ -138,10 +134,7 @@ class StackSearch:
         self._reject(layer, f"{layer.name}{versions}", have, why, rule=_rule_of(layer))
 
     def _with_needs(self, stack: Stack, chosen: Chosen, path: tuple[str, ...]) -> Iterator[Stack]:
-        """Yield stacks that have all needs, and what the release is made for.
-
-        What a derived release is made for is that of another release: stacks that have it come first.
-        """
+        """Yield stacks that have all needs, and what the release is made for; of a derived one, these first."""
         release, needs = chosen.release, chosen.layer.needs_of(chosen.release)
         expects = release.expects if release else ()
         if release is None or release.derived is None:

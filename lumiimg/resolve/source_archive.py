@@ -53,10 +53,7 @@ class _PyProject(Struct, frozen=True, rename="kebab"):
 
 
 def read_requirements(archive: Path, files: Sequence[str], without: Collection[str], where: str) -> tuple[str, ...]:
-    """Return the requirements of files in an archive, by their paths below its top folder, and of the files they name.
-
-    Raises as `requirements_in`, and FailedError for an archive that cannot be read.
-    """
+    """Return the requirements of files in an archive, by their paths below its top folder. Raises FailedError."""
     try:
         with open_regular(archive) as packed:
             texts = read_texts(packed, lambda path: bool(_IS_ONE.fullmatch(path)), _ARCHIVE_LIMIT_BYTES, where)
@@ -66,10 +63,7 @@ def read_requirements(archive: Path, files: Sequence[str], without: Collection[s
 
 
 def read_texts(archive: IO[bytes], is_wanted: Callable[[str], bool], limit_bytes: int, where: str) -> dict[str, str]:
-    """Return text files by their paths below the top folder of an archive that unpacks to `limit_bytes` at most.
-
-    Raises FailedError.
-    """
+    """Return text files by their paths below the top folder, out of `limit_bytes` at most. Raises FailedError."""
     found: dict[str, str] = {}
     try:
         with gzip.open(archive) as unpacked:
@@ -116,10 +110,7 @@ def requirements_in(
 
 
 def lines_of_project(text: str, extras: str) -> Iterator[str]:
-    """Yield what a `pyproject.toml` names and is built with, and some of its extras with those that they name.
-
-    Raises BadInputError.
-    """
+    """Yield what a `pyproject.toml` names and is built with, and its extras with theirs. Raises BadInputError."""
     document = decode_toml(text, _PyProject)
     project = document.project
     optional = {canonicalize_name(name): lines for name, lines in project.optional_dependencies.items()}

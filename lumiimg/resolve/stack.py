@@ -127,10 +127,7 @@ def stack_of(contents: Inventory, packages: Mapping[str, str] | None = None) -> 
 
 
 def offers_of(chosen: Chosen) -> dict[str, OfferedComponent]:
-    """Return what a layer adds: its own name, components, and their versions where it gives them.
-
-    Of other sources than its own it gives no version but those that an argument gives.
-    """
+    """Return what a layer adds; of other sources than its own no version but what an argument gives."""
     layer, others = chosen.layer, chosen.others
     found = {name: OfferedComponent(None, layer.name) for name in layer.provides}
     found[layer.name] = OfferedComponent(chosen.version, layer.name)
@@ -175,10 +172,7 @@ def values_of(layer: Layer, release: Release | None, arguments: Mapping[str, str
 
 
 def overridden_sources(layer: Layer, release: Release | None, values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the arguments by which other sources are named than those that the layer's facts are of.
-
-    They choose a source, and tell no version themselves.
-    """
+    """Return the arguments by which other sources are chosen than those that the layer's facts are of."""
     telling = {name for version in layer.has_of(release).values() for name in placeholders(version)}
     choosing = [name for source in layer.sources for name in placeholders(source.key) if name not in telling]
     usual = own_values(layer, release)
@@ -186,10 +180,7 @@ def overridden_sources(layer: Layer, release: Release | None, values: Mapping[st
 
 
 def for_gpu(layer: Layer, arch: str | None) -> Layer:
-    """Return a layer as it is where the GPU is known: what is compiled for one is compiled for that, if nobody says.
-
-    What was tried for another GPU is not known of it.
-    """
+    """Return a layer as it is where the GPU is known: what is compiled for one is compiled for that, if nobody says."""
     argument = layer.arguments.get(ARCH)
     if arch is None or argument is None or not is_gpu(argument.default):
         return layer

@@ -134,10 +134,7 @@ class ProjectPages:
     """By project, its companions among them."""
 
     def versions(self, *, good: bool = False) -> list[Version]:
-        """Return the versions that the index has, the newest first, without local parts.
-
-        `good`: those of them that are final, and not withdrawn (PEP 592).
-        """
+        """Return the versions, newest first, without local parts; `good`: final, and not withdrawn (PEP 592)."""
         files = [file for name in self.rule.projects for file in self.files[name]]
         if good:
             files = [file for file in files if file.yanked is None and not file.version.is_prerelease]
@@ -158,7 +155,7 @@ def read_pages(rule: Unlisted, index: str, web: Http) -> ProjectPages:
 def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Http) -> tuple[Release, ...]:
     """Return the rows of a version: of each project that has it one, of wheels for ROCm one for each ROCm.
 
-    Raises FailedError, MissingHereError where what a file says of it cannot be had.
+    Raises FailedError, MissingHereError.
     """
     rule = pages.rule
     if not rule.range.contains(version, prereleases=True):

@@ -134,9 +134,8 @@ def versions_in(root: RootFileSystem, folders: Iterable[str]) -> dict[str, str]:
 def mark_of(path: Path) -> str | None:
     """Return a short name of the content of an image, which no other image has; None of a folder.
 
-    It is made of the size, beginning and end of its file systems, where squashfs has the time of its making and the
-    sizes and times of all files: so it is there in milliseconds, and a signature does not change it. It proves nothing
-    against somebody who forges one.
+    It is made of the size, beginning and end of its file systems, where squashfs has the times and sizes of all files:
+    so it is there in milliseconds, and a signature does not change it. It proves nothing against a forger.
     """
     if not path.is_file():
         return None
