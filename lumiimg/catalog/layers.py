@@ -328,7 +328,7 @@ def read_layer(folder: Path) -> Layer:
     if not NAME.fullmatch(folder.name):
         faults.append(f"its folder's name {folder.name!r} should be lower-case letters, digits, dots, dashes")
     if faults:
-        raise DecodeError(faults, where=str(folder / "layer.toml"))
+        raise DecodeError("; ".join(faults), where=str(folder / "layer.toml"))
     post, *tests = (read_text(script, SCRIPT_LIMIT_BYTES) for script in scripts)
     facts = {name: getattr(file, name) for name in LayerFacts.__struct_fields__}
     return Layer(

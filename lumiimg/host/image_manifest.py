@@ -89,7 +89,7 @@ def from_bytes(data: bytes) -> BindManifest:
         what = f"is of schema {str(schema)[:20]}, and this lumiimg reads {SCHEMA}"
         raise DecodeError(what, where=MANIFEST_PATH, hint="`lumiimg bind IMAGE --host FILE` makes the list of today")
     manifest = decode(read, BindManifest, where=MANIFEST_PATH)
-    if faults := [*_faults(manifest)]:
+    if faults := "; ".join(_faults(manifest)):
         raise DecodeError(faults, where=MANIFEST_PATH)
     return manifest
 
