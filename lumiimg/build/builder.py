@@ -294,15 +294,15 @@ class Work:
         progress = self.plan.progress
         with self.cache.building() as folder:
             self.log.write(f"== {definition.name}\n".encode())
-            write_definitions([definition], layer.folder, self.plan.downloads, progress.line)
+            archives = self.plan.downloads.sources(sources_of(definition), progress.line)
+            write_definitions([definition], layer.folder, archives)
             _require_same_files(step, layer.folder)
             target = folder / f"data{'.sqfs' if below else '.sif'}"
             with layer.naming_errors():
                 if not below:
                     make_base(layer, target, self.plan.downloads)
                 else:
-                    has_ended = lambda: layer.has_ended  # noqa: E731
-                    compiled = keeping(self.cache, kept, definition.layers, layer.kept, progress.notice, has_ended)
+                    compiled = keeping(self.cache, kept, layer, progress.notice)
                     with compiled if self.plan.keeps_compiled else nullcontext():
                         strategy.layer(layer, below, target)
             if note := require_gpu_code(names, definition.gpus, target, of_wheels=definition.gpu_of_wheels):

@@ -99,18 +99,14 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
 
     What a newer lumiimg has kept stays. Raises FailedError at the end if something cannot be removed.
     """
-    whole = {entry.key: entry for entry in cache.entries()}
     unpacked = {layer.key: layer for layer in unpacked_layers(cache.root)}
-    damaged = {*cache.names()}.difference(whole, cache.newer())
+    kept = {entry.key: entry for entry in cache.entries()} | unpacked
+    damaged = {*cache.names()}.difference(kept, cache.newer())
     damaged |= {key for key, layer in unpacked.items() if not layer.is_whole}
-    used_ns = {key: one.used_ns for key, one in (whole | unpacked).items()} | dict.fromkeys(
-        damaged - unpacked.keys(), 0
-    )
-    sizes = dict.fromkeys(used_ns, 0) | {key: one.size_bytes for key, one in (whole | unpacked).items()}
-    left, refused, gone = sum(sizes.values()), None, list[str]()
-    for key in sorted(used_ns, key=lambda key: (used_ns[key], key)):
+    left, refused, gone = sum(one.size_bytes for one in kept.values()), None, dict[str, int]()
+    for key in (*sorted(damaged), *sorted(kept.keys() - damaged, key=lambda key: (kept[key].used_ns, key))):
         if key not in damaged and (keep_bytes is None or left <= keep_bytes):
-            continue
+            break
         try:
             if key in unpacked:
                 unpacked[key].remove()
@@ -119,13 +115,13 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
         except FailedError as error:  # the others can go
             refused = error
             continue
-        gone.append(key)
-        left -= sizes[key]
+        gone[key] = kept[key].size_bytes if key in kept else 0
+        left -= gone[key]
     cache.sweep()
     if refused is not None:
         raise refused
     layers = tuple(key for key in gone if key not in unpacked)
-    return CacheRemoved(layers, tuple(key for key in gone if key in unpacked), sum(map(sizes.__getitem__, gone)))
+    return CacheRemoved(layers, tuple(key for key in gone if key in unpacked), sum(gone.values()))
 
 
 def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:

@@ -16,28 +16,23 @@ from lumiimg.core.files import file_sha256, open_regular
 from lumiimg.core.text import size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from io import BufferedReader
 
     from lumiimg.build.cache import CacheKey, LayerCache
+    from lumiimg.build.layer_build import LayerBuild
 
 UNREADABLE = (OSError, ValueError, RecursionError, tarfile.TarError)
 
 
 @contextmanager
-def keeping(
-    cache: LayerCache,
-    key: CacheKey,
-    layers: Sequence[str],
-    folder: Path,
-    on_notice: Callable[[str], None],
-    has_ended: Callable[[], bool],
-) -> Iterator[None]:
-    """Put into `folder` what the script of a layer kept when it ran before, on whatever stack.
+def keeping(cache: LayerCache, key: CacheKey, layer: LayerBuild, on_notice: Callable[[str], None]) -> Iterator[None]:
+    """Put where the script of a layer finds it what it kept when it ran before, on whatever stack.
 
     What is there afterwards is kept for the next run, also where the layer failed: that a script took out is gone.
     Where the script did not come to its end, or the folder is gone, nothing changes.
     """
+    folder, layers = layer.kept, layer.definition.layers
     names = ", ".join(layers)
     if (entry := cache.find(key)) is not None:
         try:
@@ -54,7 +49,7 @@ def keeping(
         yield
     finally:
         try:
-            if has_ended() and os.path.lexists(folder):
+            if layer.has_ended and os.path.lexists(folder):
                 with cache.building() as scratch:
                     kept = scratch / "data.tar"
                     if not pack_kept(folder, kept):

@@ -27,7 +27,7 @@ from lumiimg.catalog.layers import NAME
 from lumiimg.catalog.settings import user_cache
 from lumiimg.catalog.sites import site_names
 from lumiimg.core.decode import FILE_LIMIT_BYTES, DecodeError, decode, parse_json
-from lumiimg.core.errors import BadInputError, FailedError
+from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import open_regular
 from lumiimg.host.image_manifest import read_manifest
 from lumiimg.host.manifest import BindManifest  # noqa: TC001 - the schema reads the types of the fields
@@ -190,11 +190,8 @@ def _copy(root: RootFileSystem, path: str, target: Path, limit_bytes: int) -> in
         data = root.read_bytes(path, limit_bytes)
     except OSError as error:
         raise BadInputError(f"cannot be read in the image: {error.strerror}", where=path) from error
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-    except OSError as error:
-        raise FailedError(f"cannot be written: {error.strerror}", where=str(target)) from error
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
     return len(data)
 
 

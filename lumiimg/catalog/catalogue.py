@@ -139,10 +139,7 @@ class Catalogue:
         return sorted(name for name, one in layers if component == name or sign.search(one.text))
 
     def entry(self, name: str) -> Layer:
-        """Read a base or a layer by its name.
-
-        Raises UnknownNameError, or DecodeError if it is there and wrong.
-        """
+        """Read a base or a layer by its name. Raises UnknownNameError, or DecodeError if it is there and wrong."""
         is_path = Path(name).name in {"", ".."} or Path(name).name != name
         for folder in () if is_path else self.layer_folders:
             if os.path.lexists(folder / name / "layer.toml"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from lumiimg.build.build_host import host_for_builds
 from lumiimg.build.builder import BuildResult, ImageBuild, build_image
 from lumiimg.build.cache import LayerCache
-from lumiimg.build.definition_files import write_from_lock
+from lumiimg.build.definition_files import write_with_sources
 from lumiimg.build.keys import require_layer, steps_of, why_rebuilt
 from lumiimg.build.places import refuse_folder, refuse_output
 from lumiimg.build.progress import Progress
@@ -21,7 +21,7 @@ from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.files import write_text
-from lumiimg.definition.writer import write_chain
+from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.engine.engine import without_passwords
 from lumiimg.fetch.store import Store
 from lumiimg.host.snapshot import Snapshot, read_snapshot
@@ -91,7 +91,8 @@ def report_built(arguments: argparse.Namespace, result: BuildResult) -> None:
 
 
 def _write_definitions(arguments: argparse.Namespace, store: Store, lock: Lock, progress: Progress) -> int:
-    written = write_from_lock(lock, arguments.definitions, store, progress.line)
+    definitions = (*write_chain(lock), write_flat(lock))
+    written = write_with_sources(definitions, arguments.definitions, store, progress.line)
     return Output.of(arguments).deliver(definitions_document(written), "build-definitions", written)
 
 

@@ -34,7 +34,7 @@ from lumiimg.definition.definition import Definition, Header, Sections, StagedFi
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.image import Image, open_image, open_stack
 from lumiimg.inventory.components import Inventory
-from lumiimg.report.progress import LineProgress, TerminalProgress
+from lumiimg.report.progress import LineProgress
 from lumiimg.resolve.lock import LockedSource
 from tests.shared.build_machine import build_machine, layers_by, stored
 from tests.shared.programs import squashed
@@ -434,26 +434,6 @@ def test_a_silent_step_shows_that_it_lives(capsys: pytest.CaptureFixture[str]) -
     assert "cpu 2 min" in told
 
 
-def test_a_terminal_shows_what_a_step_took_the_last_time_and_its_last_line(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = TerminalProgress()
-    progress.begin(["01-a", "image"])
-    progress.step_started("01-a", 59.0)
-    progress.line("I: Extracting dpkg...\x1b[2J")
-    progress.notice("a notice stays")
-    deadline = time.monotonic() + 10
-    told = ""
-    while "dpkg" not in told and time.monotonic() < deadline:
-        time.sleep(0.02)
-        told += capsys.readouterr().err
-    progress.stop()
-    told += capsys.readouterr().err
-    assert "[1/2] 01-a (59.0 s the last time) 0." in told
-    assert r"I: Extracting dpkg...\x1b[2J" in told
-    assert [line.rpartition("\x1b[K")[2] for line in told.split("\n")] == ["  a notice stays", ""], (
-        "nothing else is left"
-    )
-
-
 def test_what_a_layer_compiled_is_taken_again_where_all_that_it_depends_on_is_the_same(tmp_path: Path) -> None:
     base = definition(tmp_path)
     torch = replace(base, name="02-torch", layers=("torch",), parent="01-a", sections=replace(BASE, post="1\n"))
@@ -480,22 +460,18 @@ def test_what_a_layer_compiled_is_taken_again_where_all_that_it_depends_on_is_th
     assert len(every) == 5
 
 
+def of_layer(name: str, kept: Path, *, has_ended: bool = True) -> Any:
+    """A layer while it is built, as far as it keeps something."""
+    return SimpleNamespace(definition=SimpleNamespace(layers=(name,)), kept=kept, has_ended=has_ended)
+
+
 def kept_by(cache: LayerCache, folder: Path, script: Callable[[Path], None], *, has_ended: bool = True) -> list[str]:
     """What is told of a run of a stand-in for a script, which has one folder."""
     told: list[str] = []
     shutil.rmtree(folder, ignore_errors=True)
-    with keeping(cache, CacheKey({"kept": 1}), ("vllm",), folder, told.append, lambda: has_ended):
+    with keeping(cache, CacheKey({"kept": 1}), of_layer("vllm", folder, has_ended=has_ended), told.append):
         script(folder)
     return told
-
-
-def test_folders_that_lie_too_deep_to_be_kept_end_no_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def walks(*_: object, **__: object) -> None:
-        raise RecursionError("maximum recursion depth exceeded")  # os.fwalk, before Python 3.13
-
-    monkeypatch.setattr("lumiimg.build.compile_cache.os.fwalk", walks)
-    told = kept_by(LayerCache(tmp_path / "cache"), tmp_path / "kept", Path.mkdir)
-    assert told == ["the compile cache of vllm is not kept: maximum recursion depth exceeded"]
 
 
 def test_what_a_later_run_compiles_is_kept_too_and_what_it_takes_out_is_gone(tmp_path: Path) -> None:
@@ -706,7 +682,7 @@ def test_a_link_that_a_script_leaves_in_place_of_what_it_keeps_is_not_followed(t
     key, told = CacheKey({"kept": 1}), list[str]()
     for number, link in enumerate(("work/layer/kept", "work/layer", "work/layer/kept/below", "work/layer/kept/id")):
         cache, folder = LayerCache(tmp_path / f"cache{number}"), tmp_path / f"{number}"
-        with keeping(cache, key, ("layer",), folder / "work/layer/kept", told.append, lambda: True):
+        with keeping(cache, key, of_layer("layer", folder / "work/layer/kept"), told.append):
             place = folder / link
             place.parent.mkdir(parents=True)
             place.symlink_to(tmp_path / ("ssh/id" if link.endswith("id") else "ssh"))

@@ -136,17 +136,6 @@ def test_entries_of_an_older_lumiimg_are_not_found_and_go_by_prune_or_by_their_k
     assert cache.names() == []
 
 
-def test_an_entry_whose_documents_are_gone_is_no_crash(cache: LayerCache, capsys: Capture) -> None:
-    entry = keep(cache, "vllm", b"1")
-    entry.data.with_name("key.json").write_text("[" * 100_000)
-    assert main(["cache", "verify"]) == ExitCode.NO
-    assert "does not match its name" in capsys.readouterr().out
-    assert why(cache, {"definition": "x"}, of="vllm").nearest == entry
-    entry.data.with_name("entry.json").write_text('{"format": 3, "seconds": NaN}')
-    assert main(["cache", "ls", "--json"]) == ExitCode.GOOD
-    assert json.loads(capsys.readouterr().out)["entries"] == []
-
-
 def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, capsys: Capture) -> None:
     base, upper = {"definition": "base\n"}, {"definition": "vllm\n"}
     below = keep(cache, "base", b"1")

@@ -50,11 +50,6 @@ def test_a_script_that_the_engine_would_misread_is_refused_with_its_line(body: s
     assert "\n" not in str(caught.value)
 
 
-def test_an_ordinary_script_stays_as_it_is() -> None:
-    for body in ("echo 100%done", "printf '%s'", "# {a} {", "cat <<E\n#!x\n a\\\n\tb  \nE"):
-        assert checked_body(body, "x") == body + "\n"
-
-
 def test_targets_that_the_engine_mounts_over_or_reads_differently_are_refused() -> None:
     for target in ("/tmp", "/tmp/x", "/var/tmp/x", "/proc/x", "/dev/x"):
         with pytest.raises(DefinitionError, match="would be lost"):
@@ -120,14 +115,6 @@ def test_the_chain_and_the_flat_definition_are_written_as_agreed(
             golden.parent.mkdir(exist_ok=True)
             golden.write_text(definition.text)
         assert definition.text == golden.read_text(), golden.name
-
-
-def test_a_trap_in_a_layers_script_names_the_layers_file(layers: Path, make_layer: MakeLayer) -> None:
-    make_layer("base", BASE, post="true\ncat <<E\n%help\nE\n")
-    lock = decide(Request("base"), PlanContext(Catalogue((layers,), ()), Mirrors({}), "")).require_lock()
-    with pytest.raises(DefinitionError) as caught:
-        write_chain(lock)
-    assert f"{layers}/base/post.sh:3: " in str(caught.value)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.build.definition_files import unreachable, write_definitions, write_fetch
+from lumiimg.build.definition_files import write_with_sources
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode, FailedError
 from lumiimg.core.files import file_sha256
@@ -52,7 +52,6 @@ def sha256(data: bytes) -> str:
 
 
 SHA = sha256(DATA)
-MARK = "0" * 64
 
 
 @dataclass
@@ -78,10 +77,6 @@ class Server:
     drips: bool = False
     """Whether it sends a byte now and then, instead of breaking off."""
     location: str | None = None
-    meeting: threading.Barrier | None = None
-    """Where answers wait for each other."""
-    missed: int = 0
-    """Answers that waited in vain."""
     asked: list[Asked] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -91,11 +86,6 @@ class Server:
 
     def answer(self, asked: Asked) -> Reply:
         self.asked.append(asked)
-        if self.meeting is not None:
-            try:
-                self.meeting.wait()
-            except threading.BrokenBarrierError:
-                self.missed += 1
         if asked.path in self.before:
             wait_until(self.before[asked.path])
         status, headers, body = self.whole(asked)
@@ -353,17 +343,6 @@ def test_of_several_beginnings_the_largest_stays(folder: Path, is_large_first: b
         assert partials(folder) == [mine]
 
 
-def test_old_beginnings_go_also_where_an_earlier_lumiimg_named_them(folder: Path) -> None:
-    folder.mkdir()
-    for word in ("", ".0123456789abcdef"):
-        (left := folder / f"part-{SHA}{word}").write_bytes(DATA[:CUT])
-        with claim_partial(folder, MARK):
-            assert left.exists()
-        aged(left, OLD_S + 60)
-        with claim_partial(folder, MARK):
-            assert not left.exists()
-
-
 @pytest.mark.threat
 def test_what_is_not_a_file_is_no_beginning(server: Server, folder: Path, tmp_path: Path) -> None:
     folder.mkdir()
@@ -529,11 +508,9 @@ def test_definitions_are_written_without_a_network_with_a_script_that_fetches_an
     files = tuple(StagedFile(f"files/x/it's {one.name}", one) for one in (here, there))
     chain = [Definition("01-x", ("x",), None, Sections(Header("docker", "x")), files)]
     downloads, folder = store(tmp_path / "store", 2), tmp_path / "defs"
-    missing = unreachable(chain, downloads, lambda _: None)
-    assert missing == {there}
-    write_definitions(chain, folder, downloads, lambda _: None, missing)
+    script = write_with_sources(chain, folder, downloads, lambda _: None).fetch
+    assert script is not None
     assert (folder / "files/x/it's here").read_text() == "here"
-    script = write_fetch(chain, missing, folder)
     curl = tmp_path / "bin/curl"  # a stand-in: its server has the name of the file
     curl.parent.mkdir()
     for content, code in (("another", 1), ("there", 0), ("is not asked again", 0)):
@@ -558,12 +535,3 @@ def test_a_digest_that_only_the_network_has_is_named_with_the_way_to_get_it(
         "run `lumiimg lock` on a machine with a network, and `build --locked` here; or name the file: --source" in last
     )
     assert not (tmp_path / "d").exists()
-
-
-def test_definitions_are_not_written_where_a_source_cannot_be_had(server: Server, tmp_path: Path) -> None:
-    server.meeting = threading.Barrier(2, timeout=patient(10))
-    chain = chain_of(source(server, "one"), source(server, "two", b"another"))
-    with pytest.raises(FailedError, match="two: has another digest"):
-        write_definitions(chain, tmp_path / "defs", store(tmp_path / "store", 2), lambda _: None)
-    assert server.missed == 0, "both were asked for at once"
-    assert not (tmp_path / "defs").exists(), "nothing before every source is there"

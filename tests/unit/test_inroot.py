@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
@@ -139,21 +138,6 @@ def test_places_for_mounts_are_made_where_links_lead_in_the_image_and_in_the_upp
     assert seen_in(below) == {"data", "run", "etc", "opt", "etc/resolv.conf"}
 
 
-def test_places_for_mounts_that_a_root_folder_lacks_are_open_to_everybody(tmp_path: Path) -> None:
-    """A sandbox is looked at while they are made in it; an overlay makes them the same."""
-    root = tmp_path / "root"
-    root.mkdir(mode=0o755)
-    mounted(root)
-    assert {stat.S_IMODE(path.stat().st_mode) for path in root.rglob("*") if path.is_dir()} == {0o755}
-
-
-def test_what_is_not_a_folder_in_the_image_is_told_and_not_hidden(trap: Trap) -> None:
-    (trap.root / "opt").write_text("a file")
-    with pytest.raises(FailedError, match="is not a folder in the image"):
-        mounted(trap.root)
-    assert (trap.root / "opt").read_text() == "a file"
-
-
 def test_a_root_folder_that_is_closed_to_its_owner_is_written_and_stays_so(trap: Trap) -> None:
     """As in the images of Red Hat's family."""
     (trap.root / "opt").mkdir(mode=0o555)
@@ -188,11 +172,6 @@ def test_a_script_has_its_files_to_read_what_it_writes_elsewhere_and_a_tmp_of_it
         done = subprocess.run(["bash", "-c", f"{script}{text}"], check=False)
         assert (done.returncode, step.has_ended) == (int("3" in text), True)
     assert not list(tmp_path.glob("lumiimg*"))
-
-
-def test_what_the_system_refuses_is_told_with_the_layer(step: LayerBuild) -> None:
-    with pytest.raises(FailedError, match=r"^layer a: /x: No space left on device"), step.naming_errors():
-        raise OSError(28, "No space left on device", "/x")
 
 
 # what is written of an image before and after its script
@@ -358,17 +337,6 @@ def test_a_folder_has_the_attributes_of_the_uppermost_layer_alone(tmp_path: Path
         os.setxattr(folder / "a", attribute, b"1")
         unpack(root, squashed(folder, tmp_path / f"{folder.name}.sqfs"))
     assert os.listxattr(root / "a") == ["user.two"]
-
-
-def test_an_owner_that_a_namespace_of_users_has_not_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    (tmp_path / "lower").mkdir()
-    image = squashed(tmp_path / "lower", tmp_path / "lower.sqfs", "-force-uid", "70000")
-    monkeypatch.setattr(os, "chown", refuse)
-    with pytest.raises(FailedError, match=r"belongs to user 70000 .*/etc/subuid"):
-        unpack(tmp_path / "root", image)
 
 
 def test_a_mark_of_an_overlay_in_a_folder_that_lies_over_nothing_hides_nothing(tmp_path: Path) -> None:

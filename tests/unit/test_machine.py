@@ -322,30 +322,6 @@ def test_without_ids_of_its_own_an_engine_that_refuses_fakeroot_builds_without_i
     assert "? a container: only without --fakeroot: FATAL: not today" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(("processor", "number"), [("x86_64", 62), ("aarch64", 183), ("riscv64", None)])
-def test_on_a_processor_without_a_program_for_it_nothing_is_claimed(
-    place: Place, monkeypatch: pytest.MonkeyPatch, processor: str, number: int | None
-) -> None:
-    monkeypatch.setattr("platform.machine", lambda: processor)
-    place.has(f'cp "${{@: -2:1}}/bin/sh" {place.folder}/program; exit 7', BEGINS)
-    trial = place.trial(CONTAINER)
-    assert (trial.works, trial.is_sure) == (False, False)
-    assert any(words.startswith("exec") for words in place.tries()) == (number is not None)
-    if number is not None:
-        program = (place.folder / "program").read_bytes()
-        assert int.from_bytes(program[18:20], "little") == number
-        assert int.from_bytes(program[96:104], "little") == len(program), "all of it is loaded"
-
-
-def test_a_program_is_asked_for_its_version_once(place: Place) -> None:
-    asked = place.folder / "asked"
-    place.put("mksquashfs", f"#!/bin/sh\necho x >>{asked}\necho mksquashfs version 4.6.1\n")
-    machine = place.looked_at()
-    assert machine.mksquashfs_version == "4.6.1"
-    assert "4.6.1" in {trial.said for trial in (*machine.trials, *machine.trials)}
-    assert asked.read_text() == "x\n"
-
-
 def test_where_no_container_has_its_own_processes_builds_go_on_without(place: Place, capsys: Capture) -> None:
     refuses = (
         "case \"$*\" in *--pid*) echo 'FATAL:   mount proc->/proc error: operation not permitted'; exit 255;; esac"

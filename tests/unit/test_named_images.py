@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from pathlib import Path
@@ -102,22 +101,6 @@ def test_the_images_of_this_machine_are_found_the_newest_first(tmp_path: Path) -
         file = f"{images}/{place.format('stack-r{rocm}{more}t212')}"
         found = open_catalogue(HOME, [family(tmp_path, file)]).images_here()
         assert found == [images / place.format(name) for name in ("stack-r73t212", "stack-r72t212")]
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_an_image_that_may_not_be_looked_at_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("stack-r71t212", "stack-r72t212", "stack-r73t212"):
-        (tmp_path / f"{name}.sif").write_bytes(b"")
-    look = Path.stat
-
-    def refused(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
-        if path.name == "stack-r72t212.sif":
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return look(path, follow_symlinks=follow_symlinks)
-
-    monkeypatch.setattr(Path, "stat", refused)
-    found = open_catalogue(HOME, [family(tmp_path, f"{tmp_path}/stack-r{{rocm}}{{more}}t212.sif")]).images_here()
-    assert {path.name for path in found} == {"stack-r71t212.sif", "stack-r73t212.sif"}
 
 
 def family(tmp_path: Path, file: str, **other: str) -> Path:

@@ -34,7 +34,7 @@ from lumiimg.build.provenance import (
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
 from lumiimg.core.decode import decode, encode
-from lumiimg.core.errors import BadInputError, ExitCode, FailedError, LumiimgError
+from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError
 from lumiimg.core.files import file_sha256
 from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import Engine, EngineKind
@@ -175,15 +175,6 @@ def test_a_carried_layer_that_is_another_in_any_file_is_listed_by_its_new_digest
     assert listed > 4
 
 
-def test_a_base_that_is_a_member_of_a_family_is_read_again(tmp_path: Path, layers: Path, make_layer: MakeLayer) -> None:
-    bootstrap = '[[bootstrap]]\nagent = "docker"\n'
-    variant = '[[variant]]\nname = "member-1"\nsummary = "one"\nagent = "docker"\n'
-    make_layer("family", BASE.replace(bootstrap, variant))
-    made = decide(Request("member-1"), PlanContext(Catalogue((layers,), ()))).require_lock()
-    again = read_again(told(tmp_path, settled(made)), tmp_path / "scratch")
-    assert (again.base.name, again.base.layer.folder) == ("member-1", tmp_path / "scratch/0/family")
-
-
 Change = Callable[[Any], object]
 
 
@@ -291,13 +282,6 @@ def without_record(folder: Path, data: bytes) -> Path:
     return made_sif(folder / "root", folder / "image.sif", data)
 
 
-def test_a_file_that_is_no_image_is_named_as_such(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("text")
-    for name, words in {"none": "No such file", "log": "neither a SIF"}.items():
-        with pytest.raises(BadInputError, match=words):
-            read_carried(tmp_path / name, tmp_path / "scratch")
-
-
 @pytest.mark.threat
 def test_the_files_of_an_image_are_bounded(tmp_path: Path, lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
     image = told(tmp_path, lock)
@@ -335,26 +319,6 @@ def test_a_base_of_a_carried_layer_is_no_file_of_this_machine(
     refuse_files(read_again(image, tmp_path / "scratch", mine), store, tmp_path / "scratch")
     with pytest.raises(BadInputError, match=rf"its layer a names the file {tmp_path}/key"):
         refuse_files(read_again(image, tmp_path / "scratch"), store, tmp_path / "scratch")
-
-
-def test_a_local_source_is_a_file_of_some_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(tmp_path / "store", Http(), Mirrors({}))
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "file").write_text("content")
-    monkeypatch.setattr("lumiimg.fetch.store.SIZE_LIMIT_BYTES", 6)
-    for name, what in (
-        ("/dev/zero", "is not a file"),
-        ("pipe", "is not a file"),
-        (".", "cannot be read"),
-        ("no", "such"),
-    ):
-        with pytest.raises(FailedError, match=what) as caught:
-            store.get(str(tmp_path / name), ZEROS)
-        assert str(tmp_path / name) in str(caught.value)
-    with pytest.raises(FailedError, match="is larger than 6 bytes"):
-        store.get(str(tmp_path / "file"), None)
-    monkeypatch.setattr("lumiimg.fetch.store.SIZE_LIMIT_BYTES", 7)
-    assert store.get(str(tmp_path / "file"), None).name == file_sha256(tmp_path / "file")
 
 
 # --- a base that is a file or a folder

@@ -19,7 +19,7 @@ from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.fetch.pull import pull_image
 from lumiimg.fetch.reference import ImageReference, parse_reference
-from lumiimg.fetch.registry import DOCKER_HUB_API, SIF_LAYER, ImageManifest, resolve_image
+from lumiimg.fetch.registry import DOCKER_HUB_API, ImageManifest, resolve_image
 from tests.shared.loopback import Asked, Reply, listening, part
 from tests.shared.tls import CERTIFICATE, certified
 
@@ -499,22 +499,6 @@ def test_the_next_run_fetches_only_what_is_missing_of_an_image(
     server.asked.clear()
     assert is_whole(pull(server, tmp_path))
     assert not [asked for asked in server.asked if "/blobs/" in asked.path and asked.path in map(blob_path, BLOBS)]
-
-
-def test_a_sif_behind_a_token_goes_on_where_it_ended(
-    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lumiimg.fetch.download._ATTEMPTS", 1)
-    data = server.blob(BLOBS[0])
-    server.manifest("tag", manifest_of(server.blob({}), layers=[descriptor(SIF_LAYER, data)]))
-    guarded(server)
-    server.replies[blob_path(data)] = cut(data, 1000)
-    with pytest.raises(FailedError, match="broke off"):
-        pull(server, tmp_path, "oras://registry.test/a/b:tag")
-    image = pull(server, tmp_path, "oras://registry.test/a/b:tag")
-    assert image.read_bytes() == data
-    assert list(image.parent.iterdir()) == [image]
-    assert server.headers_of(blob_path(data))[-1]["range"] == "bytes=1000-"
 
 
 @pytest.mark.threat

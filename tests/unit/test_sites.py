@@ -142,11 +142,6 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
             'name = "amdgpu 6.3"\nversion = "6"',
             "key 'driver.version' is '6'; a version of the driver like 6.3.60300 is needed",
         ),
-        (
-            'name = "amdgpu 6.3"',
-            'name = "amdgpu 6.3"\nkernel = "Linux 6.4.0"',
-            "a release of a kernel, as `uname -r` prints it, is needed",
-        ),
         ('glibc = "2.38"', 'glibc = "abc"', "key 'fabric.glibc' is 'abc'; a version like"),
         ('rocm = "rocm>=6.1,<7.1"', 'rocm = "python>=3"', "key 'driver.rocm' should be releases of ROCm"),
         ("near = [1, 0]", "near = [1, 7]", "key 'binding.near' names a group that 16 cores in groups of 8 do not have"),
@@ -163,11 +158,6 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
         ),
         (
             "near = [1, 0]",
-            'near = [1, 0]\nspared = "9-15"\nspared_for = "x"',
-            "leaves no core of group 1, which is near GPU 0",
-        ),
-        (
-            "near = [1, 0]",
             'near = [1, 0]\nspared = "7-3"\nspared_for = "x"',
             "has '7-3', which is not a core or a range",
         ),
@@ -179,14 +169,8 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
             'title = "mine"\nidentity = {variables = ["A"], source = "x"}',
             "key 'identity.variables[0]' is 'A'; a variable with its value,",
         ),
-        (
-            'rocm = "rocm>=6.1,<7.1"',
-            'rocm = "rocm>=6.1"\nevidence = [{rocm = "seven", text = "x", source = "x", date = 2026-11-24}]',
-            "'seven'; a release of ROCm like 7.2 is needed",
-        ),
         ('name = "A"', 'name = "A B"', "key 'environment[0].name' is 'A B'; a name of a variable"),
         ('title = "mine"', 'title = "mine"\ncaches = "$HOME"', "key 'caches' is '$HOME'; a folder of one job, "),
-        ('title = "mine"', 'title = "mine"\ncaches = "/tmp/a/../$SLURM_JOB_ID"', "a folder of one job, "),
         ('title = "mine"', 'title = "mine"\ncaches = "/tmp/$(id)/$SLURM_JOB_ID"', "a folder of one job, "),
     ):
         assert old in MINE

@@ -215,13 +215,6 @@ def test_a_torch_for_cuda_in_the_environment_is_a_no(image: Path, tmp_path: Path
     assert "carries torch 2.9.0+cu128" in found["program.venv-torch"]
 
 
-def test_a_part_of_torch_alone_is_a_doubt(image: Path, tmp_path: Path, capsys: Capture) -> None:
-    over = venv_at(tmp_path / "env", image)
-    dist(over / SITE, "triton-3.5.1")
-    found = findings(image, over, capsys, ExitCode.UNDECIDED)
-    assert found["program.venv-torch"].startswith("unknown env carries triton 3.5.1; the index has that for CUDA")
-
-
 def test_a_check_names_both_images_and_both_pythons(image: Path, tmp_path: Path, capsys: Capture) -> None:
     other = packed(image_at(tmp_path / "other"), tmp_path / "other.sqsh")
     found = findings(image, venv_at(tmp_path / "a", other), capsys, ExitCode.UNDECIDED)
