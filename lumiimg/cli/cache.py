@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from lumiimg.build.cache import LayerCache
-from lumiimg.build.cache_upkeep import content_of, prune, remove, verify
+from lumiimg.build.cache import LayerCache, content_of, prune, remove, verify
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, write_note

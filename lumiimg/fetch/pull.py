@@ -13,8 +13,14 @@ from lumiimg.core.text import size
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.fetch.download import claim_partial, download, require_digest, storage_errors
 from lumiimg.fetch.http import Bounds
-from lumiimg.fetch.reference import DAEMON_SCHEME, parse_reference
-from lumiimg.fetch.registry import LAYER_LIMIT_BYTES, ImageManifest, Repository, resolve_image
+from lumiimg.fetch.registry import (
+    DAEMON_SCHEME,
+    LAYER_LIMIT_BYTES,
+    ImageManifest,
+    Repository,
+    parse_reference,
+    resolve_image,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,7 @@ from lumiimg.fetch.download import SIZE_LIMIT_BYTES, claim_partial, download, re
 from lumiimg.fetch.http import Http, display_url
 from lumiimg.fetch.mirrors import Mirrors, is_address
 from lumiimg.fetch.pull import save_image
-from lumiimg.fetch.reference import parse_reference
-from lumiimg.fetch.registry import resolve_image
+from lumiimg.fetch.registry import parse_reference, resolve_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -17,7 +17,7 @@ from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError, R
 from lumiimg.core.files import file_sha256, read_beginning, write_text
 from lumiimg.engine.process import which
 from lumiimg.fetch.mirrors import Mirrors, apt_mirror
-from lumiimg.fetch.reference import ImageReference, parse_reference
+from lumiimg.fetch.registry import ImageReference, parse_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable

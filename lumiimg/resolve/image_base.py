@@ -15,7 +15,7 @@ from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.core.errors import BadInputError
 from lumiimg.engine.engine import engine_word
 from lumiimg.fetch.mirrors import refuse_password
-from lumiimg.fetch.reference import DAEMON_SCHEME
+from lumiimg.fetch.registry import DAEMON_SCHEME
 from lumiimg.gpu import XNACK, GpuFit, role_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 

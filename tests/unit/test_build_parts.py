@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from lumiimg.build.base import write_files
-from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
-from lumiimg.build.cache_upkeep import prune
+from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache, prune
 from lumiimg.build.changes import difference, listing, place, take_back, tidy, unpack
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.keys import BuildStep, image_number, kept_key, layer_inputs, steps_of

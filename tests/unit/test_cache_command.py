@@ -13,8 +13,7 @@ from typing import NoReturn
 import pytest
 
 from lumiimg.build import places
-from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
-from lumiimg.build.cache_upkeep import verify
+from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache, verify
 from lumiimg.build.keys import BuildStep, CacheLookup, content_with, why_rebuilt
 from lumiimg.build.places import require_room, room_at
 from lumiimg.catalog.catalogue import open_catalogue

@@ -20,13 +20,13 @@ from lumiimg.fetch import connection, download, http, pull
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.fetch.pull import save_image
-from lumiimg.fetch.reference import parse_reference
 from lumiimg.fetch.registry import (
     SIF_LAYER,
     Descriptor,
     Document,
     ImageManifest,
     Repository,
+    parse_reference,
     resolve_image,
 )
 from lumiimg.fetch.store import Store

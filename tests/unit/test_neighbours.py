@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 import lumiimg
-from lumiimg.build.cache import LayerCache
-from lumiimg.build.cache_upkeep import prune
+from lumiimg.build.cache import LayerCache, prune
 from lumiimg.cli.main import main
 from lumiimg.core.errors import BadInputError, ExitCode, FailedError
 from lumiimg.core.files import make_folder

@@ -18,8 +18,7 @@ from lumiimg.fetch import connection, http, registry
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.fetch.pull import pull_image
-from lumiimg.fetch.reference import ImageReference, parse_reference
-from lumiimg.fetch.registry import DOCKER_HUB_API, ImageManifest, resolve_image
+from lumiimg.fetch.registry import DOCKER_HUB_API, ImageManifest, ImageReference, parse_reference, resolve_image
 from tests.shared.loopback import Asked, Reply, listening, part
 from tests.shared.tls import CERTIFICATE, certified
 

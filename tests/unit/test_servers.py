@@ -21,8 +21,7 @@ from lumiimg.fetch import connection, download, http
 from lumiimg.fetch.http import Http, login_for
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.fetch.package_index import project_page
-from lumiimg.fetch.reference import parse_reference
-from lumiimg.fetch.registry import resolve_image
+from lumiimg.fetch.registry import parse_reference, resolve_image
 from lumiimg.fetch.store import Store
 from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels
 from lumiimg.resolve.python_target import PythonTarget

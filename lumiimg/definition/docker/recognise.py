@@ -18,7 +18,7 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.core.redact import is_secret_name, redact
 from lumiimg.definition.docker.read import FILE_LIMIT_BYTES, resolved, variables, with_values
 from lumiimg.fetch.mirrors import Mirrors
-from lumiimg.fetch.reference import parse_reference
+from lumiimg.fetch.registry import parse_reference
 
 if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue

@@ -12,7 +12,7 @@ from lumiimg.report.document import Document, Item, Lines, Paragraph, Section, f
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.build.cache_upkeep import CacheContent, CacheRemoved, CacheVerified
+    from lumiimg.build.cache import CacheContent, CacheRemoved, CacheVerified
     from lumiimg.build.keys import CacheLookup, Difference
 
 _SHORT = 12

@@ -23,8 +23,7 @@ from lumiimg.fetch.download import download
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, validated_url
 from lumiimg.fetch.package_index import IndexFile, files_in_html, files_in_json
-from lumiimg.fetch.reference import parse_reference
-from lumiimg.fetch.registry import resolve_image
+from lumiimg.fetch.registry import parse_reference, resolve_image
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import read_document, request_of
 from lumiimg.resolve.requirements import read_own
@@ -131,7 +130,7 @@ def _token(data: bytes) -> None:
 
 @target(
     "image-reference",
-    "fetch.reference.parse_reference",
+    "fetch.registry.parse_reference",
     "fetch.mirrors.validated_url",
     "engine.binds.parse_binds",
 )
