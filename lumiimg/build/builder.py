@@ -32,7 +32,7 @@ from lumiimg.build.merge import can_merge, merge_squashfs
 from lumiimg.build.metadata import write_metadata
 from lumiimg.build.places import log_path, require_room
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
-from lumiimg.build.provenance import FOLDER, SBOM, write_folder
+from lumiimg.build.provenance import FOLDER, PLAN, SBOM, carried_files, write_folder
 from lumiimg.build.sbom import bill
 from lumiimg.build.strategy import Overlay, Sandbox, packed_again
 from lumiimg.catalog.settings import open_to_others
@@ -54,6 +54,7 @@ from lumiimg.image.sif import SifHeader, read_sif, sif_uuid, write_sif
 from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.bootstrap import stamp
 from lumiimg.resolve.lock import LockedSource
+from lumiimg.resolve.lock_file import to_record
 
 if TYPE_CHECKING:
     from lumiimg.build.build_host import BuildHost, Way
@@ -74,15 +75,13 @@ _TAKEN = "taken"
 class ImageBuild:
     """An image that is to be built."""
 
+    lock: Lock
+    """What it is built of; the image carries it, and its layers."""
     chain: Sequence[Definition]
     """The base, then a definition for each layer."""
     output: Path
     """The file, which appears by rename; the log beside it has the engine's output."""
     machine: BuildHost
-    documents: Mapping[str, bytes]
-    """JSON by name, which the image carries."""
-    carried: Mapping[str, Path]
-    """Files of its layers that it carries, by where it has them below `/.lumiimg`."""
     environment: Mapping[str, str]
     cache: Path
     downloads: Store
@@ -156,7 +155,8 @@ def build_image(plan: ImageBuild) -> BuiltImage:
         plan.progress.notice(f"the cache {plan.cache} {others}: whoever can write to it decides what is built")
     work = Work(plan, steps_of(plan.chain, plan.machine), cache)
     steps = work.steps
-    number = image_number(plan.chain, steps, {**plan.documents, MANIFEST: snapshot_key(plan.node)})
+    documents = {PLAN: to_record(plan.lock), MANIFEST: snapshot_key(plan.node)}
+    number = image_number(plan.chain, steps, documents)
     there = _is_there(output, number)
     if not there or plan.again or plan.fresh:
         if output.exists() and not (there or plan.replaces):
@@ -347,12 +347,12 @@ class Work:
         root, target = step.folder / "root", step.folder / "described.sqfs"
         with open_stack(layers) as image:
             sources = (source for one in chain for source in sources_of(one))
-            documents = {**plan.documents, SBOM: bill(Inventory(image), sources, number)}
+            documents = {PLAN: to_record(plan.lock), SBOM: bill(Inventory(image), sources, number)}
             labels = {}
             if plan.node is not None:
                 documents[MANIFEST] = to_text(make_manifest(image, plan.node)).encode()
                 labels[MANIFEST_LABEL] = MANIFEST_PATH
-            write_folder(root, plan.carried, documents)
+            write_folder(root, carried_files(plan.lock), documents)
             said = chain[1:] if is_by_engine(chain[0], plan.machine) else chain
             write_metadata(root, image.root, said, labels)
             if image.root.exists(f"/{FOLDER}"):  # of a base that lumiimg has built: its word is hidden

@@ -15,7 +15,6 @@ from lumiimg.build.definition_files import write_with_sources
 from lumiimg.build.keys import require_layer, steps_of, why_rebuilt
 from lumiimg.build.places import refuse_folder, refuse_output
 from lumiimg.build.progress import Progress
-from lumiimg.build.provenance import PLAN, carried_files
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
@@ -32,7 +31,6 @@ from lumiimg.report.views.build import built_document, definitions_document, sta
 from lumiimg.report.views.cache import why_document
 from lumiimg.resolve.complete_lock import BaseDigest, complete_lock
 from lumiimg.resolve.lock import Lock
-from lumiimg.resolve.lock_file import to_record
 from lumiimg.resolve.lock_file import to_text as lock_text
 
 
@@ -58,13 +56,12 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
             return Output.of(arguments).deliver(why_document(found), "why", found, found.exit_code)
         built = build_image(
             ImageBuild(
+                lock=lock,
                 chain=chain,
                 output=output_of(arguments),
                 machine=machine,
                 strategy=arguments.strategy,
                 on_start=start_of(arguments, lock, output_of(arguments)),
-                documents={PLAN: to_record(lock)},
-                carried=carried_files(lock),
                 environment=without_passwords(os.environ) if lock.bootstrap.is_mirrored else os.environ,
                 cache=cache,
                 downloads=sources.store,

@@ -10,7 +10,7 @@ from pathlib import Path
 from lumiimg.build.build_host import host_for_builds
 from lumiimg.build.builder import BuildResult, ImageBuild, build_image
 from lumiimg.build.places import log_path, refuse_output
-from lumiimg.build.provenance import PLAN, carried_files, read_carried, refuse_files, with_base
+from lumiimg.build.provenance import read_carried, refuse_files, with_base
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.build import check_result
@@ -28,7 +28,6 @@ from lumiimg.image import open_image
 from lumiimg.image.compare import ImageDiff, compare
 from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
-from lumiimg.resolve.lock_file import to_record
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -42,13 +41,12 @@ def execute(arguments: argparse.Namespace) -> int:
         chain = write_chain(lock)
         built = build_image(
             ImageBuild(
+                lock=lock,
                 chain=chain,
                 output=arguments.output,
                 machine=host_for_builds(os.environ),
                 strategy=arguments.strategy,
                 on_start=start_of(arguments, lock, arguments.output),
-                documents={PLAN: to_record(lock)},
-                carried=carried_files(lock),
                 environment=without_passwords(os.environ),  # the image names the registry, and nobody else does
                 cache=scratch / "cache" if arguments.fresh else cache,
                 downloads=sources.store,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 from lumiimg.build import builder
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
     from lumiimg.fetch.store import Store
+    from lumiimg.resolve.lock import Lock
 
 
 def build_machine(
@@ -62,11 +63,10 @@ def layers_by(
     """
     steps = steps_of(chain, machine) if is_whole else steps_of(chain, machine)[-len(chain) :]
     plan = ImageBuild(
+        lock=cast("Lock", None),  # nothing is said in an image
         chain=chain,
         output=root / "x.sif",
         machine=machine,
-        documents={},
-        carried={},
         environment={},
         cache=root / "cache",
         downloads=store,

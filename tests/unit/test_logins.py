@@ -248,7 +248,7 @@ def test_the_password_variables_of_an_engine_go_to_the_registry_that_was_named(
     for more in ((), ("--mirror", "docker.io=https://near.test"), ("--mirror", "quay.io=https://near.test")):
         assert main([*words, *more]) == ExitCode.NO
     assert seen == [True, False, True]
-    for name in ("_read_lock", "write_chain", "to_record", "carried_files"):
+    for name in ("_read_lock", "write_chain"):
         monkeypatch.setattr(rebuild, name, mock.MagicMock())
     (tmp_path / "old.sif").write_bytes(b"")
     assert main(["rebuild", "--quiet", f"{tmp_path}/old.sif", "-o", f"{tmp_path}/x.sif"]) == ExitCode.NO

@@ -22,7 +22,6 @@ from lumiimg.build.cache import LayerCache
 from lumiimg.build.compile_cache import kept_files
 from lumiimg.build.progress import Progress
 from lumiimg.build.provenance import (
-    PLAN,
     asked_for,
     carried_files,
     read_carried,
@@ -423,8 +422,7 @@ def build(lock: Lock, output: Path, cache: Path, stand: Stand, **changes: Any) -
         chain=write_chain(lock),
         output=output,
         machine=build_host.host_for_builds({}),
-        documents={PLAN: to_record(lock)},
-        carried=carried_files(lock),
+        lock=lock,
         environment=dict(os.environ),
         cache=cache,
         downloads=Store(cache / "sources", Http(), Mirrors({})),
