@@ -50,7 +50,7 @@ NOTES = ROOT / ".mutation"
 MODULES = (
     *(f"resolve/{name}" for name in ("rules", "search", "stack", "planner", "nearest")),
     *(f"fabric/{name}" for name in ("names", "rccl")),
-    *(f"joblog/{name}" for name in ("network", "death", "causes", "answer", "report", "state")),
+    *(f"joblog/{name}" for name in ("network", "death", "answer", "report", "state")),
     *(f"check/{name}" for name in ("answer", "drift")),
     *(f"check/static/{name}" for name in ("plugin", "variables", "process_faults")),
     *(f"check/static/{name}" for name in ("process", "files")),

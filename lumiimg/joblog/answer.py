@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.joblog.causes import EVIDENCE_OF_CAUSE, Trouble, advice, cause_of, events_of, some_nodes, troubles
-from lumiimg.joblog.death import End, death_of, job_numbers, of_another_job
+from lumiimg.core.text import hostlist, shell_quote
+from lumiimg.joblog.death import (
+    End,
+    Trouble,
+    death_of,
+    events_of,
+    filled,
+    job_numbers,
+    of_another_job,
+    troubles,
+    values_of,
+)
 from lumiimg.joblog.flight import progress, stalled
-from lumiimg.joblog.network import JobContext, NetworkVerdict, judge_job, judge_process
-from lumiimg.joblog.report import FAST, Cause, Confidence, Coverage, LogReport, Verdict, VerdictGroup
+from lumiimg.joblog.network import JobContext, judge_job, judge_process
+from lumiimg.joblog.report import FAST, Cause, Confidence, LogReport, Verdict
 from lumiimg.joblog.state import last_run
 from lumiimg.joblog.summary import (
     JudgedProcess,
@@ -25,13 +36,18 @@ from lumiimg.joblog.summary import (
     transport,
     variables_that_differ,
 )
-from lumiimg.joblog.vocabulary import Effect, ExitRole, Weight
+from lumiimg.joblog.vocabulary import Effect, ExitRole, Weight, vocabulary
 
 if TYPE_CHECKING:
-    from lumiimg.joblog.state import JobLog, ProcessLog
+    from lumiimg.joblog.state import JobLog, Match
 
 _CAUSES = 40
 """That are reported."""
+EVIDENCE_OF_CAUSE = 3
+"""Lines kept for one cause."""
+_WORD = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*", re.ASCII)
+_OF_IMAGE = frozenset(Effect) - {Effect.RUN_ERROR, Effect.NONE}
+"""What a whole image would have on all nodes."""
 _TIME_LIMIT = "time-limit"
 _REAL = frozenset({Weight.ROOT, Weight.SYMPTOM})
 _UNEXPLAINED = ("provider-not-named", "plugin-not-mentioned", "nothing-decided")
@@ -43,46 +59,36 @@ def answer(whole: JobLog) -> LogReport:
     """Return the answer about a log; of several runs about the last one."""
     log, runs = last_run(whole)
     begin = log.first_line if runs > 1 else 1
-    measured = log.bandwidth.measurements(log.place) if log.bandwidth else ()
-    troubled = _troubled(log)
-    processes = [process for process, _ in troubled]
+    processes = log.attributed()
+    seen_in_job = events_of([*processes, log.job])
     context = JobContext.of(processes, log)
-    judged = [JudgedProcess(process, of, judge_process(process, of, context)) for process, of in troubled]
+    judged = []
+    for process in processes:
+        of = [one for one in troubles(process, seen_in_job, log.job.events) if not of_another_job(one.match, log)]
+        judged.append(JudgedProcess(process, of, judge_process(process, of, context)))
     network = judge_job([(one.process, one.network) for one in judged])
-    end = death_of(troubled, log)
-    of_job = troubles(log.job, events_of([*processes, log.job]), ())
+    held = [trouble for one in judged for trouble in one.troubles]
+    end = death_of(processes, held, log)
+    held += troubles(log.job, seen_in_job, ())
     seen, ranks = coverage(judged, log.job), rank_results(judged)
-    stall, dumped = stalled(log.dumps) or stall_of(log.job, ranks, seen), progress(log.dumps)
-    facts = _Facts(
-        log=log,
-        network=network,
-        end=end,
-        troubles=[*(trouble for _, of in troubled for trouble in of), *of_job],
-        single_node=is_single_node(processes),
-        coverage=seen,
-        groups=node_groups(judged),
-        is_stalled=bool(log.dumps) and stall is not None,
-        is_waiting=stall is None and any(one.waits_in for one in dumped),
-    )
-    number = {"job_id": _job_number(log)}
-    causes = (*_doubts(facts), *_explanations(facts))
-    return LogReport(
+    measured = log.bandwidth.measurements(log.place) if log.bandwidth else ()
+    report = LogReport(
         verdict=network.verdict,
         confidence=network.confidence,
         proof=tuple(map(log.evidence, network.proof)),
         ranks=ranks,
-        nodes=facts.groups,
+        nodes=node_groups(judged),
         coverage=seen,
         runs=runs,
         first_line=begin,
         excerpt=bool(network.proof) and not any(match.has_origin for match in network.proof),
-        single_node=facts.single_node,
-        failed_running=any(t.signature.effect is Effect.RUN_ERROR for t in facts.troubles),
+        single_node=is_single_node(processes),
+        failed_running=any(t.signature.effect is Effect.RUN_ERROR for t in held),
         connected=any(process.saw("channel", "local-channel", "connected") for process in processes),
         ended=end.death,
         end_unclear=end.unclear or bool(end.calls),
-        stall=stall,
-        progress=dumped,
+        stall=stalled(log.dumps) or stall_of(log.job, ranks, seen),
+        progress=progress(log.dumps),
         variables_that_differ=variables_that_differ(log.values_by_process, processes),
         communicators=communicators(judged),
         library=component(processes, "library") or component(processes, "oneccl-library", "oneCCL"),
@@ -91,16 +97,12 @@ def answer(whole: JobLog) -> LogReport:
         transport=transport(processes, log.job),
         environment=environment(log.job),
         measurements=tuple(one for one in measured if one.line >= begin),
-        causes=tuple(replace(one, remedy=tuple(step.filled(number) for step in one.remedy)) for one in causes),
+        causes=(),
     )
-
-
-def _troubled(log: JobLog) -> list[tuple[ProcessLog, list[Trouble]]]:
-    """Return the processes of a job, and the troubles of each."""
-    processes = log.attributed()
-    seen = events_of([*processes, log.job])
-    found = ((process, troubles(process, seen, log.job.events)) for process in processes)
-    return [(process, [one for one in of if not of_another_job(one.match, log)]) for process, of in found]
+    causes = (*_doubts(report, end, log), *_explanations(report, end, held, log))
+    number = {"job_id": _job_number(log)}
+    filled_in = (replace(one, remedy=tuple(step.filled(number) for step in one.remedy)) for one in causes)
+    return replace(report, causes=tuple(filled_in))
 
 
 def _job_number(log: JobLog) -> str:
@@ -112,80 +114,113 @@ def _job_number(log: JobLog) -> str:
 # -- the order of an answer: doubts of a network that is proved, then causes, the likeliest first
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What decides which causes are named, and in which order."""
-
-    log: JobLog
-    network: NetworkVerdict
-    end: End
-    troubles: Sequence[Trouble]
-    single_node: bool
-    coverage: Coverage
-    groups: tuple[VerdictGroup, ...]
-    is_stalled: bool
-    """Dumps of the flight recorder show with which ranks a stall began."""
-    is_waiting: bool
-    """They show a collective that all ranks began, and that did not end."""
-
-
-def _doubts(facts: _Facts) -> tuple[Cause, ...]:
+def _doubts(report: LogReport, end: End, log: JobLog) -> tuple[Cause, ...]:
     """Return what stands first where a network is proved, and not that the job went well."""
-    verdict, end = facts.network.verdict, facts.end
-    is_named = verdict is not Verdict.NONE
-    calls = tuple(map(facts.log.evidence, end.calls[:EVIDENCE_OF_CAUSE]))
+    is_named = report.verdict is not Verdict.NONE
+    calls = tuple(map(log.evidence, end.calls[:EVIDENCE_OF_CAUSE]))
     shown = {
         "call-not-ended": bool(calls),
         "end-unclear": end.unclear and not (calls and is_named),
-        "rank-behind": facts.is_stalled and is_named,
-        "collective-not-ended": facts.is_waiting,
+        "rank-behind": _is_stalled(report) and is_named,
+        "collective-not-ended": report.stall is None and any(one.waits_in for one in report.progress),
     }
-    of = Verdict.INTRA_NODE_ONLY if facts.single_node else verdict
-    said = advice(of, *(id_ for id_, holds in shown.items() if holds))
+    of = Verdict.INTRA_NODE_ONLY if report.single_node else report.verdict
+    said = _advice(of, *(id_ for id_, holds in shown.items() if holds))
     return tuple(replace(one, evidence=calls) if one.id == "call-not-ended" else one for one in said)
 
 
-def _explanations(facts: _Facts) -> tuple[Cause, ...]:
+def _is_stalled(report: LogReport) -> bool:
+    """Whether dumps of the flight recorder show with which ranks a stall began."""
+    return bool(report.progress) and report.stall is not None
+
+
+def _explanations(report: LogReport, end: End, held: Sequence[Trouble], log: JobLog) -> tuple[Cause, ...]:
     """Return the causes of the job: by weight, then in the order of the knowledge base.
 
     What ended the job comes first, and what only followed on that is left out. It explains no network, unless none was
     chosen. Before a time limit come the nodes for which it was too short.
     """
-    verdict, first = facts.network.verdict, facts.end.signature
-    out_of_time = first == _TIME_LIMIT and not facts.single_node
-    nodes = some_nodes(verdict, facts.groups, out_of_time=out_of_time)
+    verdict, first = report.verdict, end.signature
+    nodes = _some_nodes(report, out_of_time=first == _TIME_LIMIT and not report.single_node)
     real = any(
-        t.signature.weight in _REAL and (t.signature.ends is ExitRole.NO or verdict is Verdict.NONE)
-        for t in facts.troubles
+        t.signature.weight in _REAL and (t.signature.ends is ExitRole.NO or verdict is Verdict.NONE) for t in held
     )
-    causes = _shown_by_lines(facts, nodes, real=real)
+    causes = _shown_by_lines(held, end, log, nodes, real=real)
     if nodes is not None:
         return (*causes[:1], nodes, *causes[1:]) if first not in {None, _TIME_LIMIT} else (nodes, *causes)
-    if facts.single_node and max(facts.coverage.nodes, facts.coverage.of_nodes or 0) > 1:
-        return advice(verdict, "nodes-apart") + causes
-    if facts.single_node and (reassurance := advice(verdict, "nothing-crosses")):
+    if report.single_node and max(report.coverage.nodes, report.coverage.of_nodes or 0) > 1:
+        return _advice(verdict, "nodes-apart") + causes
+    if report.single_node and (reassurance := _advice(verdict, "nothing-crosses")):
         return reassurance + causes
     if real:
         return causes
     if verdict in FAST:
-        is_proved = facts.network.confidence is Confidence.PROVED
-        return causes if is_proved else causes + advice(verdict, "traffic-not-shown")
-    is_stalled = facts.is_stalled and verdict is Verdict.NONE
-    open_ = advice(verdict, *(["rank-behind"] if is_stalled else _UNEXPLAINED))
+        is_proved = report.confidence is Confidence.PROVED
+        return causes if is_proved else causes + _advice(verdict, "traffic-not-shown")
+    is_stalled = _is_stalled(report) and verdict is Verdict.NONE
+    open_ = _advice(verdict, *(["rank-behind"] if is_stalled else _UNEXPLAINED))
     # of sockets a note is no reason: it is about which of them
     return open_ + causes if verdict is Verdict.SOCKET and first is None else causes + open_
 
 
-def _shown_by_lines(facts: _Facts, nodes: Cause | None, *, real: bool) -> tuple[Cause, ...]:
+def _shown_by_lines(
+    held: Sequence[Trouble], end: End, log: JobLog, nodes: Cause | None, *, real: bool
+) -> tuple[Cause, ...]:
     """Return the causes that lines of the log show, what ended the job first."""
-    first, clean_up = facts.end.signature, facts.end.clean_up
     groups: dict[tuple[str, str], list[Trouble]] = {}
-    for trouble in sorted(facts.troubles, key=lambda t: t.match.first_at):
+    for trouble in sorted(held, key=lambda t: t.match.first_at):
         signature = trouble.signature
         # an error of Python that nothing else is known of may have been caught
         is_aside = signature.ends is ExitRole.OTHER or (real and signature.weight is Weight.ECHO)
-        is_aside |= first is not None and signature.ends in _ONLY_FOLLOW
-        if signature.id == first or not (is_aside or signature.id in clean_up):
+        is_aside |= end.signature is not None and signature.ends in _ONLY_FOLLOW
+        if signature.id == end.signature or not (is_aside or signature.id in end.clean_up):
             groups.setdefault((signature.id, trouble.summary), []).append(trouble)
-    ordered = sorted(groups.values(), key=lambda group: (group[0].signature.id != first, group[0].signature.likelihood))
-    return tuple(cause_of(group, facts.log.evidence, nodes) for group in ordered[:_CAUSES])
+    ordered = sorted(
+        groups.values(), key=lambda group: (group[0].signature.id != end.signature, group[0].signature.likelihood)
+    )
+    return tuple(_cause(group, log, nodes) for group in ordered[:_CAUSES])
+
+
+# -- one cause
+
+
+def _cause(group: Sequence[Trouble], log: JobLog, nodes: Cause | None) -> Cause:
+    """Return what is said of a trouble; where the same image works on other nodes, these nodes are to be looked at."""
+    _, signature, match = group[0]
+    because = tuple(filled(reason, match) for reason in signature.because)
+    remedy = tuple(step.filled(values_of(match)) for step in signature.remedy if _may_be_typed(step, match))
+    if nodes is not None and signature.effect in _OF_IMAGE:
+        because, remedy = (), nodes.remedy[1:]
+    shown = tuple(log.evidence(t.match) for t in group[:EVIDENCE_OF_CAUSE])
+    return Cause(signature.id, group[0].summary, because, remedy, signature.source, shown)
+
+
+def _may_be_typed(step: str, match: Match) -> bool:
+    """Whether all that a log puts into a remedy is a word of a shell that stands for itself, whoever wrote the log."""
+    return all(_WORD.fullmatch(value) for name, value in match.values if f"{{{name}}}" in step)
+
+
+def _advice(verdict: Verdict, *ids: str) -> tuple[Cause, ...]:
+    """Return what of these advices is said about a verdict, whatever single lines show."""
+    found = (vocabulary().advice[id_] for id_ in ids)
+    return tuple(Cause(a.id, a.summary, (), a.remedy, a.source, ()) for a in found if verdict in a.verdicts)
+
+
+def _some_nodes(report: LogReport, *, out_of_time: bool) -> Cause | None:
+    """Return what is said first of a job that used the fast network on most of its nodes, and not on others.
+
+    Of one that was `out_of_time`, it is said of any number of them.
+    """
+    fast = sum(group.count for group in report.nodes if group.verdict in FAST)
+    slow = [node for group in report.nodes if group.verdict not in FAST for node in group.nodes]
+    most_are_fast = report.verdict is Verdict.MIXED and fast >= len(slow)
+    general = vocabulary().advice["some-nodes" if most_are_fast else "nodes-on-tcp"]
+    if not slow or report.verdict not in general.verdicts or not (most_are_fast or out_of_time):
+        return None
+    names = hostlist(slow)
+    counts = {"slow": f"{len(slow)}", "all": f"{fast + len(slow)}", "fast": f"{fast}"}
+    # names in brackets are a pattern for a shell, and those of a log are anybody's
+    words = {"without": shell_quote(f"--exclude={names}"), "only": shell_quote(f"--nodelist={names} --gpus-per-node=8")}
+    summary, *because = (text.format_map({**counts, "nodes": names}) for text in (general.summary, *general.because))
+    remedy = tuple(step.filled(counts | words) for step in general.remedy)
+    return Cause(general.id, summary, tuple(because), remedy, general.source, ())

@@ -1,4 +1,4 @@
-"""What ended the job: the first death that stands by itself, not what follows when a rank has died.
+"""Which troubles of the knowledge base hold, and which of them ended the job: the first death that stands by itself.
 
 Lines of one file are in the order of time, but for Slurm's report that the kernel killed for want of memory: it comes
 when the step ends, behind what other ranks printed of it. So what may follow from another rank's death comes second,
@@ -7,10 +7,9 @@ whenever it was printed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.joblog.causes import Trouble
 from lumiimg.joblog.lines import end_of, plain, prefixes
 from lumiimg.joblog.report import Death
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Signature, vocabulary
@@ -37,6 +36,68 @@ _INDENTED = (" ", "\t")
 """A launcher's prefix may have taken a space."""
 
 
+class Trouble(NamedTuple):
+    """A signature that holds for a process, and the line that showed it."""
+
+    process: ProcessLog
+    signature: Signature
+    match: Match
+
+    @property
+    def summary(self) -> str:
+        return filled(self.signature.summary, self.match)
+
+    @property
+    def ends(self) -> ExitRole:
+        return self.signature.ends
+
+    @property
+    def at(self) -> int:
+        return self.match.first_at
+
+    @property
+    def places(self) -> tuple[int, int]:
+        return self.match.first_at, self.match.last_at
+
+
+def events_of(processes: Iterable[ProcessLog]) -> set[str]:
+    """Return the ids of all that any process of the job showed."""
+    return {event for process in processes for event in process.events}
+
+
+def troubles(process: ProcessLog, seen_in_job: set[str], of_job: Collection[str]) -> list[Trouble]:
+    """Return the troubles that the process showed, but for those that it, or the job (`of_job`), takes back.
+
+    A plugin that was found and could not be loaded was not missing: of two names tried, or in the words of the library.
+    """
+    signatures = vocabulary().signatures
+    context = seen_in_job if process.shared else process.events.keys()
+    shown = {e for e in context if e not in signatures or seen_in_job.issuperset(signatures[e].given)}
+    other = shown.union(of_job)
+    held = [s for e in shown if (s := signatures.get(e)) is not None and other.isdisjoint(s.unless)]
+    if any(s.effect is Effect.LOAD_ERROR for s in held):
+        held = [s for s in held if s.effect is not Effect.MISSING]
+    held.sort(key=lambda signature: signature.order)
+    return [Trouble(process, signature, match) for signature in held for match in process.saw(signature.id)]
+
+
+def filled(text: str, match: Match) -> str:
+    """Put the groups of the match into a text."""
+    for name, value in values_of(match).items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def values_of(match: Match) -> dict[str, str]:
+    return {name: _explained(name, value) or "(not named)" for name, value in match.values}
+
+
+def _explained(name: str, value: str) -> str:
+    """Return the value of a group; a return code with its name and what it comes from."""
+    code = vocabulary().return_codes.get(-abs(int(value))) if name == "rc" and value else None
+    return f"{value} ({code.name}: {code.meaning or code.text})" if code else value
+
+
 class End(NamedTuple):
     """What is known of how the job ended."""
 
@@ -52,29 +113,9 @@ class End(NamedTuple):
     """Calls of the library that failed or did not end, where nothing shows that the job went on."""
 
 
-class _Candidate(NamedTuple):
-    """A line that may have ended the job."""
-
-    process: ProcessLog
-    signature: Signature
-    match: Match
-
-    @property
-    def ends(self) -> ExitRole:
-        return self.signature.ends
-
-    @property
-    def at(self) -> int:
-        return self.match.first_at
-
-    @property
-    def places(self) -> tuple[int, int]:
-        return self.match.first_at, self.match.last_at
-
-
-def death_of(troubled: Sequence[tuple[ProcessLog, Sequence[Trouble]]], log: JobLog) -> End:
-    """Return how the job ended, by the lines of its processes with their troubles."""
-    lines = _LastLines(troubled, log)
+def death_of(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: JobLog) -> End:
+    """Return how the job ended, by the lines of its processes and the troubles that they show."""
+    lines = _LastLines(processes, held, log)
     clean_up = frozenset(one.signature.id for one in lines.clean_up)
     first = lines.first(_STANDS_ALONE, _OF_NETWORK) or lines.first(_MAY_FOLLOW, frozenset({Effect.RUN_ERROR}))
     if first is None:
@@ -84,8 +125,9 @@ def death_of(troubled: Sequence[tuple[ProcessLog, Sequence[Trouble]]], log: JobL
         return End(None, clean_up=clean_up)
     named = [_whom(one) for one in (first, *(one for one in lines.candidates if one.signature is signature))]
     rank, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
-    summary = Trouble(signature, first.match).summary
-    return End(Death(signature.id, summary, rank, node), signature=signature.id, clean_up=clean_up - {signature.id})
+    return End(
+        Death(signature.id, first.summary, rank, node), signature=signature.id, clean_up=clean_up - {signature.id}
+    )
 
 
 def of_another_job(match: Match, log: JobLog) -> bool:
@@ -108,16 +150,14 @@ def job_numbers(log: JobLog) -> set[str]:
 class _LastLines:
     """The lines of a job that may have ended it, and what stands around them."""
 
-    def __init__(self, troubled: Sequence[tuple[ProcessLog, Sequence[Trouble]]], log: JobLog) -> None:
-        self.log, self.processes = log, [process for process, _ in troubled]
-        processes = self.processes
+    def __init__(self, processes: Sequence[ProcessLog], held: Sequence[Trouble], log: JobLog) -> None:
+        self.log, self.processes = log, processes
         self.near = _NEAR_LINES + _OF_EACH * len(processes)
         self.ignored = [one.last_at for process in processes for one in process.saw("exception-ignored")]
         starts = list(_starts(processes))
-        every = [_Candidate(process, *trouble) for process, of in troubled for trouble in of]
         seen = [
             one
-            for one in sorted(every, key=lambda one: one.at)
+            for one in sorted(held, key=lambda one: one.at)
             if one.signature.is_grave
             and not self._is_ignored(one.match.last_at)
             # of the run before
@@ -133,7 +173,7 @@ class _LastLines:
         self.outside = [one.at for one in self.candidates if one.ends is ExitRole.OUTSIDE]
         self.outside += [self._cleared(one.at) for one in self.candidates if one.ends is ExitRole.CANCELLED]
 
-    def first(self, ends: frozenset[ExitRole], effects: frozenset[Effect]) -> _Candidate | None:
+    def first(self, ends: frozenset[ExitRole], effects: frozenset[Effect]) -> Trouble | None:
         """Return the first line of these kinds that ended a process."""
         of_kind = (one for one in self.candidates if one.ends in ends or one.signature.effect in effects)
         return next((one for one in of_kind if one.ends not in _OF_ERROR or self._ended_its_process(one)), None)
@@ -179,13 +219,13 @@ class _LastLines:
         """Return where Slurm began to clear the step away, in the file of a position; the position where it did not."""
         return min([at, *(began for began in self.clearing if self.log.same_file(began, at))])
 
-    def _deaths(self, one: _Candidate) -> tuple[int, ...]:
+    def _deaths(self, one: Trouble) -> tuple[int, ...]:
         """Return where a line says that a process died, or where a program stopped at an error."""
         if one.ends in _OF_DEATH:
             return one.places
         return one.places[1:] if one.ends in _OF_ERROR and self._is_last(one.match.last_at) else ()
 
-    def _is_clean_up(self, one: _Candidate, deaths: Sequence[int]) -> bool:
+    def _is_clean_up(self, one: Trouble, deaths: Sequence[int]) -> bool:
         """Whether a line is only of a step that is cleared away: srun ends it when a process of it has died."""
         began = self._cleared(one.at)
         if one.ends is ExitRole.CRASH:  # shared memory goes away first
@@ -194,7 +234,7 @@ class _LastLines:
             self.log.same_file(began, at) and self._may_follow(began, at) for at in deaths
         )
 
-    def _ended_its_process(self, one: _Candidate) -> bool:
+    def _ended_its_process(self, one: Trouble) -> bool:
         """Whether a program that printed an error did not go on: programs catch errors, and print them all the same."""
         last, same_file = one.match.last_at, self.log.same_file
         alive = [sign.last_at for sign in one.process.saw(*_ALIVE)] if not one.process.shared else []
@@ -223,7 +263,7 @@ def _starts(processes: Sequence[ProcessLog]) -> Iterator[int]:
             yield min(one.first_at for one in process.matches)
 
 
-def _whom(one: _Candidate) -> tuple[str | None, str | None]:
+def _whom(one: Trouble) -> tuple[str | None, str | None]:
     """Return the rank and the node that a death hit, where its line or its process names them."""
     said = dict(one.match.values)
     if one.ends in {ExitRole.OUTSIDE, ExitRole.CANCELLED}:  # Slurm says on which node it runs the job's script

@@ -134,11 +134,10 @@ def end_of(pattern: re.Pattern[str], text: str, start: int = 0) -> int:
     return found.end() if found else start
 
 
-def messages(line: bytes, *, is_copy: bool = False) -> list[Message]:
+def messages(line: bytes) -> list[Message]:
     """Split a line into its messages, without colours, cut to what is read of it; never raises.
 
-    What stands behind marks that people put before lines which they copy is of another job, unless all of the log
-    was copied so (`is_copy`), as into a mail.
+    What stands behind marks that people put before lines which they copy is of another job.
 
     A progress bar goes back to the start of its line (CR): what it has drawn there comes before a message, in one line.
     A line of lumiimg's own probe becomes what it quotes; one that a report on a log quotes is none of this job.
@@ -149,51 +148,42 @@ def messages(line: bytes, *, is_copy: bool = False) -> list[Message]:
         return []
     tag = _TASK.match(texts[0])
     task = (tag[1] or tag[2]) if tag else None
-    return [message for text in texts for message in _joined(text, task, is_copy=is_copy)]
+    return [message for text in texts for message in _joined(text, task)]
 
 
-def _joined(text: str, task: str | None, *, is_copy: bool) -> list[Message]:
+def _joined(text: str, task: str | None) -> list[Message]:
     """Return the messages of a text: a library's begin where the launcher's prefix ends, more may be joined to them."""
     begin = end_of(prefixes().launcher, text)
     if found := _signed(text, task, begin):
         return found
-    marks = _COPIED.match(text)
-    if marks is not None and marks.end() > begin and text[begin : marks.end()] not in _INDENTS:
-        if not is_copy:
-            return []
-        begin = end_of(prefixes().launcher, text, marks.end())
-        if found := _signed(text, task, begin):
-            return found
+    copied = _COPIED.match(text)
+    if copied is not None and copied.end() > begin and text[begin : copied.end()] not in _INDENTS:
+        return []
     level = _LEVEL.match(text, begin)
     return [Message(None, task, text, level.end() if level else begin)]
 
 
 def _signed(text: str, task: str | None, begin: int) -> list[Message]:
     """Return the messages of which the first begins there with the sign of its library; none where there is no sign."""
-    first = _ORIGIN.match(text, begin)
-    if first is not None:
+    if first := _ORIGIN.match(text, begin):
         more = list(_ORIGIN.finditer(text, first.end())) if _ANOTHER.search(text, first.end()) else []
-        ends = [origin.start() for origin in more] + [len(text)]
-        return [
-            Message(o[1], task, text[o.start() : end], signed=True, has_origin=True)
-            for o, end in zip([first, *more], ends, strict=True)
+        origins = [(one, one[1], one.start()) for one in (first, *more)]
+    elif _ONECCL_ORIGIN.match(text, begin):
+        host = _PALS.match(text[:begin])
+        name = f"{host[1]}:{{}}" if host else "process {}"
+        origins = [
+            (one, None if task and not host else name.format(one[1] or one[2]), one.end())
+            for one in _ONECCL_ORIGIN.finditer(text, begin)
         ]
-    if _ONECCL_ORIGIN.match(text, begin):
-        return _of_oneccl(text, task, begin)
-    signed = text.startswith(_ONECCL, begin) or prefixes().library.match(text, begin)
-    return [Message(None, task, text, begin, signed=True)] if signed else []
-
-
-def _of_oneccl(text: str, task: str | None, begin: int) -> list[Message]:
-    origins = list(_ONECCL_ORIGIN.finditer(text, begin))
-    host = _PALS.match(text[:begin])
-    ends = [origin.start() for origin in origins[1:]] + [len(text)]
-    found = []
-    for origin, end in zip(origins, ends, strict=True):
-        thread = origin[1] or origin[2]
-        process = f"{host[1]}:{thread}" if host else None if task else f"process {thread}"
-        found.append(Message(process, task, text[origin.end() : end], signed=True, has_origin=True))
-    return found
+    elif text.startswith(_ONECCL, begin) or prefixes().library.match(text, begin):
+        return [Message(None, task, text, begin, signed=True)]
+    else:
+        return []
+    ends = [one.start() for one, *_ in origins[1:]] + [len(text)]
+    return [
+        Message(process, task, text[start:end], signed=True, has_origin=True)
+        for (_, process, start), end in zip(origins, ends, strict=True)
+    ]
 
 
 def warns(message: Message, end: int) -> bool:

@@ -3,8 +3,6 @@
 Order of proof (strongest first): channel lines, `Using network`/`Assigned NET plugin`, the transport's own start or the
 provider line, plugin initialising. The provider line, not the network's name, distinguishes cxi from tcp. A domain or
 endpoint that cannot be opened overrides any of them on libfabric: the provider is selected before it is opened.
-
-Of the job, rules are asked in order; the first that has an answer gives it.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from lumiimg.joblog.state import JobLog, Match, ProcessLog, first_matches
 from lumiimg.joblog.vocabulary import Effect, vocabulary
 
 if TYPE_CHECKING:
-    from lumiimg.joblog.causes import Trouble
+    from lumiimg.joblog.death import Trouble
 
 FAILURES = {
     Effect.INIT_ERROR: Verdict.PLUGIN_INIT_ERROR,
@@ -272,86 +270,39 @@ def _failure(verdict: Verdict, troubles: Sequence[Trouble]) -> NetworkVerdict:
 
 
 def judge_job(pairs: Sequence[tuple[ProcessLog, NetworkVerdict]]) -> NetworkVerdict:
-    """Return the verdict of the job.
+    """Return the verdict of the job: of these rules, the first that has an answer gives it.
 
     A line without a prefix may be of any program of the job script. Where processes themselves said what they use, it
     counts only if it says that this died.
     """
     own = any(one.is_transport and not process.shared for process, one in pairs)
-    counted = [one for process, one in pairs if one.unrecovered or not (own and process.shared)]
-    crossing = any(one.crosses for process, _ in pairs for one in process.communicators.values())
-    ranks = _Ranks(counted, crossing=crossing)
-    return next((verdict for rule in _JOB_RULES if (verdict := rule(ranks)) is not None), NetworkVerdict())
+    ranks = [one for process, one in pairs if one.unrecovered or not (own and process.shared)]
+    transports = [one for one in ranks if one.is_transport]
+    kinds = {one.verdict for one in transports}
+    failed = [one for one in ranks if one.verdict in FAILURES.values()]
 
+    def of(verdict: Verdict) -> list[NetworkVerdict]:
+        return [one for one in ranks if one.verdict is verdict]
 
-class _Ranks:
-    """What the processes of a job came to, as the rules of the job look at it."""
-
-    def __init__(self, verdicts: list[NetworkVerdict], *, crossing: bool) -> None:
-        self.verdicts = verdicts
-        self.transports = [one for one in verdicts if one.is_transport]
-        self.failed = [one for one in verdicts if one.verdict in FAILURES.values()]
-        self.kinds = {one.verdict for one in self.transports}
-        """The networks that were seen in use."""
-        self.crossing = crossing
-        """A communicator has ranks on several nodes."""
-
-    def of(self, verdict: Verdict) -> list[NetworkVerdict]:
-        return [one for one in self.verdicts if one.verdict is verdict]
-
-
-def _one_is_mixed(ranks: _Ranks) -> NetworkVerdict | None:
-    return _mixed(mixed) if (mixed := ranks.of(Verdict.MIXED)) else None
-
-
-def _endpoint_not_opened(ranks: _Ranks) -> NetworkVerdict | None:
-    not_opened = ranks.of(Verdict.PLUGIN_INIT_ERROR)
-    one_died = any(one.unrecovered for one in ranks.verdicts)
-    return _strongest(not_opened) if one_died and ranks.kinds <= _OFI and not_opened else None
-
-
-def _ranks_differ(ranks: _Ranks) -> NetworkVerdict | None:
-    unknown = [one for one in ranks.of(Verdict.NONE) if one.network]
+    if mixed := of(Verdict.MIXED):
+        return _mixed(mixed)
+    not_opened = of(Verdict.PLUGIN_INIT_ERROR)
+    if not_opened and kinds <= _OFI and any(one.unrecovered for one in ranks):
+        return _strongest(not_opened)
+    unknown = [one for one in of(Verdict.NONE) if one.network]
     # a rank whose plugin is missing goes on with verbs
-    ended_on_verbs = Verdict.IB in ranks.kinds and any(one.ended for one in ranks.failed)
-    failed_on_libfabric = ranks.failed and ranks.kinds & _OFI
-    if len(ranks.kinds) > 1 or (ranks.kinds and unknown) or ended_on_verbs or failed_on_libfabric:
-        return _mixed([*ranks.transports, *ranks.failed, *unknown])
-    return None
-
-
-def _one_network(ranks: _Ranks) -> NetworkVerdict | None:
-    if not ranks.transports:
-        return None
-    best = _strongest(ranks.transports)
-    # what one rank proves does not settle another's error
-    doubts = [Confidence.LIKELY for one in ranks.transports if one.order_unknown]
-    return replace(best, confidence=weakest((best.confidence, *doubts)))
-
-
-def _failure_nearest_to_success(ranks: _Ranks) -> NetworkVerdict | None:
-    return next((_strongest(found) for verdict in FAILURES.values() if (found := ranks.of(verdict))), None)
-
-
-def _plugin_began(ranks: _Ranks) -> NetworkVerdict | None:
-    begun = [one for one in ranks.verdicts if one.only_loaded]
-    return _strongest(begun) if begun else None
-
-
-def _stayed_on_the_node(ranks: _Ranks) -> NetworkVerdict | None:
-    local = ranks.of(Verdict.INTRA_NODE_ONLY)
-    return _strongest(local) if local and not ranks.crossing else None
-
-
-_JOB_RULES = (
-    _one_is_mixed,
-    _endpoint_not_opened,
-    _ranks_differ,
-    _one_network,
-    _failure_nearest_to_success,
-    _plugin_began,
-    _stayed_on_the_node,
-)
+    ended_on_verbs = Verdict.IB in kinds and any(one.ended for one in failed)
+    if len(kinds) > 1 or (kinds and unknown) or ended_on_verbs or (failed and kinds & _OFI):
+        return _mixed([*transports, *failed, *unknown])
+    if transports:
+        # what one rank proves does not settle another's error
+        doubts = [Confidence.LIKELY for one in transports if one.order_unknown]
+        best = _strongest(transports)
+        return replace(best, confidence=weakest((best.confidence, *doubts)))
+    crossing = any(one.crosses for process, _ in pairs for one in process.communicators.values())
+    local = [] if crossing else of(Verdict.INTRA_NODE_ONLY)
+    last = (*map(of, FAILURES.values()), [one for one in ranks if one.only_loaded], local)
+    return next((_strongest(found) for found in last if found), NetworkVerdict())
 
 
 def _strongest(verdicts: Sequence[NetworkVerdict]) -> NetworkVerdict:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 8192
 """Of the end of a piece of a log, kept where it has an error: the last 100 lines or so."""
-_BEGINNING = 4096
-"""Lines of a file by which it is judged whether it is a copy."""
 _TAILS = 4096
 """Pieces of a log of which the end is kept."""
 _VALUES_SHARED = 65_536
@@ -66,9 +64,6 @@ class LogReader:
         block, records = without_records(block, segment.records, start - segment.records)
         segment.records += records
         is_cut = not block.endswith(b"\n")
-        if start < _BEGINNING:
-            segment.looked_at += block.count(b"\n") + is_cut
-            segment.quoted += block.count(b"\n>") + block.startswith(b">")
         if not is_cut and is_flooded(block):
             count = block.count(b"\n")
             for index, line, key in self._repeats.unread(block, start):
@@ -100,7 +95,7 @@ class LogReader:
     def _read(self, line: bytes, entries: Sequence[MessagePattern], file: str, number: int) -> tuple[Match, ...] | None:
         """Take in a line; return what was seen in it, where it is one message of a process that it names."""
         seen: list[Match] = []
-        said = messages(line, is_copy=self._log.segments[self._number].is_copy) if entries else []
+        said = messages(line) if entries else []
         for index, message in enumerate(said):
             if message.process is not None:
                 self._log.note_owner(message.process, message.task, file)

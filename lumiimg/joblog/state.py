@@ -206,17 +206,8 @@ class LogSegment:
     lines: int = 0
     records: int = 0
     """Lines that begin as one of a collector of containers' logs, or are empty."""
-    looked_at: int = 0
-    """Lines of its beginning that were looked at for marks of a copy."""
-    quoted: int = 0
-    """Those that begin with `>`."""
     tail: bytes | None = None
     """The end of it, where an error was seen in it."""
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether it was copied as a whole, as into a mail: most of its lines begin with the mark."""
-        return 2 * self.quoted > self.looked_at
 
 
 @dataclass(slots=True)

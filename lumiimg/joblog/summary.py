@@ -27,7 +27,7 @@ from lumiimg.joblog.state import ProcessLog, first_matches
 from lumiimg.joblog.vocabulary import ExitRole
 
 if TYPE_CHECKING:
-    from lumiimg.joblog.causes import Trouble
+    from lumiimg.joblog.death import Trouble
     from lumiimg.joblog.network import NetworkVerdict
 
 _COMMUNICATORS = 256

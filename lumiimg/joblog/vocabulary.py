@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lumiimg.core.findings import Remedy
+import msgspec
+
+from lumiimg.core.findings import Remedy  # noqa: TC001 - entries are made by the types of their fields
 from lumiimg.core.toml import package_toml
 from lumiimg.joblog.lines import prefixes
 from lumiimg.joblog.report import Verdict
 
 if TYPE_CHECKING:
-    import datetime as dt
-
-    from _typeshed import DataclassInstance
-
     from lumiimg.joblog.lines import Message
 
-_Entry = TypeVar("_Entry", bound="DataclassInstance")
+_Entry = TypeVar("_Entry")
 
 
 class Effect(StrEnum):
@@ -259,40 +258,26 @@ def vocabulary() -> Vocabulary:
     for table in (*data["event"], *troubles):
         for key in table.keys() & {"pattern", "within", "after"}:
             table[key] = _filled(table[key], endings["fragments"] | data["fragments"])
-    signatures = tuple(_entry(Signature, table) for table in troubles)
+    signatures = _entries(Signature, troubles)
     return Vocabulary(
-        entries=(*(_entry(MessagePattern, table) for table in data["event"]), *signatures),
+        entries=(*_entries(MessagePattern, data["event"]), *signatures),
         signatures={one.id: one for one in signatures},
         foreign=re.compile("|".join(map(re.escape, data["foreign"]["plugins"]))),
         networks={name.lower(): family for family, names in data["networks"].items() for name in names},
         providers={name: Verdict(verdict) for name, verdict in data["providers"].items()},
-        advice={table["id"]: _entry(GeneralCause, table) for table in data["advice"]},
+        advice={one.id: one for one in _entries(GeneralCause, data["advice"])},
         slingshot_host=re.compile(data["slingshot"]["host"]),
         slingshot_device=re.compile(data["slingshot"]["device"]),
-        return_codes={table["value"]: _entry(ReturnCode, table) for table in data["rc"]},
+        return_codes={one.value: one for one in _entries(ReturnCode, data["rc"])},
         own_variables=frozenset(data["variables"]["own"]),
         places=tuple(map(re.compile, endings["places"]["patterns"])),
         aftermath=re.compile("|".join(table["pattern"] for table in endings["aftermath"])),
     )
 
 
-_CONVERTED: dict[str, Callable[[Any], Any]] = {
-    "effect": Effect,
-    "weight": Weight,
-    "ends": ExitRole,
-    "verdicts": lambda names: frozenset(map(Verdict, names)),
-    "remedy": lambda tables: tuple(Remedy(**table) for table in tables),
-}
-"""What is made of the values of some keys; arrays of the others are tuples."""
-
-
-def _entry(kind: type[_Entry], table: Mapping[str, Any]) -> _Entry:
-    """Return an entry of the knowledge base: what its table says of the fields."""
-    said = {field.name: table[field.name] for field in fields(kind) if field.name in table}
-    for key, value in said.items():
-        convert = _CONVERTED.get(key, tuple if isinstance(value, list) else None)
-        said[key] = convert(value) if convert else value
-    return kind(**said)
+def _entries(kind: type[_Entry], tables: list[dict[str, Any]]) -> tuple[_Entry, ...]:
+    """Return entries of the knowledge base: what their tables say of the fields."""
+    return msgspec.convert(tables, tuple[kind, ...], builtin_types=(dt.date,), dec_hook=lambda of, it: of.decoded(it))  # type: ignore[valid-type]
 
 
 def _filled(pattern: str, fragments: Mapping[str, str]) -> str:

@@ -76,8 +76,6 @@ def test_deaths_as_users_paste_them_and_as_slurm_tells_them() -> None:
     bar = "20%|██        | 10/50 [1:45:54<7:03:50, 635.76s/it] 22%|██▏       | 11/50 [1:56:28<6:52:58, 635.36s/it]"
     line = "slurmstepd: error: *** JOB 42187 ON clr1247 CANCELLED AT 2022-04-14T16:17:16 DUE TO TIME LIMIT ***"
     assert ended_by([f"{bar}{line}"]) == "time-limit", "behind a progress bar"
-    mail = [f"> {line}" for line in [*job("cxi", 0, 3), *died("quota", 3)]]
-    assert ended_by(mail) == "quota-exceeded", "a whole log"
 
 
 def test_of_two_deaths_the_first_is_the_cause_but_for_slurms_word_of_a_kill() -> None:

@@ -48,7 +48,6 @@ _ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
     "joblog.gate.Gate",
     "joblog.vocabulary.vocabulary",
     "joblog.network",
-    "joblog.causes",
     "joblog.death",
     "joblog.summary",
     "joblog.state",
