@@ -177,7 +177,6 @@ class Rows:
         reads: Reads,
         by: Sourced | None = None,
         *,
-        what: str = "",
         also: tuple[str, ...] = (),
         least: float | None = None,
         ranks: int | None = None,
@@ -198,7 +197,7 @@ class Rows:
                 date=f"{getattr(by, 'date', self.site.date) or ''}",
                 step=self.steps[-1].name,
                 reads=reads,
-                what=what or ("" if self.image else key.partition(":")[2] or key),
+                what=key.partition(":")[2] or key,
             )
         )
 
@@ -246,15 +245,15 @@ def _add_probes(rows: Rows, report: CheckReport, root: RootFileSystem) -> None:
     rows.check("probe", "what its loader, its RCCL and its plugin do on the nodes", level=Level.PROBE)
     answer = None if report.answer is Answer.UNDECIDED else report.answer
     rows.claim("answer", "answer of the probes on the nodes", answer, "answer")
-    for what, about, value in (
+    for key, about, value in (
         ("rccl", "RCCL that a process loads", path.rccl),
-        ("rccl_version", "version that RCCL says", path.rccl_version),
+        ("rccl-version", "version that RCCL says", path.rccl_version),
         ("plugin", "net plugin that it loads", path.plugin),
         ("libfabric", "libfabric that the plugin gets", path.libfabric),
         ("libcxi", "libcxi in that process", path.libcxi),
     ):
         also = (root.resolve_where_possible(value),) if value is not None and value.startswith("/") else ()
-        rows.claim(what.replace("_", "-"), about, value, "path", what=what, also=also)
+        rows.claim(key, about, value, "path", also=also)
     rows.claim("maps", "libraries in the process that a job starts", AS_FILES, "maps")
     assumed = Said("nodes of one site are taken to be alike")
     rows.claim("alike", "what is loaded on the nodes", ALIKE, "alike", assumed)

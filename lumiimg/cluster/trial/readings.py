@@ -149,7 +149,9 @@ def _answer(report: NodesReport, _: str) -> Measured:
 
 
 def _path(report: NodesReport, part: str) -> Measured:
-    return _of_groups(report, lambda group: getattr(group.path, part, None), "the probes did not come so far")
+    return _of_groups(
+        report, lambda group: getattr(group.path, part.replace("-", "_"), None), "the probes did not come so far"
+    )
 
 
 def _maps(report: NodesReport, _: str) -> Measured:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,22 +62,12 @@ def report_of(folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, st
 def _row(results: TrialResults, claim: Claim, names: _Names) -> ReportRow:
     read = results.measured(claim)
     key, of, name = claim.id.partition(":")
-    shown = replace(
-        claim,
-        id=f"{key}{of}{names.hidden(name)}",
-        about=names.hidden(claim.about),
-        predicted=names.hidden(claim.predicted) if claim.predicted is not None else None,
-        also=tuple(map(names.hidden, claim.also)),
-        source=names.hidden(claim.source),
-        what=names.hidden(claim.what),
-    )
-    return ReportRow(
-        **asdict(shown),
-        measured=names.hidden(read.value) if read.value is not None else None,
-        outcome=read.outcome(claim),
-        why=names.hidden(read.why),
-        gb_s=read.number,
-    )
+    texts = {"measured": read.value, "why": read.why}
+    texts |= {text: getattr(claim, text) for text in ("about", "predicted", "source", "what")}
+    shown = {text: names.hidden(said) if said is not None else None for text, said in texts.items()}
+    also = tuple(map(names.hidden, claim.also))
+    row = asdict(claim) | shown | {"id": f"{key}{of}{names.hidden(name)}", "also": also}
+    return ReportRow(**row, outcome=read.outcome(claim), gb_s=read.number)
 
 
 def _stand_in(results: TrialResults) -> str | None:
