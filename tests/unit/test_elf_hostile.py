@@ -12,9 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from lumiimg.core.access import BytesInMemory
-from lumiimg.elf import ElfError, ElfFacts, Process, SnapshotElf, exported_symbols, read_elf
+from lumiimg.elf import ElfError, ElfFacts, Process, SnapshotElf, read_elf
 from lumiimg.elf.ld_cache import parse_cache
-from tests.shared.elf_builder import shared_object
 
 
 @contextmanager
@@ -47,15 +46,6 @@ def test_counts_in_a_cache_take_no_memory() -> None:
     cache = parse_cache(extended + (0xEAA42174).to_bytes(4, "little") + many)
     assert cache is not None
     assert cache.hwcaps == ()
-
-
-@pytest.mark.threat
-def test_a_small_file_of_long_names_does_not_fill_the_memory() -> None:
-    assert len(exported_symbols(BytesInMemory(shared_object(3, 10)))) == 3
-    small = shared_object(4000, 200_000)
-    assert len(small) < 400_000
-    with peak_below(80 << 20), pytest.raises(ElfError, match="bytes of names"):
-        exported_symbols(BytesInMemory(small))
 
 
 @pytest.mark.threat

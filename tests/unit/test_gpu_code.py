@@ -45,20 +45,6 @@ MODES = gpu.pages(gpu.bundle(*gpu.hip("gfx90a:sramecc+:xnack-")), gpu.bundle(*gp
 OTHERS = gpu.bundle(*gpu.hip("gfx90a"), "openmp-nvptx64-nvidia-cuda--sm_80", "openmp-amdgcn-amd-amdhsa-unknown-gfx942")
 FORMS: dict[str, tuple[bytes, list[str]]] = {
     "a real compressed bundle": (REAL.read_bytes(), [REAL_TARGETS]),
-    **{
-        f"compressed bundles of version {version}": (
-            gpu.library(
-                gpu.pages(
-                    *(
-                        gpu.compressed(gpu.bundle(*gpu.hip(*names)), version)
-                        for names in (("gfx90a", "gfx942"), ("gfx942",))
-                    )
-                )
-            ),
-            ["gfx90a gfx942", "gfx942"],
-        )
-        for version in (1, 2, 3)
-    },
     "a library": (gpu.library(MODES), ["gfx90a:sramecc+:xnack-", "gfx90a"]),
     "nothing": (gpu.library(None), []),
     "code of the host and of other GPUs": (gpu.pages(gpu.bundle(), OTHERS), ["gfx90a gfx942"]),
