@@ -37,7 +37,7 @@ from lumiimg.host.job_process import JobProcess
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.stack import stack_of
-from tests.shared.elf_builder import library, program
+from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import rocm_image
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
@@ -105,7 +105,7 @@ def ran(
     program: CollectiveProgram = CollectiveProgram.OWN,
     **how: bool | str,
 ) -> RunResult:
-    collective = Collective(program, ("x",), gpus, nodes, RCCL, needs_mpi=program is CollectiveProgram.RCCL_TESTS)
+    collective = Collective(program, ("x",), gpus, nodes, RCCL)
     logs = write_logs(folder, network, nodes=nodes, ranks=gpus * nodes, **how)  # type: ignore[arg-type]
     output = table(nodes, gpus * nodes, busbw) if output is None else output
     (logs / "output.log").write_text(output)
@@ -151,7 +151,7 @@ def test_ranks_that_left_no_log_are_missing_from_the_proof(tmp_path: Path) -> No
     ran(tmp_path, "cxi", nodes=2)
     for file in (tmp_path / LOGS).glob("nccl.nid000002.*"):
         file.unlink()
-    collective = Collective(CollectiveProgram.OWN, ("x",), 8, 2, RCCL, needs_mpi=False)
+    collective = Collective(CollectiveProgram.OWN, ("x",), 8, 2, RCCL)
     ended = Completed(("x",), 0, table(2, 16, 86.0), 1.0)
     result = judge(tmp_path / LOGS, ended, dataclasses.replace(collective, version="2.22.3"), None)
     network = by_id(result)["run.network"]
@@ -180,7 +180,7 @@ def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: P
     assert "FI_CXI_DISABLE_HOST_REGISTER" in {variable.name for variable in ce}, "SingularityCE passes over Apptainer's"
     started: dict[str, str] = {}
 
-    def launch(_: Collective, __: object, environment: Mapping[str, str], ___: object) -> Completed:
+    def launch(_: object, environment: Mapping[str, str], __: object) -> Completed:
         started.update(environment)
         return Completed(("x",), 0, "", 1.0)
 
@@ -251,7 +251,7 @@ def hangs(folder: Path, output: str, *, timed_out: bool, began: Sequence[str] = 
         )
     (folder / LOGS / "output.log").write_text(output)
     ended = Completed(("x",), 143 if timed_out else 16, output, 360.0, timed_out=timed_out)
-    collective = Collective(CollectiveProgram.TORCH, ("x",), 8, 2, RCCL, needs_mpi=False)
+    collective = Collective(CollectiveProgram.TORCH, ("x",), 8, 2, RCCL)
     result = judge(folder / LOGS, ended, dataclasses.replace(collective, version="2.22.3"), None)
     return by_id(result)["run.hang"]
 
@@ -288,30 +288,10 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def rccl_tests(root: Path, folder: str, *needed: str | Path) -> None:
-    program(root / folder / "all_reduce_perf", *needed, "-Wl,-rpath,/opt/rocm/lib")
-
-
 def chosen(root: Path, *, nodes: int = 1, job: JobProcess | None = None) -> Collective:
     static = StaticResult(FabricPath(rccl=RCCL, rccl_version="2.22.3"), job=job)
     with open_image(root) as image:
-        return choose(image, static, {}, TOOLS, gpus=8, nodes=nodes)
-
-
-def test_the_images_own_rccl_tests_come_first_where_they_have_the_rccl_of_jobs_and_of_two_nodes_mpi(root: Path) -> None:
-    other = library(root / "opt/other/librccl.so.1")
-    program(root / "opt/rccl-tests/bin/all_reduce_perf", other, "-Wl,-rpath,/opt/other")
-    assert chosen(root).program is CollectiveProgram.OWN
-    rccl_tests(root, "opt/rccl-tests/bin", root / RCCL.lstrip("/"))
-    found = chosen(root)
-    assert (found.program, found.needs_mpi, found.ranks) == (CollectiveProgram.RCCL_TESTS, False, 8)
-    assert found.words[0] == "/opt/rccl-tests/bin/all_reduce_perf"
-    assert found.words[-2:] == ("-g", "8")
-    assert chosen(root, nodes=2).program is CollectiveProgram.OWN
-    mpi = library(root / "opt/rocm/lib/libmpi.so.12")
-    rccl_tests(root, "opt/rccl-tests/bin", root / RCCL.lstrip("/"), mpi)
-    found = chosen(root, nodes=2)
-    assert (found.program, found.needs_mpi, found.ranks) == (CollectiveProgram.RCCL_TESTS, True, 16)
+        return choose(image, static, TOOLS, gpus=8, nodes=nodes)
 
 
 def test_torch_is_run_by_the_python_that_has_it(root: Path) -> None:
@@ -340,5 +320,4 @@ def test_the_command_is_the_same_on_every_node_and_writes_into_the_shared_folder
     own = ["/opt/lumiimg-probe/allreduce", "--folder", "/opt/lumiimg-run/meeting", "--local", "8", "--timeout", "300"]
     assert inside[-9:] == [*own, "--slurm", RCCL]
     alone = chosen(root).argv
-    assert "PMI_RANK" in alone, "a step around us has no part in it"
     assert "--slurm" not in alone

@@ -14,7 +14,6 @@ import pytest
 from lumiimg.check.context import open_for_check
 from lumiimg.check.probe.container import ProbePrograms
 from lumiimg.check.probe.task import ProbeTask
-from lumiimg.check.run.collective import Collective, CollectiveProgram
 from lumiimg.check.static.process import StaticResult
 from lumiimg.cli import check
 from lumiimg.cli.commands import parser_for
@@ -441,11 +440,10 @@ def test_a_step_is_ended_before_the_time_of_the_job_is_up(
 def test_a_collective_is_ended_before_the_time_of_the_job_is_up_and_says_nothing(stand_in: Path, folder: Path) -> None:
     """So that what the nodes have said is reported, and a job that was too short is no sign of a hang."""
     program(stand_in, "srun", f"echo >>{stand_in}/started; exec sleep 600")
-    collective = Collective(CollectiveProgram.OWN, (), 8, 2, "/l/librccl.so.1", needs_mpi=False)
     for left_s, started in ((-1.0, 0), (0.5, 1)):
         job = nodes.NodesOfJob(folder, "ab", {}, lambda _: None, time.monotonic() + RESERVE_S + left_s)
         with pytest.raises(MissingHereError, match="the time of the job is up"), (folder / "log").open("wb") as log:
-            job.start("ab", collective, ["x"], in_job(stand_in), log)
+            job.start("ab", ["x"], in_job(stand_in), log)
         assert len((stand_in / "started").read_text()) == started if started else not (stand_in / "started").exists()
 
 

@@ -118,7 +118,7 @@ class Place:
 
     def ran(self) -> CollectiveOutcome:
         log = read_lines("run.out", (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes().splitlines())
-        return CollectiveOutcome(CollectiveProgram.RCCL_TESTS, 2, 16, log.verdict, log.confidence, log.measurements)
+        return CollectiveOutcome(CollectiveProgram.OWN, 2, 16, log.verdict, log.confidence, log.measurements)
 
     def run(self) -> CheckReport:
         probe = ProbeRun("handshake", -11, timed_out=False, output="", events=({"topic": "init", "provider": "cxi"},))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lumiimg.joblog import LogReport, Measurement
 
 _SAME_TEST = {"lumiimg-allreduce": "all_reduce_perf", "lumiimg-torch-allreduce": "all_reduce_perf"}
-"""What the project brings for images that have no rccl-tests, by the test whose bandwidth it measures."""
+"""What the project brings, by the test whose bandwidth it measures."""
 
 
 def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, ...]:

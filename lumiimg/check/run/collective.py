@@ -1,11 +1,11 @@
 """Which collective an image can run on GPUs, and the command for it: the same one, once on every node.
 
-The image's own rccl-tests first, then its torch, then a small program of this project: what it brings itself says
-most of what its jobs will do. Whichever it is, it must use the RCCL that is looked at: a proof for another one is none.
+The image's own torch, or a small program of this project: what it brings itself says most of what its jobs will do.
+Whichever it is, it must use the RCCL that is looked at: a proof for another one is none.
 
 On one node lumiimg starts the command itself (`execution.py`). On several a launcher does, once per node, with a folder
-that all nodes share; the ranks of all nodes find each other by Slurm's variables of the step and through that folder,
-or by MPI (`needs_mpi`). It has in its environment what a job on the site would, so that it shows what a job would see.
+that all nodes share; the ranks of all nodes find each other by Slurm's variables of the step and through that folder.
+It has in its environment what a job on the site would, so that it shows what a job would see.
 """
 
 from __future__ import annotations
@@ -17,20 +17,17 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probe.container import ALL_REDUCE, ProbePrograms
-from lumiimg.elf import Process
-from lumiimg.fabric.names import LIBRCCL
-from lumiimg.host.container_view import TO_ENGINE, read_by, see_inside
+from lumiimg.host.container_view import TO_ENGINE, read_by
 from lumiimg.joblog import Confidence, Measurement, Verdict  # noqa: TC001 - schemas are made from the types of the fields
 from lumiimg.resolve.stack import same_in_all_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from lumiimg.catalog.launch import SiteVariable
     from lumiimg.catalog.sites import Site
     from lumiimg.check.static.process import StaticResult
-    from lumiimg.elf import LoaderConfig
     from lumiimg.engine.engine import Engine
     from lumiimg.image import Image
     from lumiimg.resolve.stack import Stack
@@ -45,24 +42,17 @@ RCCL_LOGS = "nccl.*"
 """Of them, those of RCCL."""
 _MEETING = "meeting"
 _SCRIPT = "torch_allreduce.py"
-_RCCL_TESTS = "all_reduce_perf"
-_SIZES = ("-b", "1M", "-e", "256M", "-f", "4", "-c", "1")
-"""From 1 to 256 MiB, each four times the one before, results checked: as the other two programs do."""
-_FOLDERS = ("/opt/rccl-tests/bin", "/opt/rccl-tests/build", "/usr/local/bin", "/usr/bin")
 _VARIABLES = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV",
     "NCCL_DEBUG_FILE": f"{MOUNTED}/{LOGS}/nccl.%h.%p",
     "FI_LOG_LEVEL": "warn",
 }
-# Of a step around us, in which the command is not a task: MPI would wait for the others.
-_OF_ANOTHER_STEP = ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "PMIX_RANK")
 
 
 class CollectiveProgram(StrEnum):
     """Whose all-reduce it is."""
 
-    RCCL_TESTS = "the image's rccl-tests"
     TORCH = "the image's torch"
     OWN = "lumiimg's own all-reduce"
 
@@ -79,8 +69,6 @@ class Collective:
     nodes: int
     rccl: str
     """The RCCL that is looked at: its path in the container, without symlinks, as a process has it mapped."""
-    needs_mpi: bool
-    """Whether the launcher must give it MPI's process management (`srun --mpi=pmi2`)."""
     without: str | None = None
     """A variable that it does not get, also where the image has it."""
     version: str | None = None
@@ -96,8 +84,7 @@ class Collective:
     @property
     def argv(self) -> list[str]:
         """What is started once on each node, in a container that has the prepared folder at `MOUNTED`."""
-        names = (*(() if self.nodes > 1 else _OF_ANOTHER_STEP), *((self.without,) if self.without else ()))
-        unset = [word for name in names for word in ("-u", name)]
+        unset = ["-u", self.without] if self.without else []
         setting = [f"{name}={value}" for name, value in _VARIABLES.items()]
         return ["/usr/bin/env", *unset, *setting, *self.words]
 
@@ -127,45 +114,19 @@ def prepare(folder: Path) -> None:
     shutil.copyfile(shipped_layers() / "netprobe" / _SCRIPT, folder / _SCRIPT)
 
 
-def choose(
-    image: Image,
-    static: StaticResult,
-    environment: Mapping[str, str],
-    programs: ProbePrograms,
-    *,
-    gpus: int,
-    nodes: int = 1,
-) -> Collective:
+def choose(image: Image, static: StaticResult, programs: ProbePrograms, *, gpus: int, nodes: int = 1) -> Collective:
     """Return the collective for an image; `programs` have the all-reduce of this project."""
     rccl = static.path.rccl
     assert rccl is not None  # noqa: S101 - without one there is nothing to run
     resolved, job = image.root.resolve_where_possible(rccl), static.job
-    path, needs_mpi = next(_rccl_tests(image, see_inside(image, environment).settings, resolved, nodes), (None, False))
     # how the ranks find each other, as both programs with ranks of their own take it
     meet = ["--folder", f"{MOUNTED}/{_MEETING}", "--local", str(gpus), "--timeout", str(TIMEOUT_S)]
     meet += ["--slurm"] if nodes > 1 else []
-    if path is not None:
-        program, words = CollectiveProgram.RCCL_TESTS, [path, *_SIZES, "-g", str(gpus)]
-    elif job is not None and job.is_program and job.framework in {"torch", "vllm"}:
+    if job is not None and job.is_program and job.framework in {"torch", "vllm"}:
         program, words = CollectiveProgram.TORCH, [job.program, f"{MOUNTED}/{_SCRIPT}", *meet]
     else:
         program, words = CollectiveProgram.OWN, [programs.command(ALL_REDUCE), *meet, rccl]
-    return Collective(program, tuple(words), gpus, nodes, resolved, needs_mpi=needs_mpi)
-
-
-def _rccl_tests(image: Image, settings: LoaderConfig, rccl: str, nodes: int) -> Iterator[tuple[str, bool]]:
-    """Yield the all-reduces of rccl-tests in the image that get this RCCL, each with whether it needs MPI."""
-    folders = [*image.environment.get("PATH", "").split(":"), *_FOLDERS]
-    for folder in dict.fromkeys(folder for folder in folders if folder.startswith("/")):
-        if not image.root.is_file(path := f"{folder}/{_RCCL_TESTS}"):
-            continue
-        process = Process(image.root, settings)
-        process.start(path)
-        found = next(filter(None, map(process.find, LIBRCCL)), None)
-        needs_mpi = any(name.startswith("libmpi") for loaded in process.objects[:1] for name in loaded.facts.needed)
-        is_usable = nodes == 1 or needs_mpi  # without MPI each node would be a job of its own
-        if is_usable and found is not None and image.root.resolve_where_possible(found.path) == rccl:
-            yield path, needs_mpi
+    return Collective(program, tuple(words), gpus, nodes, resolved)
 
 
 def missing_here(

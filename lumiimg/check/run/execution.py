@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.process import StaticResult
 
-Launcher = Callable[[Collective, Sequence[str | Path], Mapping[str, str], BinaryIO], Completed]
+Launcher = Callable[[Sequence[str | Path], Mapping[str, str], BinaryIO], Completed]
 """Starts a collective once on each of its nodes: its command, the engine's environment, where its output goes."""
 NO_GPU = """no GPU here (/dev/kfd), so RCCL was not seen at work: run the check in a job with GPUs (`--nodes 2`), or \
 set NCCL_DEBUG=INFO in your job on two nodes and give its output to `lumiimg log`"""
@@ -94,7 +94,7 @@ def has_gpu() -> bool:
     return _GPU.exists()
 
 
-def start_here(_: Collective, words: Sequence[str | Path], environment: Mapping[str, str], log: BinaryIO) -> Completed:
+def start_here(words: Sequence[str | Path], environment: Mapping[str, str], log: BinaryIO) -> Completed:
     """Start a collective on this node."""
     return run(words, env=environment, timeout_s=LIMIT_S, log=log)
 
@@ -114,16 +114,14 @@ def run_collective(
     """
     engine, site = container.engine, context.site
     prepare(folder)
-    collective = choose(
-        context.image, static, container.environment, container.programs, gpus=ranks.gpus, nodes=ranks.nodes
-    )
+    collective = choose(context.image, static, container.programs, gpus=ranks.gpus, nodes=ranks.nodes)
     collective = replace(collective, without=without, version=ranks.version, inconclusive=ranks.inconclusive)
     wanted = missing_here(engine, stack_of(context.contents), site, container.environment, nodes=ranks.nodes)
     variables = [(variable.name, variable.value) for variable in wanted if variable.name != without]
     own = {**container.environment, **engine.setting(variables)}
     words = container.words(collective.argv, writable=((folder, MOUNTED),))
     with (folder / LOGS / OUTPUT).open("wb") as log:
-        ended = ranks.launch(collective, words, own, log)
+        ended = ranks.launch(words, own, log)
     result = judge(folder / LOGS, ended, collective, site)
     if site is not None and variables:
         what = f"it ran with what a job on {site.name} sets: {', '.join(map('='.join, variables))}"
@@ -148,12 +146,10 @@ def count_gpus(container: Container, rccl: str) -> int:
 def judge(logs: Path, ended: Completed, collective: Collective, site: Site | None) -> RunResult:
     """Return what a collective came to, from the folder with the logs of all nodes and how its launcher ended."""
     report = read_log([str(logs)], warn=lambda _: None)
-    # rccl-tests have printed their name only since 2025
-    measured = tuple(replace(m, test=m.test or "all_reduce_perf") for m in report.measurements)
-    report = replace(report, measurements=measured)
     found, program = Findings(Level.RUN), read_run(collective.program.value, ended)
+    ranks, measured = collective.ranks, report.measurements
     outcome = CollectiveOutcome(
-        collective.program, collective.nodes, collective.ranks, report.verdict, report.confidence, measured
+        collective.program, collective.nodes, ranks, report.verdict, report.confidence, measured
     )
     causes = tuple(cause for cause in report.causes if cause.id not in _NOT_HERE)
     run = _Run(collective, ended, program, report, causes, found)
@@ -228,7 +224,6 @@ class _Run:
         if collective.version and other:
             what = f"it ran with {other.name} {other.version}, and the RCCL checked is {collective.version}"
         elif not is_one and (report.nothing_crossed or together < collective.ranks):
-            reason = "mpi" if collective.needs_mpi else None
             what = f"the ranks did not come together (the largest communicator has {together}), so nothing is shown"
         elif is_one and verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY}:
             reason, what = "one-node", "the log does not say which network RCCL selected"

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.probe.container import Container, ProbePrograms
     from lumiimg.check.probe.task import ProbeTask
-    from lumiimg.check.run.collective import Collective
     from lumiimg.cluster.nodes.node import NodeAnswers, NodesAlike
     from lumiimg.cluster.nodes.slurm import Allocation
     from lumiimg.core.findings import Level
@@ -165,17 +164,16 @@ class NodesOfJob:
     def start(
         self,
         nodes: Sequence[str],
-        collective: Collective,
         words: Sequence[str | Path],
         environment: Mapping[str, str],
         log: BinaryIO,
     ) -> Completed:
         """Start a collective once on each of these nodes, and end it before the time of the job is up."""
         left_s = math.inf if self.job_ends is None else self.job_ends - RESERVE_S - time.monotonic()
-        limit_s, mpi = min(TOGETHER_LIMIT_S, left_s), "pmi2" if collective.needs_mpi else "none"
+        limit_s = min(TOGETHER_LIMIT_S, left_s)
         done = None
         if limit_s > 0:
-            done = run_step(nodes, words, environment, timeout_s=limit_s, together=True, mpi=mpi, log=log)
+            done = run_step(nodes, words, environment, timeout_s=limit_s, together=True, log=log)
         if done is None or (done.timed_out and limit_s < TOGETHER_LIMIT_S):
             raise MissingHereError("the time of the job is up", hint="--sbatch=--time=30, or salloc --time=30")
         return done

@@ -103,7 +103,6 @@ def run_step(
     *,
     timeout_s: float,
     together: bool = False,
-    mpi: str = "none",
     log: IO[bytes] | None = None,
     give_up: Callable[[], bool] | None = None,
 ) -> Completed:
@@ -111,13 +110,13 @@ def run_step(
 
     `together`: one that fails ends the others, which would wait for it, and Slurm ends them all at the time limit,
     should srun be gone by then; else a node that fails is its own matter, and each task ends by itself.
-    `mpi`, `log`, `give_up`: as of srun, and of a process. Raises MissingHereError without srun.
+    `log`, `give_up`: as of a process. Raises MissingHereError without srun.
     """
     words: list[str | Path] = [slurm_program("srun", environment)]
     words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}"]
     # The job's own shape is for its work. A task here is one process per node, with all that the job has there: a step
     # takes that where nothing implies --exact (the option --whole, which says it, is not documented everywhere).
-    words += ["--overlap", "--mem=0", "--cpu-bind=none", "--gpu-bind=none", f"--mpi={mpi}"]
+    words += ["--overlap", "--mem=0", "--cpu-bind=none", "--gpu-bind=none", "--mpi=none"]
     words += ["--input=none", "--export=ALL", "--quit-on-interrupt"]
     if together:
         words += ["--kill-on-bad-exit=1", f"--time={math.ceil(timeout_s / 60)}"]
