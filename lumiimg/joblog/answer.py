@@ -34,7 +34,6 @@ from lumiimg.joblog.summary import (
     rank_results,
     stall_of,
     transport,
-    variables_that_differ,
 )
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Weight, vocabulary
 
@@ -89,7 +88,6 @@ def answer(whole: JobLog) -> LogReport:
         end_unclear=end.unclear or bool(end.calls),
         stall=stalled(log.dumps) or stall_of(log.job, ranks, seen),
         progress=progress(log.dumps),
-        variables_that_differ=variables_that_differ(log.values_by_process, processes),
         communicators=communicators(judged),
         library=component(processes, "library") or component(processes, "oneccl-library", "oneCCL"),
         plugin=component(processes, "plugin"),

@@ -9,7 +9,7 @@ from lumiimg.joblog.answer import answer
 from lumiimg.joblog.flight import DUMP_LIMIT
 from lumiimg.joblog.gate import Gate, Repeats, is_flooded
 from lumiimg.joblog.lines import Message, announces_table, excerpt, messages, warns, without_records
-from lumiimg.joblog.state import CommunicatorSeen, JobLog, LogSegment, Match, Values, position
+from lumiimg.joblog.state import CommunicatorSeen, JobLog, LogSegment, Match, position
 from lumiimg.joblog.vocabulary import ExitRole, MessagePattern, Signature, vocabulary
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ TAIL_BYTES = 8192
 """Of the end of a piece of a log, kept where it has an error: the last 100 lines or so."""
 _TAILS = 4096
 """Pieces of a log of which the end is kept."""
-_VALUES_SHARED = 65_536
-"""Different values of matches of which one copy is kept."""
-_VARIABLES = frozenset({"environment", "printed"})
 
 
 class LogReader:
@@ -34,7 +31,6 @@ class LogReader:
         self._vocabulary = vocabulary()
         self._gate = Gate(self._vocabulary)
         self._repeats = Repeats()
-        self._values: dict[Values, Values] = {}
         self._log = JobLog()
         self._number = -1
         """Of the segment of the log that is read."""
@@ -115,8 +111,6 @@ class LogReader:
                 process.add_communicator(key, seen)
                 groups = groups if entry.id == "coordinates" else {}
             values = tuple(groups.items())
-            if entry.id in _VARIABLES and not process.shared and groups["name"] not in self._vocabulary.own_variables:
-                self._log.note_value(groups["name"], groups["value"], process.name)
             home = self._log.job if entry.of_job else process
             known = home.known(entry.id, values)
             if known is not None:
@@ -124,7 +118,6 @@ class LogReader:
                 known.has_origin |= message.has_origin
                 yield known
                 continue
-            values = self._values.setdefault(values, values) if len(self._values) < _VALUES_SHARED else values
             new = Match(entry.id, values, excerpt(message.text, match.span()), at, at, message.has_origin)
             home.add(new)
             if entry.id == "traceback" or (isinstance(entry, Signature) and entry.ends is ExitRole.RAISED):

@@ -127,28 +127,6 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
-class DifferentValue:
-    """A value of a variable that has another value in other processes of the job."""
-
-    name: str
-    """`NCCL_NET_GDR_LEVEL`."""
-    value: str
-    """As it was printed."""
-    count: int
-    """Processes that printed it."""
-    ranks: str
-    """Theirs: `0-3,8`; empty where one of them does not say its own."""
-    nodes: str
-    """Theirs, folded as Slurm does."""
-
-    @property
-    def sentence(self) -> str:
-        """The value, and whose it is."""
-        who = ranks_word(self.ranks) if self.ranks else count(self.count, "process")
-        return f"{self.name}={self.value}  {who}{f' on {self.nodes}' if self.nodes else ''}"
-
-
-@dataclass(frozen=True, slots=True)
 class LoggedLibrary:
     """A library or plugin that names itself: `RCCL 2.22.3`, `aws-ofi-nccl 1.18.0`."""
 
@@ -261,24 +239,16 @@ class Transport:
 
     gdr: bool | None
     """Whether the NIC reads GPU memory (GPUDirect RDMA); null where the log does not say, or ranks differ."""
-    pxn: bool | None
-    """Whether ranks send through the NIC of a neighbour's GPU (NCCL's PXN). Null as above."""
-    protocol: str | None
-    """Of the OFI plugin: `SENDRECV`, `RDMA`."""
     nics: int | None
     """NICs that the plugin found."""
     interfaces: tuple[str, ...]
     """Network interfaces of NET/Socket, in its order: `hsn0`, `nmn0`."""
-    bootstrap: tuple[str, ...]
-    """Interfaces over which the ranks met; says nothing about the traffic."""
 
     @property
     def words(self) -> str:
         """How the network was used, for a person; nothing where the log does not say."""
         parts = [f"{self.nics} NICs"] if self.nics else []
-        parts += [f"protocol {self.protocol}"] if self.protocol else []
         parts += [] if self.gdr is None else ["GPUDirect RDMA" if self.gdr else "no GPUDirect RDMA"]
-        parts += ["PXN"] if self.pxn else []
         parts += [f"sockets on {', '.join(self.interfaces)}"] if self.interfaces else []
         return ", ".join(parts)
 
@@ -403,8 +373,6 @@ class LogReport:
     """With which ranks a stall began; null where none is seen, or the log does not show it."""
     progress: tuple[RankProgress, ...]
     """How far each rank came, where there are dumps of PyTorch's flight recorder."""
-    variables_that_differ: tuple[DifferentValue, ...]
-    """Values of variables of NCCL, libfabric and the loader that are not the same in all processes."""
     communicators: tuple[Communicator, ...]
     """In the order of the log."""
     library: LoggedLibrary | None

@@ -24,8 +24,6 @@ JOB_VALUE_LIMIT = 512
 """The same for what is kept of the whole job (variables)."""
 COMMUNICATOR_LIMIT = 64
 """Communicators kept of one process."""
-HOLDERS = 4096
-"""Processes kept of which it is known that they have a value of a variable."""
 PROCESS_LIMIT = 65_536
 """Processes that are distinguished; the lines of any more are read as if they were of one."""
 STATED = frozenset(
@@ -222,18 +220,10 @@ class JobLog:
     job: ProcessLog = field(default_factory=lambda: ProcessLog("job", limit=JOB_VALUE_LIMIT))
     """What is true of the whole job, whoever printed it: variables, versions."""
     segments: dict[int, LogSegment] = field(default_factory=dict)
-    values_by_process: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    """Processes that printed a value of a variable; of very many the first."""
     bandwidth: BandwidthReader | None = None
     """Tables of benchmarks, where there are any."""
     dumps: list[FlightDump] = field(default_factory=list)
     """Of PyTorch's flight recorder, those that were handed in beside the log."""
-
-    def note_value(self, name: str, value: str, process: str) -> None:
-        """Note that a process has a value of a variable."""
-        of = self.values_by_process
-        if len(of) < JOB_VALUE_LIMIT and len(known := of.setdefault((name, value), set())) < HOLDERS:
-            known.add(process)
 
     def note_owner(self, process: str, task: str | None, file: str) -> None:
         """Note that a process wrote to a file, and for which task."""
@@ -397,7 +387,6 @@ def last_run(log: JobLog) -> tuple[JobLog, int]:
         processes={name: process for name, process in log.processes.items() if name in names},
         bare={key: process for key, process in bare.items() if process.events},
         owners={key: left for key, of in log.owners.items() if (left := of & names)},
-        values_by_process={key: left for key, of in log.values_by_process.items() if (left := of & names)},
         job=log.job.since(start),
     )
     return run, len(runs)

@@ -1,21 +1,19 @@
-"""What all ranks of a job together show beside the verdict: nodes, communicators, versions, differences, stalls."""
+"""What all ranks of a job together show beside the verdict: nodes, communicators, versions, stalls."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.core.redact import HIDDEN, is_secret_name, redact
-from lumiimg.core.text import hostlist
 from lumiimg.joblog.flight import Stall, rank_ranges
 from lumiimg.joblog.report import (
     FAST,
     Communicator,
     Confidence,
     Coverage,
-    DifferentValue,
     LoggedLibrary,
     RankResult,
     Transport,
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 
 _COMMUNICATORS = 256
 """That are reported."""
-_VALUES = 64
-"""Of variables, that are reported to differ."""
 _INTERFACE = re.compile(r"\[\d{1,4}\]([\w.-]{1,40}):")
 
 _Result = tuple[Verdict, str | None, str | None, str | None]
@@ -157,14 +153,10 @@ def transport(processes: Sequence[ProcessLog], job: ProcessLog) -> Transport:
     """Return how the network was used, where all that print it agree."""
     lists = [_INTERFACE.findall(one.value("interfaces")) for one in first_matches(processes, "socket")]
     nics = _agreed_value(job, "nics", "count")
-    pxn = _agreed_value(job, "pxn", "pxn")
     return Transport(
         gdr=_gdr(processes),
-        pxn=None if pxn is None else pxn != "0",
-        protocol=_agreed_value(job, "protocol", "protocol"),
         nics=None if nics is None else int(nics),
         interfaces=tuple(dict.fromkeys(name for names in lists for name in names)),
-        bootstrap=tuple(dict.fromkeys(one.value("interface") for one in first_matches(processes, "bootstrap"))),
     )
 
 
@@ -212,40 +204,6 @@ def is_single_node(processes: Sequence[ProcessLog]) -> bool:
     complete = all(len(ranks) == sizes[key] and len(set(ranks.values())) == 1 for key, ranks in ranks_seen.items())
     hosts = {process.node for process in processes if process.communicators}
     return len(hosts) == 1 and None not in hosts and complete
-
-
-def variables_that_differ(
-    values_by_process: Mapping[tuple[str, str], set[str]], processes: Iterable[ProcessLog]
-) -> tuple[DifferentValue, ...]:
-    """Return each value of the variables that have another value in other processes, the most common value first."""
-    names = {process.name: process for process in processes}
-    values: dict[str, list[str]] = {}
-    for name, value in values_by_process:
-        values.setdefault(name, []).append(value)
-    found = []
-    for name in sorted(values):
-        several = Counter(process for value in values[name] for process in values_by_process[name, value])
-        once = {value: {p for p in values_by_process[name, value] if several[p] == 1} for value in values[name]}
-        who = {value: of for value, of in once.items() if of}
-        if len(who) < 2 or is_secret_name(name):
-            continue
-        for value, of in sorted(who.items(), key=lambda pair: (-len(pair[1]), pair[0])):
-            nodes = {node for process in of if (p := names.get(process)) and (node := p.node)}
-            found.append(DifferentValue(name, redact(value), len(of), _ranks_of(of, names), hostlist(nodes)))
-    return tuple(found[:_VALUES])
-
-
-def _ranks_of(of: Iterable[str], names: Mapping[str, ProcessLog]) -> str:
-    """Return the ranks of processes: `0-3,8`; nothing where one of them does not say its own."""
-    ranks = set()
-    for process in of:
-        known = {one.rank for p in [names.get(process)] if p for one in p.communicators.values()}
-        task = process.removeprefix("task ")
-        known = known or ({int(task)} if task.isdecimal() else set())
-        if len(known) != 1:
-            return ""
-        ranks |= known
-    return rank_ranges(ranks)
 
 
 def stall_of(job: ProcessLog, ranks: Sequence[RankResult], seen: Coverage) -> Stall | None:

@@ -215,8 +215,6 @@ class Vocabulary:
     slingshot_device: re.Pattern[str]
     return_codes: Mapping[int, ReturnCode]
     """By value, negative."""
-    own_variables: frozenset[str]
-    """Variables that each process is meant to have its own value of."""
     places: tuple[re.Pattern[str], ...]
     """What names the rank or the node that a death hit."""
     aftermath: re.Pattern[str]
@@ -269,7 +267,6 @@ def vocabulary() -> Vocabulary:
         slingshot_host=re.compile(data["slingshot"]["host"]),
         slingshot_device=re.compile(data["slingshot"]["device"]),
         return_codes={one.value: one for one in _entries(ReturnCode, data["rc"])},
-        own_variables=frozenset(data["variables"]["own"]),
         places=tuple(map(re.compile, endings["places"]["patterns"])),
         aftermath=re.compile("|".join(table["pattern"] for table in endings["aftermath"])),
     )

@@ -172,18 +172,6 @@ def test_what_nodes_did_that_only_slurm_names_is_not_known() -> None:
         assert ("does not show" in report.headline) is (code is Severity.UNKNOWN), (nodes, code)
 
 
-def test_what_holds_for_the_whole_job_is_read_whoever_prints_it() -> None:
-    report = read(
-        *says("n1", "Bootstrap: Using hsn0:10.253.1.200<0>"),
-        *says("n2", "Bootstrap : Using [0]hsn1:10.253.1.201<0>"),
-        *says("n1", "NET/OFI Using transport protocol SENDRECV (platform set)"),
-        *says("n1", "NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)"),
-        *says("n1", "Connected all rings, use ring PXN 0 GDR 1"),
-    )
-    has = report.transport
-    assert (has.bootstrap, has.protocol, has.nics, has.pxn) == (("hsn0", "hsn1"), "SENDRECV", 4, False)
-
-
 def test_logs_of_containers_as_json_are_read_without_their_escapes() -> None:
     records = [json.dumps({"log": f"{line}\n", "stream": "stderr"}).replace(">", "\\u003e") for line in GOOD]
     assert answer(read(*records)) == ("ofi-cxi", "proved", Severity.OK)

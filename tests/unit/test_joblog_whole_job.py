@@ -65,23 +65,6 @@ def test_where_the_fast_network_worked_on_few_nodes_the_image_is_looked_at() -> 
         assert not slow or causes["plugin-absent"].remedy, slow
 
 
-def test_variables_that_differ_are_named_with_who_has_which() -> None:
-    lines = [line.replace("to PHB", "to SYS") if "nid005103" in line else line for line in job(8)]
-    lines += [f"{rank}: LD_LIBRARY_PATH=/opt/{'new' if rank == 5 else 'old'}" for rank in range(8)]
-    found = [(one.name, one.value, one.count, one.ranks) for one in read(lines).variables_that_differ]
-    assert found == [
-        ("LD_LIBRARY_PATH", "/opt/old", 7, "0-4,6-7"),
-        ("LD_LIBRARY_PATH", "/opt/new", 1, "5"),
-        ("NCCL_NET_GDR_LEVEL", "PHB", 7, "0-2,4-7"),
-        ("NCCL_NET_GDR_LEVEL", "SYS", 1, "3"),
-    ]
-    # what each rank is meant to have of its own, and what one changed, does not differ
-    named = "nid{:06}:{}:1 [0] NCCL INFO NCCL_DEBUG_FILE set by environment to /tmp/{}"
-    own = [named.format(5100 + rank, 200 + rank, rank) for rank in range(4)]
-    again = [line.replace("to PHB", "to SYS") for line in job(4) if "GDR_LEVEL" in line]
-    assert read([*job(4), *own, *again]).variables_that_differ == ()
-
-
 WATCHDOG = "[rank{0}]:[E1124 10:00:00.123 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)"
 BEGUN = "[rank{0}]:[E1124 10:00:00.123 ProcessGroupNCCL.cpp:1537] [PG ID 0 PG GUID 0 Rank {0}] Timeout at NCCL work: {1}, last enqueued NCCL work: {1}, last completed NCCL work: 10."
 

@@ -36,7 +36,6 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
     """Return what the log `names` says of its job."""
     report, measured = answer.report, answer.findings
     ended = () if report.ended is None else (_network(report),)
-    differing = tuple(one.sentence for one in report.variables_that_differ)
     variables = tuple(f"{name}={value}" for name, value in report.environment.items())
     proof = Lines(tuple(map(str, report.proof)), few=1 if ended else 3, is_evidence=True)
     return Document(
@@ -51,7 +50,6 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("The lines that decide it", (proof,)),
             Section("Why, and what to do", _causes(report)),
             Section("The nodes", _nodes(report)),
-            Section("Variables that differ between ranks", (Lines(differing),), is_headed=True),
             Section("Measured", _measured(measured)),
             bandwidth_section(report.measurements, answer.site, report.coverage.of_nodes),
             Section(PATH, (path_steps(job_path(report), _of_nodes(report)),), Shown.PAGE),
