@@ -49,7 +49,7 @@ NOTES = ROOT / ".mutation"
 """What was measured, for the next run."""
 MODULES = (
     *(f"resolve/{name}" for name in ("rules", "search", "stack", "planner", "nearest")),
-    *(f"fabric/{name}" for name in ("names", "rccl")),
+    *(f"fabric/{name}" for name in ("path", "rccl")),
     *(f"joblog/{name}" for name in ("network", "death", "answer", "report", "state")),
     *(f"check/{name}" for name in ("answer", "drift")),
     *(f"check/static/{name}" for name in ("plugin", "variables", "process_faults")),

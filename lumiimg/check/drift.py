@@ -18,8 +18,7 @@ from lumiimg.check.static.files import check_libraries
 from lumiimg.core.errors import ExitCode, LumiimgError
 from lumiimg.core.findings import Answer, Finding, Remedy, Severity
 from lumiimg.core.text import as_operand, count, shell_join, shell_quote
-from lumiimg.fabric.names import HOST_LIB_DIR
-from lumiimg.fabric.path import Fabric
+from lumiimg.fabric.path import HOST_LIB_DIR, Fabric
 from lumiimg.host.bind import try_saved
 from lumiimg.host.container_view import without_ours
 from lumiimg.host.image_manifest import differences

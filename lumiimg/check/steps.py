@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.registry import PartSource, finding_types
 from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.fabric.job_path import part_of_verdict
-from lumiimg.fabric.names import part_of
-from lumiimg.fabric.path import NOT_REACHED, FabricPath, Origin, Part, Side, Step
+from lumiimg.fabric.path import NOT_REACHED, FabricPath, Origin, Part, Side, Step, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.elf import exported_symbols, undefined_in
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
+from lumiimg.fabric.path import LIBCXI, LIBFABRIC, PROVIDER_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

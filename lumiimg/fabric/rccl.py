@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 from lumiimg.core.decode import decode
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.toml import package_toml
-from lumiimg.fabric.names import NET_SYMBOL, PLUGIN_FILES, PluginVariableRule, names_by_variable
+from lumiimg.fabric.path import NET_SYMBOL, PLUGIN_FILES, PluginVariableRule, names_by_variable
 
 if TYPE_CHECKING:
     from lumiimg.core.access import RandomAccess

@@ -17,8 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf import MissingVersion, duplicate_libraries, is_glibc_part
-from lumiimg.fabric.names import HOST_LIB_DIR, LIBCXI, LIBFABRIC, net_symbol
-from lumiimg.fabric.path import Fabric
+from lumiimg.fabric.path import HOST_LIB_DIR, LIBCXI, LIBFABRIC, Fabric, net_symbol
 from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.host.bind_trial import (
     OWN_FILES,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from lumiimg.core.text import numbers_of
-from lumiimg.fabric.names import HOST_LIB_DIR, LIBCXI, LIBFABRIC, PROVIDER_FILE
+from lumiimg.fabric.path import HOST_LIB_DIR, LIBCXI, LIBFABRIC, PROVIDER_FILE
 from lumiimg.fabric.process import cxi_provider
 from lumiimg.host.job_process import JobProcess, begin
 from lumiimg.host.manifest import Bind, Loaded, Refusal

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.elf import LoaderConfig, abi_at, c_library_of
-from lumiimg.fabric.names import HOST_LIB_DIR
+from lumiimg.fabric.path import HOST_LIB_DIR
 from lumiimg.host.snapshot import MACHINES
 from lumiimg.image import Image, ImageKind, RootFileSystem
 from lumiimg.inventory.gpu_fit import MachineGpu

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.engine.binds import parse_binds
-from lumiimg.fabric.names import HOST_LIB_DIR
-from lumiimg.fabric.path import Fabric
+from lumiimg.fabric.path import HOST_LIB_DIR, Fabric
 from lumiimg.host.manifest import Bind, Refusal
 from lumiimg.host.node_facts import scan_facts
 from lumiimg.image import ImageError, ImageKind, Mount

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.decode import DecodeError, decode, encode, parse_json
 from lumiimg.core.errors import BadInputError
-from lumiimg.fabric.names import HOST_LIB_DIR
-from lumiimg.fabric.path import Fabric
+from lumiimg.fabric.path import HOST_LIB_DIR, Fabric
 from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand, attempt

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.elf import Process, facts_at
-from lumiimg.fabric.names import LIBRCCL, part_of
-from lumiimg.fabric.path import Part
+from lumiimg.fabric.path import LIBRCCL, Part, part_of
 from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
 from lumiimg.host.root_queries import matches, names_in, read_text
 from lumiimg.image import DEFAULT_PATH, Image, ImageError, RootFileSystem

@@ -9,8 +9,7 @@ from lumiimg.core.findings import Severity
 from lumiimg.core.text import count, numbers_of
 from lumiimg.elf import facts_at
 from lumiimg.engine.binds import binds_of
-from lumiimg.fabric.names import HOST_LIB_DIR, newest_interface
-from lumiimg.fabric.path import Fabric, FabricPath, Origin, Side
+from lumiimg.fabric.path import HOST_LIB_DIR, Fabric, FabricPath, Origin, Side, newest_interface
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.findings import Remedy
 from lumiimg.elf import Process, c_library_of, exported_at, wanted_at
-from lumiimg.fabric.names import LIBRCCL, part_of
-from lumiimg.fabric.path import Part
+from lumiimg.fabric.path import LIBRCCL, Part, part_of
 from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, read_conf
 from lumiimg.host.bind_trial import Demand

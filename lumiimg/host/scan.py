@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from lumiimg import __version__
 from lumiimg.core.errors import BadInputError, MissingHereError, one_line
 from lumiimg.elf import ElfCache, LoaderConfig, Process, abi_at, c_library_of, exported_symbols, read_elf
-from lumiimg.fabric.names import LIBCXI, NET_SYMBOL, net_api, net_symbol
+from lumiimg.fabric.path import LIBCXI, NET_SYMBOL, net_api, net_symbol
 from lumiimg.fabric.process import provider_folders
 from lumiimg.host import node_facts
 from lumiimg.host.node_facts import Role, scan_facts

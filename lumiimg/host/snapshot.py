@@ -20,7 +20,7 @@ from lumiimg.core.decode import DecodeError, Sha256, decode, encode, matching, p
 from lumiimg.core.errors import BadInputError, shortened
 from lumiimg.core.files import write_text
 from lumiimg.elf import ElfFacts, SnapshotElf
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
+from lumiimg.fabric.path import LIBCXI, LIBFABRIC, PROVIDER_FILE
 from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.image import DirectoryEntry, FileKind, FileStat, ImageError, RootFileSystem
 

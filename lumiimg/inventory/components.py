@@ -14,18 +14,18 @@ from packaging.utils import canonicalize_name
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.core.errors import BadInputError
 from lumiimg.elf import exported_at, facts_at, glibc_version, wanted_at
-from lumiimg.fabric.names import (
+from lumiimg.fabric.path import (
     LIBCXI,
     LIBFABRIC,
     NET_SYMBOL,
     PLUGIN_FILES,
     RCCL_OR_PLUGIN,
+    Part,
     PluginVariableRule,
     names_by_variable,
     net_api,
     part_of,
 )
-from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_conf, read_rccl
 from lumiimg.image import FileKind, ImageError
 from lumiimg.inventory.gpu_code import GpuCode, may_have_code, read_gpu_code

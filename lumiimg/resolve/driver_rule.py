@@ -23,7 +23,7 @@ from lumiimg.catalog.needs import Need, version_of
 from lumiimg.catalog.sites import Site, SiteFabric
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.text import numbers_of
-from lumiimg.fabric.names import LIBCXI
+from lumiimg.fabric.path import LIBCXI
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:

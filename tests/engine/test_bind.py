@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from lumiimg.fabric.names import HOST_LIB_DIR
+from lumiimg.fabric.path import HOST_LIB_DIR
 from lumiimg.image import open_image
 from tests.engine.conftest import LIBFABRIC, inside, lumiimg
 from tests.shared.fabric_builder import versioned

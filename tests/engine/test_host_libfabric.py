@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.fabric.names import HOST_LIB_DIR
+from lumiimg.fabric.path import HOST_LIB_DIR
 from lumiimg.image import open_image
 from tests.engine.conftest import inside, lumiimg, standin_archive
 from tests.shared.fabric_builder import versioned

@@ -18,8 +18,7 @@ from lumiimg.cli.main import main
 from lumiimg.core.findings import Severity
 from lumiimg.elf import ElfFacts, FoundBy, LoadedObject
 from lumiimg.elf.facts import VersionNeed
-from lumiimg.fabric.names import HOST_LIB_DIR
-from lumiimg.fabric.path import Fabric
+from lumiimg.fabric.path import HOST_LIB_DIR, Fabric
 from lumiimg.host.bind import SolvedManifest
 from lumiimg.host.container_view import without_ours
 from lumiimg.host.manifest import Loaded, Refusal, margins_of

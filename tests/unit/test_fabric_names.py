@@ -7,12 +7,12 @@ import itertools
 import re
 
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.fabric.names import (
+from lumiimg.fabric.path import (
     LAYER_PLUGINS,
     RCCL_OR_PLUGIN,
+    Part,
     part_of,
 )
-from lumiimg.fabric.path import Part
 from lumiimg.host.node_facts import scan_facts
 
 _STEMS = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.fabric.names import HOST_LIB_DIR
+from lumiimg.fabric.path import HOST_LIB_DIR
 from lumiimg.host.snapshot import ContainerEngine, read_snapshot, write_snapshot
 from tests.shared.elf_builder import library, runpath
 from tests.shared.fabric_builder import PLUGIN, bundled, host, image, snapshot

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.fabric.names import HOST_LIB_DIR
+from lumiimg.fabric.path import HOST_LIB_DIR
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import snapshot

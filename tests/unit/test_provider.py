@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lumiimg.elf import LoaderConfig, Process
-from lumiimg.fabric.names import PROVIDER_FILE
+from lumiimg.fabric.path import PROVIDER_FILE
 from lumiimg.fabric.process import cxi_provider, lack_of_rocr
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library

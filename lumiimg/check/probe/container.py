@@ -23,7 +23,7 @@ from lumiimg.elf import Process, read_elf
 from lumiimg.engine.engine import Engine, exec_words
 from lumiimg.engine.failures import not_started
 from lumiimg.engine.process import Completed, run, which
-from lumiimg.fabric.names import part_of
+from lumiimg.fabric.path import part_of
 from lumiimg.joblog import probe_event, read_lines
 
 if TYPE_CHECKING:

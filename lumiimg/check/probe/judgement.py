@@ -13,8 +13,7 @@ from lumiimg.check.probe.process import command_of, judge_process_of_job
 from lumiimg.check.registry import Findings
 from lumiimg.core.findings import Level, Severity
 from lumiimg.elf import FoundBy
-from lumiimg.fabric.names import PLUGIN_FILES, part_of
-from lumiimg.fabric.path import FabricPath, Part
+from lumiimg.fabric.path import PLUGIN_FILES, FabricPath, Part, part_of
 from lumiimg.fabric.rccl import Generation, Rccl, generation_of, version_of_code
 from lumiimg.joblog import vocabulary
 

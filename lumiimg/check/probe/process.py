@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.probe.container import EVIDENCE_LINES, ProbeRun
 from lumiimg.core.findings import Severity
-from lumiimg.fabric.names import part_of
+from lumiimg.fabric.path import part_of
 from lumiimg.fabric.rccl import generation_of
 
 if TYPE_CHECKING:

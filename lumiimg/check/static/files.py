@@ -24,8 +24,7 @@ from lumiimg.check.static.process import (
 )
 from lumiimg.check.static.variables import doubted
 from lumiimg.core.findings import Answer, Finding, Level, Remedy, Severity
-from lumiimg.fabric.names import LIBFABRIC, RCCL_OR_PLUGIN
-from lumiimg.fabric.path import Fabric
+from lumiimg.fabric.path import LIBFABRIC, RCCL_OR_PLUGIN, Fabric
 from lumiimg.host.bind import SolvedManifest
 from lumiimg.host.bind_trial import Demand, attempt
 from lumiimg.host.container_view import gpu_of_machine, open_variables, why_not_modelled

@@ -14,8 +14,7 @@ from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.findings import Remedy, Severity
 from lumiimg.core.toml import package_toml
 from lumiimg.elf import exported_symbols, undefined_in
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PLUGIN_FILES, net_api, part_of
-from lumiimg.fabric.path import FabricPath, Part
+from lumiimg.fabric.path import LIBCXI, LIBFABRIC, NET_SYMBOL, PLUGIN_FILES, FabricPath, Part, net_api, part_of
 from lumiimg.fabric.process import HSA, cxi_provider, lack_of_rocr
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.container_view import ENGINE_LIBRARIES

@@ -25,8 +25,7 @@ from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.core.text import count
 from lumiimg.core.toml import package_toml
 from lumiimg.elf import FoundBy  # noqa: TC001 - `decode` reads the types of the fields
-from lumiimg.fabric.names import HOST_LIB_DIR, LIBCXI, LIBFABRIC, part_of
-from lumiimg.fabric.path import Fabric, FabricPath, Part
+from lumiimg.fabric.path import HOST_LIB_DIR, LIBCXI, LIBFABRIC, Fabric, FabricPath, Part, part_of
 from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.bind import SolvedManifest, solve

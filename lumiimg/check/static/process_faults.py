@@ -23,8 +23,7 @@ from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Severity
 from lumiimg.elf import duplicate_libraries, glibc_mismatch, interposed, undefined_in
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC, part_of
-from lumiimg.fabric.path import Part
+from lumiimg.fabric.path import LIBCXI, LIBFABRIC, Part, part_of
 from lumiimg.fabric.process import is_hip, users_of_hip
 from lumiimg.host.job_process import rccl_in
 from lumiimg.host.node_facts import scan_facts

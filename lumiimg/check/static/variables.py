@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.registry import remedies_for
 from lumiimg.core.findings import Finding, Remedy, Severity
 from lumiimg.engine.binds import binds_of
-from lumiimg.fabric.names import HOST_LIB_DIR, LAYER_PLUGINS
+from lumiimg.fabric.path import HOST_LIB_DIR, LAYER_PLUGINS
 from lumiimg.fabric.process import allows_cxi
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
 from lumiimg.gpu import OVERRIDE, XNACK

@@ -24,7 +24,7 @@ from lumiimg.cluster.binds import (
 from lumiimg.cluster.quoting import NOT_IN_PATHS, UNSAFE, without_names
 from lumiimg.core.errors import BadInputError, FailedError, one_line
 from lumiimg.core.toml import package_toml
-from lumiimg.fabric.names import HOST_LIB_DIR
+from lumiimg.fabric.path import HOST_LIB_DIR
 from lumiimg.host.container_view import open_variables
 from lumiimg.host.engine_rules import refuse_not_runnable
 from lumiimg.host.image_manifest import MANIFEST_PATH

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.core.findings import Answer
-from lumiimg.fabric.names import LIBFABRIC
-from lumiimg.fabric.path import Side
+from lumiimg.fabric.path import LIBFABRIC, Side
 from lumiimg.report.document import Block, Document, Meter, Paragraph, Row, Section, Shown, Table, Tree, trees_of
 from lumiimg.report.views.binds import attempts
 from lumiimg.report.views.check import check_document

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lumiimg.fabric.names import PluginVariableRule
+    from lumiimg.fabric.path import PluginVariableRule
 
 
 def source(name: str) -> str:
