@@ -14,10 +14,10 @@ from lumiimg.core.files import refuse_places
 from lumiimg.definition.writer import write_chain
 from lumiimg.report.views.build import lock_document
 from lumiimg.resolve.complete_lock import NO_PREFERENCES, complete_lock, preferences_of
-from lumiimg.resolve.lock_diff import write_lock
 from lumiimg.resolve.lock_file import LockFile, read_document, refuse_other_file, request_of
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import request_again
+from lumiimg.resolve.written_lock import write_lock
 
 
 def execute(arguments: argparse.Namespace) -> int:

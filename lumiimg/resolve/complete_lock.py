@@ -101,7 +101,7 @@ def _with_base_digest(lock: Lock, sources: Sources, base: BaseDigest, before: Lo
             asked = replace(image, digest=before.base.digest)
         asked.require_tls_or_digest()
         sources.on_line(f"looking up {asked}")
-        with _as_held(before), _without_network("the digest of the base is not known"):
+        with _in_words("the digest of the base is not known", before):
             found = resolve_image(asked, sources.web)
         digest = found.index_digest or found.digest
         note_digest(image, digest, sources.cache)
@@ -112,17 +112,16 @@ def _with_digests(lock: Lock, sources: Sources, before: LockFile | None) -> Lock
     """Return the lock with digests that nobody has published: of the first download, which may be an earlier one."""
     unknown = {source.location: source for layer in lock.stack for source in layer.sources if not source.sha256}
     known = {place: sha256 for place, sha256 in (before.first_download if before else {}).items() if place in unknown}
-    with _as_held(before):
+    with _in_words("its sha256 is not in the catalogue", before, "; or name the file: --source NAME=FILE"):
         sources.store.sources([replace(unknown[place], sha256=known[place]) for place in known], sources.on_line)
-    with _without_network("its sha256 is not in the catalogue", "; or name the file: --source NAME=FILE"):
         known |= sources.store.digests(sorted(unknown.keys() - known.keys()), sources.on_line)
     base, *layers = (layer.with_digests(known) for layer in lock.stack)
     return replace(lock, base=base, layers=tuple(layers))
 
 
 @contextlib.contextmanager
-def _as_held(before: LockFile | None) -> Iterator[None]:
-    """Say how what is there now is taken, where it is not what the lock before has."""
+def _in_words(unknown: str, before: LockFile | None = None, otherwise: str = "") -> Iterator[None]:
+    """Say what is not known where an address is not reached, or is not what the lock before has, and what to do."""
     try:
         yield
     except ReplacedError as error:
@@ -130,13 +129,6 @@ def _as_held(before: LockFile | None) -> Iterator[None]:
             raise
         hint = "the existing lock names it; lumiimg lock --upgrade all takes the current one"
         raise FailedError(error.what, where=error.where, hint=hint) from error
-
-
-@contextlib.contextmanager
-def _without_network(unknown: str, otherwise: str = "") -> Iterator[None]:
-    """Say what is not known, and what a machine with a network can do about it, where an address is not reached."""
-    try:
-        yield
     except MissingHereError as error:
         if error.where is None or not is_address(error.where):
             raise
@@ -167,7 +159,7 @@ def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], unt
 
         sources.on_line(f"resolving {lock.request.own_summary} on top of the layers below, for {python}")
         there = [installed_layer(one, is_base=at == 0) for at, one in enumerate(stack)]
-        with _without_network("the catalogue does not have the wheels of your own packages"):
+        with _in_words("the catalogue does not have the wheels of your own packages"):
             wheels = resolve_own(there, lock.request, python, sources, until=until, preferred=preferred)
         sources.on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {lock.layers[-1].name}")
         stack.append(replace(lock.layers[-1], wheels=wheels))
@@ -192,7 +184,7 @@ def _of_layers(
         wanted = [replace(wants, date=None) for wants in wanted]
     days = sorted({until, *(wants.date for wants in wanted if wants.date)})
     sources.on_line(f"resolving the requirements of {names} for {python}, as of {', '.join(map(str, days))}")
-    with _without_network(f"the catalogue does not have the wheels for {names}"):
+    with _in_words(f"the catalogue does not have the wheels for {names}"):
         found = resolve_wheels(wanted, python, sources, until=until, preferred=preferred).by_layer
     sources.on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
     wheels = {one.name: one for one in with_digests([*itertools.chain(*found.values())], sources)}

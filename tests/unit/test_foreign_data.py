@@ -258,7 +258,7 @@ def test_no_text_of_a_lock_becomes_a_command(
 ) -> None:
     options, good = lock_of_whole(world, folder)
     body = tomllib.loads(good)
-    Path("lumiimg.lock").rename("good.lock")
+    Path("lumiimg.lock").unlink()
     catalogue, mirrors = open_catalogue({"HOME": "/nonexistent"}, [folder]), parse_mirrors({}, world.mirrors[1::2])
     path, taken = Path("lumiimg.lock"), 0
     for document in hostile(body, trap.values, 12):
@@ -269,7 +269,6 @@ def test_no_text_of_a_lock_becomes_a_command(
         taken += bool(found)
         words = ["build", *options, "--locked", "--trust-lock", "--dry-run"]
         trap.is_left_alone_by_command(words, capsys, refused=refused)
-        trap.is_left_alone_by_command(["diff", "good.lock", "lumiimg.lock"], capsys, refused=False)
         trap.is_left_alone_by_command(["lock", *options, "--offline"], capsys, refused=False)
         Path("lumiimg.lock").unlink()
     assert taken

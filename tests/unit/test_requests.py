@@ -248,10 +248,8 @@ def test_a_lock_tells_a_changed_base_and_is_read_from_any_folder(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     shutil.copy("../a.lock", "../b.lock")
-    assert main(["lock", "--upgrade", "all", "-o", "../b.lock"]) == ExitCode.GOOD
-    capsys.readouterr()
-    code, said = answer(["diff", "../a.lock", "../b.lock"], capsys)
-    assert (code, "os of the base" in said) == (ExitCode.NO, True), said
+    code, said = answer(["lock", "--upgrade", "all", "-o", "../b.lock"], capsys)
+    assert (code, "os of the base: " in said) == (ExitCode.GOOD, True), said
     words = ["build", "--locked", "--trust-lock", "--lock", "../b.lock", "--site", "../mine.toml", "--dry-run"]
     assert answer(words, capsys)[0] == ExitCode.GOOD
 

@@ -46,11 +46,11 @@ from lumiimg.joblog import read_lines
 from lumiimg.report.json_output import KINDS, strict_json, write_json
 from lumiimg.report.schema import _object, _Shared, schema_of
 from lumiimg.resolve.context import PlanContext
-from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock
 from lumiimg.resolve.lock_file import to_record
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.venv import VenvRecord
+from lumiimg.resolve.written_lock import LockChange, WrittenLock
 from tests.fuzz.locks import settled
 from tests.shared import fabric_builder
 from tests.shared.build_machine import build_machine
@@ -172,7 +172,6 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "build": lambda at: report_built(AS_JSON, BuildResult(at.built, at.lock)),
     "check-nodes": lambda at: write_json("check-nodes", at.nodes()),
     "check at level run": lambda at: write_json("check", at.run()),
-    "diff-locks": lambda _: write_json("diff-locks", LockDiff((LockChange("layer a", "1", None),))),
     "doctor": lambda at: write_json(
         "doctor",
         DoctorResult(

@@ -62,12 +62,12 @@ def refused(capsys: Capture, words: list[str], text: str) -> None:
 MIRROR = ("--mirror", "pypi=https://h.test/pypi/simple")
 
 
-def test_a_lock_is_built(written: Path, capsys: Capture) -> None:
+@pytest.mark.usefixtures("written")
+def test_a_lock_is_built(capsys: Capture) -> None:
     assert __version__ in VERSIONS, "python -m tools.written"
     assert main(["build", "--locked", "--dry-run", "--layers", "layers", *MIRROR, "--json"]) == ExitCode.GOOD
     plan = json.loads(capsys.readouterr().out)
     assert "snake" in json.dumps(plan)
-    assert main(["diff", "lumiimg.lock", str(written / "lumiimg.lock")]) == ExitCode.GOOD
 
 
 def test_a_newer_lock_is_refused_and_not_written_over(written: Path, capsys: Capture) -> None:
@@ -77,7 +77,6 @@ def test_a_newer_lock_is_refused_and_not_written_over(written: Path, capsys: Cap
     for name in ("lumiimg.lock", "mine.toml"):
         (written / name).write_text(text)
         refused(capsys, ["build", "--locked", "--lock", name, "--dry-run", "--layers", "layers"], newer)
-        refused(capsys, ["diff", name, name], "has format 9")
         refused(capsys, ["lock", "-o", name, *request], "is of format 9, this lumiimg writes 3; it would be lost")
         refused(capsys, ["build", "--lock", name, *request, "-o", "x.sif"], "it would be lost")
         assert (written / name).read_text() == text

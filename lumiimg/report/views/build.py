@@ -13,7 +13,7 @@ from lumiimg.report.views.image import difference_lines, differences_document
 from lumiimg.report.views.request import doubts_section, stack_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from lumiimg.build.builder import BuildResult, BuiltImage
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lumiimg.check.adaptation import NothingAdded
     from lumiimg.core.findings import Finding
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock
+    from lumiimg.resolve.written_lock import WrittenLock
 
 _HAS = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net-api")
 """What is said of an image that is built on."""
@@ -107,23 +107,12 @@ def lock_document(written: WrittenLock) -> Document:
         written.sentence,
         advice=Advice(next=written.command),
         sections=(
-            _change_lines(written.changes),
+            Section("Differences", (Lines(tuple(map(str, written.changes))),)),
             Section("Notes", (Paragraph(note, quiet=True) for note in written.notes)),
             doubts_section(written.of),
         ),
         is_named=True,
     )
-
-
-def changes_document(found: LockDiff) -> Document:
-    """Return what two locks settle otherwise."""
-    number = len(found.changes)
-    sentence = count(number, "difference") if number else "no difference"
-    return Document("diff", "two locks", sentence, sections=(_change_lines(found.changes),), is_list=True)
-
-
-def _change_lines(changes: Sequence[LockChange]) -> Section:
-    return Section("Differences", (Lines(tuple(map(str, changes))),))
 
 
 # -- adapt --

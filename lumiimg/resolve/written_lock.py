@@ -1,4 +1,4 @@
-"""What two locks differ in."""
+"""A lock as it is written, and what it has otherwise than the one that was there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lumiimg.core.files import write_text
 from lumiimg.core.text import count, shell_join
 from lumiimg.resolve.lock_check import outside_catalogue
-from lumiimg.resolve.lock_file import LockFile, document_of, read_document, to_text
+from lumiimg.resolve.lock_file import LockFile, document_of, to_text
 from lumiimg.resolve.request import words_of
 
 if TYPE_CHECKING:
@@ -37,17 +37,11 @@ class LockChange:
 
 
 @dataclass(frozen=True, slots=True)
-class LockDiff:
-    """What two locks settle otherwise."""
+class WrittenLock:
+    """What was locked, beside the lock that was there."""
 
     changes: tuple[LockChange, ...]
     """In the order of the newer; what it has no more comes last."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenLock(LockDiff):
-    """What was locked, beside the lock that was there."""
-
     lock: Path
     """The file."""
     replaces: bool
@@ -91,23 +85,15 @@ class WrittenLock(LockDiff):
         return " ".join(filter(None, (shell_join(words), found_by, "-o image.sif")))
 
 
-def diff_locks(old: Path, new: Path) -> LockDiff:
-    """Return what two locks settle otherwise. Raises BadInputError for what is not a lock."""
-    return LockDiff(_changes(read_document(old), read_document(new)))
-
-
 def write_lock(
     lock: Lock, path: Path, mirrors: Mirrors, before: LockFile | None, host: Path | None = None
 ) -> WrittenLock:
     """Write a lock, and return what it has otherwise than the one `before`; `mirrors` it was settled from."""
     write_text(path, to_text(lock))
-    changes = _changes(before, document_of(lock)) if before else ()
-    return WrittenLock(changes, path, before is not None, lock, tuple(outside_catalogue(lock, mirrors)), host)
-
-
-def _changes(before: LockFile, after: LockFile) -> tuple[LockChange, ...]:
-    old, new = dict(_entries(before)), dict(_entries(after))
-    return tuple(LockChange(name, old.get(name), new.get(name)) for name in new | old if old.get(name) != new.get(name))
+    new = dict(_entries(document_of(lock)))
+    old = dict(_entries(before)) if before else new
+    changes = (LockChange(name, old.get(name), new.get(name)) for name in new | old if old.get(name) != new.get(name))
+    return WrittenLock(tuple(changes), path, before is not None, lock, tuple(outside_catalogue(lock, mirrors)), host)
 
 
 def _entries(document: LockFile) -> Iterator[tuple[str, str]]:
