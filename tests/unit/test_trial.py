@@ -302,13 +302,9 @@ def test_a_variable_is_judged_against_the_run_that_had_what_jobs_have() -> None:
         read = case(image_1__run=ran(85.0), image_1__again=alike, image_1__without__X=now).measured(one)
         assert (read.value or "").startswith(begins), (predicted, now, again)
         assert read.outcome(one) is kind, (predicted, now, again)
-
-
-def test_what_a_variable_of_the_fabric_does_is_not_said_by_runs_over_tcp() -> None:
-    one = claim("with:X=1", "no change", "image-1.with.X")
     tcp = ran(12.0, Verdict.SOCKET)
-    read = case(image_1__run=tcp, image_1__again=tcp, image_1__with__X=tcp).measured(one)
-    assert (read.outcome(one), read.why) == (ClaimOutcome.UNMEASURED, "the run to compare it with went over socket")
+    read = case(image_1__run=tcp, image_1__again=tcp, image_1__without__X=tcp).measured(one)
+    assert (read.value, read.why) == (None, "the run to compare it with went over socket")
 
 
 def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it() -> None:
@@ -489,9 +485,9 @@ def test_a_job_asks_for_no_more_than_is_left(tmp_path: Path) -> None:
     assert folder.spent() == 114
     assert "#SBATCH --time=43\n" in folder.write_job(made).read_text()
     own = {"SLURM_JOB_NAME": made.job_name}
-    run_in_job(folder, made, Allocation("7", ("n1", "n2"), time.monotonic(), ran_s=60.0), own, lambda _: None)
-    assert 2 <= folder.spent() < 2.1, "it says itself what it took"
-    folder.note("8", JobTime(nodes=2, minutes=98))
+    run_in_job(folder, made, Allocation("7", ("n1", "n2"), time.monotonic()), own, lambda _: None)
+    assert folder.spent() < 0.1, "it says itself what it took"
+    folder.note("8", JobTime(nodes=2, minutes=99))
     with pytest.raises(FailedError, match="198 of 200 node minutes are taken"):
         folder.write_job(made)
 
@@ -634,17 +630,7 @@ def test_a_plan_that_no_trial_writes_is_refused(tmp_path: Path) -> None:
             folder.plan()
 
 
-def test_a_trial_of_another_user_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    TrialFolder(tmp_path / "trial").make(plan(steps=(step("a"),)))
-    mine = os.getuid()
-    monkeypatch.setattr("os.getuid", lambda: mine + 1)
-    assert main(["trial", "run", str(tmp_path / "trial")]) == ExitCode.BAD_INPUT
-    assert "is the trial of another user" in capsys.readouterr().err
-
-
-def test_a_link_to_a_plan_of_ones_own_makes_no_folder_ones_own(
+def test_a_trial_in_a_folder_of_another_user_is_not_run_whoever_owns_its_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     TrialFolder(tmp_path / "mine").make(plan(steps=(step("a"),)))

@@ -53,8 +53,6 @@ class Allocation:
     """Their names in Slurm, in its order."""
     ends: float | None = None
     """When its time is up, by `time.monotonic`; None: it is not known, or there is no limit."""
-    ran_s: float = 0.0
-    """For how long it has run already, by Slurm."""
 
 
 def sbatch_words(text: str) -> list[str]:
@@ -85,15 +83,9 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
     nodes = tuple(done.output.split())
     if not done.ok or not nodes:
         raise UndecidedError(f"scontrol does not list the nodes of job {job}: {done.last_line or 'it printed nothing'}")
-    left_s, ran_s = _times_of(job, environment)
-    return Allocation(job, nodes, time.monotonic() + left_s if left_s is not None else None, ran_s or 0.0)
-
-
-def _times_of(job: str, environment: Mapping[str, str]) -> tuple[float | None, float | None]:
-    """Return how long a job has left, and how long it has run, in seconds."""
-    argv = [slurm_program("squeue", environment), "--noheader", f"--jobs={job}", "--format=%L %M"]
-    left, _, ran = run(argv, env=environment, timeout_s=_ASK_TIMEOUT_S).last_line.strip().partition(" ")
-    return seconds(left), seconds(ran)
+    argv = [slurm_program("squeue", environment), "--noheader", f"--jobs={job}", "--format=%L"]
+    left_s = seconds(run(argv, env=environment, timeout_s=_ASK_TIMEOUT_S).last_line.strip())
+    return Allocation(job, nodes, time.monotonic() + left_s if left_s is not None else None)
 
 
 def run_step(

@@ -52,19 +52,18 @@ def run_in_job(
     Raises FailedError where nothing can be kept.
     """
     start = time.monotonic()
-    # a job of the trial's own has taken time since Slurm began it; salloc's shell may have done anything before
+    # a job of the trial's own runs it once; salloc's shell may do so again and again
     is_own = environment.get("SLURM_JOB_NAME") == plan.job_name
-    ran_s = allocation.ran_s if is_own else 0.0
     key = allocation.job if is_own else f"{allocation.job}-{time.time():.0f}"
     # the nodes of the job count, also those that no step uses
-    room_s = (plan.node_minutes - folder.spent(without=key)) * 60 / len(allocation.nodes) - ran_s
+    room_s = (plan.node_minutes - folder.spent(without=key)) * 60 / len(allocation.nodes)
     ends = start + max(room_s - _GRACE_S, 0)
     if allocation.ends is not None:
         ends = min(ends, allocation.ends - _GRACE_S)
     account = environment.get("SLURM_JOB_ACCOUNT", "")
 
     def note(until: float) -> None:
-        minutes = (ran_s + max(until - start, 0)) / 60
+        minutes = max(until - start, 0) / 60
         folder.note(key, JobTime(nodes=len(allocation.nodes), minutes=minutes, hosts=allocation.nodes, account=account))
 
     steps = _JobSteps(folder, plan, allocation, _without_tried(plan, environment), say)

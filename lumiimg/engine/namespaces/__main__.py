@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from lumiimg.core.errors import FailedError
-from lumiimg.engine.namespaces import processes, variables
+from lumiimg.engine.namespaces import processes
 from lumiimg.engine.namespaces.layers import LowerLayers, lower_layers
-from lumiimg.engine.namespaces.options import PREFIXES, ContainerStart, read_words
+from lumiimg.engine.namespaces.options import DESCRIPTOR, PREFIXES, ContainerStart, kept, read_words, script
 from lumiimg.engine.namespaces.processes import MOST_USERS, become, in_namespaces, map_own, map_range, warn
 from lumiimg.engine.namespaces.root import MountStage, User, shown_path, shown_paths
 from lumiimg.engine.namespaces.syscalls import (
@@ -107,7 +107,7 @@ def _start(container: ContainerStart, user: User, layers: LowerLayers, *, has_us
         stage.lay(lowers or [stage.put(each) for each in images], sources)
     stage.show(sources, {} if container.as_root else user.tables, read_only=not container.writable)
     home = _HOME_OF_ROOT if container.as_root else user.home
-    environment = variables.kept(container.environment) | {
+    environment = kept(container.environment) | {
         "HOME": home,
         **{f"{prefix}_NAME": container.image.name for prefix in PREFIXES},
         **{f"{prefix}_CONTAINER": f"{container.image}" for prefix in PREFIXES},
@@ -153,19 +153,19 @@ def _is_of_machine() -> bool:
     return Path("/proc/self/ns/user").stat().st_ino == _USERS_OF_MACHINE
 
 
-def _start_in_image(container: ContainerStart, kept: dict[str, str]) -> int:
+def _start_in_image(container: ContainerStart, environment: dict[str, str]) -> int:
     """Become a shell of the image, which sources its scripts and starts the program."""
     shell = next((path for path in _SHELLS if os.access(path, os.X_OK)), None)
     if shell is None:
         raise FailedError(f"the image has none of {', '.join(_SHELLS)}, by which its programs are started")
     _require_own(shell)
     text = os.memfd_create("environment", 0)
-    os.write(text, variables.script(container.environment, container.injected))
+    os.write(text, script(container.environment, container.injected))
     os.lseek(text, 0, os.SEEK_SET)
-    if text != variables.DESCRIPTOR:
-        os.dup2(text, variables.DESCRIPTOR)
+    if text != DESCRIPTOR:
+        os.dup2(text, DESCRIPTOR)
         os.close(text)
-    return become([shell, f"/proc/self/fd/{variables.DESCRIPTOR}", *container.argv], kept)
+    return become([shell, f"/proc/self/fd/{DESCRIPTOR}", *container.argv], environment)
 
 
 def _require_own(shell: str) -> None:

@@ -1,6 +1,6 @@
 # Sourced by a shell of the image before the program starts, as engines do it: each script of the image in its order, and
 # right after that of the base the variables of APPTAINERENV_. Source of the order: Apptainer 1.4.5,
-# internal/pkg/util/fs/files/action_script.sh. variables.py writes two functions behind this text: lumiimg_injected has
+# internal/pkg/util/fs/files/action_script.sh. options.py writes two functions behind this text: lumiimg_injected has
 # those variables, lumiimg_restored the user's own.
 
 # PATH with the usual folders that it lacks.
