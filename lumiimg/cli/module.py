@@ -25,8 +25,8 @@ def execute(arguments: argparse.Namespace) -> int:
         refusals = refusals_document(module.boundary, "module")
         show(refusals, quiet=arguments.quiet, verbose=arguments.verbose, stderr=True)
         return module.boundary.answer.exit_code
-    written = write_module(module, arguments.output, force=arguments.force)
-    Output.of(arguments).deliver(module_document(written), "module", written)
+    write_module(module, force=arguments.force)
+    Output.of(arguments).deliver(module_document(module), "module", module)
     if module.boundary is not None:
         show_items(doubts(module.boundary), stderr=True)
     return ExitCode.GOOD

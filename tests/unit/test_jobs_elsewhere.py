@@ -13,7 +13,7 @@ import pytest
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
-from tests.shared.job_scripts import Capture, job, refused, told
+from tests.shared.job_scripts import Capture, job, told
 
 # ALCF, frameworks/pytorch.md and running-jobs-aurora.md
 FOR_TORCH = "list:4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79"
@@ -46,9 +46,6 @@ def test_a_script_says_that_it_never_ran_there_and_binds_the_file_systems_of_its
             assert f" --bind {word}" in data["script"]
 
 
-# ------------------------------------------------------------------------------------------------------------- Frontier
-
-
 def test_frontier_is_asked_for_the_rendezvous_that_its_variables_use(image: Path) -> None:
     several = job(image, "--nodes", "2", site="frontier")
     assert "#SBATCH --network=disable_rdzv_get\n" in several
@@ -59,18 +56,9 @@ def test_frontier_is_asked_for_the_rendezvous_that_its_variables_use(image: Path
     assert "apptainer exec" in several
 
 
-# ----------------------------------------------------------------------------------------------------------------- Alps
-
-
-def test_no_job_script_is_written_for_alps_and_its_hooks_are_listed(image: Path, capsys: Capture) -> None:
-    said = refused(image, capsys, site="alps", code=ExitCode.BAD_INPUT)
-    assert "no job scripts are written" in said
-    assert "lumiimg show alps" in said
+def test_the_hooks_of_alps_are_listed_where_no_job_script_is_written(capsys: Capture) -> None:
     assert main(["show", "alps"]) == ExitCode.GOOD
     assert "com.hooks.aws_ofi_nccl.enabled" in capsys.readouterr().out
-
-
-# --------------------------------------------------------------------------------------------------------------- Aurora
 
 
 def test_aurora_is_asked_through_pbs(image: Path) -> None:

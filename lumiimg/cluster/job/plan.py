@@ -19,7 +19,7 @@ from lumiimg.cluster.job.command import (
     with_parallel_options,
 )
 from lumiimg.cluster.job.facts import Framework, Scheduler, facts, framework_named, scheduler_of
-from lumiimg.cluster.job.shape import JobRequest, RankBinding, Shape, bind_ranks, shape_of
+from lumiimg.cluster.job.shape import JobRequest, RankBinding, RankCores, Shape, shape_of
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.text import count
 from lumiimg.resolve.driver_rule import driver_window
@@ -163,11 +163,6 @@ def _check_words(request: JobRequest) -> None:
     if launcher is not None:
         hint = "--launch torchrun -- python SCRIPT" if "torch" in launcher else "name the program alone"
         raise BadInputError(f"{launcher} starts ranks, and so does the job", hint=hint)
-    for word in (request.image, *request.command):
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            raise BadInputError("is not UTF-8, and a script must be", where=ascii(word)) from None
 
 
 def _check_site(request: JobRequest, site: Site, framework: Framework, shape: Shape) -> None:
@@ -198,6 +193,10 @@ def _cores_of_a_gpu(site: Site, framework: Framework) -> int | None:
 
 
 def _binding(request: JobRequest, shape: Shape, site: Site, framework: Framework) -> RankBinding:
+    """Return where the ranks of a node are bound, each beside the GPU of its number.
+
+    Only on a node that the job has for itself, with all of its GPUs: else GPU 0 of the job is any GPU of the node.
+    """
     if site.binding is None:
         return RankBinding(f"which cores are near which GPU of {site.name} is not known: nothing is bound")
     if not framework.task_a_gpu:
@@ -213,7 +212,10 @@ def _binding(request: JobRequest, shape: Shape, site: Site, framework: Framework
     if request.torchrun:
         how = f"each rank binds itself, as torchrun starts it and {starter} cannot"
     why = f"the job has its nodes for itself, so each rank gets the cores beside its GPU; {how}"
-    return RankBinding(why, tuple(bind_ranks(site.binding, shape.gpus, sparing=framework.has_helpers)))
+    near = [site.binding.cores_near(gpu, sparing=framework.has_helpers) for gpu in range(shape.gpus)]
+    digits = -(-site.binding.cores // 4)
+    masks = [f"0x{sum(1 << core for core in cores):0{digits}x}" for cores in near]
+    return RankBinding(why, tuple(map(RankCores, range(shape.gpus), near, masks)))
 
 
 # -- variables --

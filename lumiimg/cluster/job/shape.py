@@ -14,7 +14,6 @@ from lumiimg.core.errors import BadInputError, FailedError
 from lumiimg.core.text import count
 
 if TYPE_CHECKING:
-    from lumiimg.catalog.launch import SiteBinding
     from lumiimg.catalog.sites import Site
     from lumiimg.resolve.venv import Venv
 
@@ -94,18 +93,6 @@ class RankBinding:
     """Why they are bound, or not."""
     ranks: tuple[RankCores, ...] = ()
     """Empty where ranks are not bound."""
-
-
-def bind_ranks(binding: SiteBinding, ranks: int, *, sparing: bool) -> Iterator[RankCores]:
-    """Yield where the first `ranks` ranks of a node are bound, each beside the GPU of its number.
-
-    `sparing`: some cores are left to helpers of the framework, where the site says so.
-
-    Only true on a node that the job has for itself, with all of its GPUs: else GPU 0 of the job is any GPU of the node.
-    """
-    for gpu in range(ranks):
-        cores = binding.cores_near(gpu, sparing=sparing)
-        yield RankCores(gpu, cores, f"0x{sum(1 << core for core in cores):0{-(-binding.cores // 4)}x}")
 
 
 def shape_of(request: JobRequest, site: Site) -> Shape:

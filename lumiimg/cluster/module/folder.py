@@ -9,7 +9,6 @@ import errno
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,35 +26,13 @@ _SCHEMA = 1
 _MAX_RECORD_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleFiles:
-    """What was written."""
-
-    modulefile: Path
-    """For Tcl modules and Lmod."""
-    wrappers: Path
-    """Folder of the wrappers."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenModule:
-    """The module that was written, with all that it sets."""
-
-    of: ImageModule
-    use: Path
-    """For `module use`."""
-    files: ModuleFiles
-    """What was written."""
-
-
-def write_module(module: ImageModule, folder: Path, *, force: bool) -> WrittenModule:
+def write_module(module: ImageModule, *, force: bool) -> None:
     """Write wrappers and module file.
 
     Raises BadInputError where the name is that of another image (unless `force`) or of what is not ours, FailedError
     if it cannot be written.
     """
-    use = folder.absolute() / "modulefiles"
-    file = use / module.name / module.version
+    file, folder = module.files.modulefile, module.folder
     _refuse_others(module, file, force=force)
     record = {"schema": _SCHEMA, "kind": "module", "module": module.full_name}
     record |= {"image": str(module.image), "origin": list(module.origin)}
@@ -76,7 +53,6 @@ def write_module(module: ImageModule, folder: Path, *, force: bool) -> WrittenMo
         for empty in reversed(made):
             with suppress(OSError):  # as a rule it is not empty
                 empty.rmdir()
-    return WrittenModule(module, use, ModuleFiles(file, module.home / "bin"))
 
 
 def _refuse_others(module: ImageModule, file: Path, *, force: bool) -> None:

@@ -68,6 +68,16 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleFiles:
+    """What a module consists of."""
+
+    modulefile: Path
+    """For Tcl modules and Lmod."""
+    wrappers: Path
+    """Folder of the wrappers."""
+
+
+@dataclass(frozen=True, slots=True)
 class ImageModule:
     """All that a module of an image and its wrappers are written from."""
 
@@ -75,8 +85,8 @@ class ImageModule:
     version: str
     image: Path
     """The file, absolute; a link at its end is followed, so that the module stays with what was read."""
-    home: Path
-    """The folder of the wrappers."""
+    folder: Path
+    """The folder of modules, absolute."""
     title: str
     """For a person."""
     engine: str
@@ -103,6 +113,21 @@ class ImageModule:
     notes: tuple[str, ...]
     """What it does not do."""
     taken: str | None
+
+    @property
+    def home(self) -> Path:
+        """The folder of the module's own files."""
+        return self.folder / "software" / self.name / self.version
+
+    @property
+    def use(self) -> Path:
+        """For `module use`."""
+        return self.folder / "modulefiles"
+
+    @property
+    def files(self) -> ModuleFiles:
+        """What is written."""
+        return ModuleFiles(self.use / self.name / self.version, self.home / "bin")
 
     @property
     def full_name(self) -> str:
@@ -178,7 +203,7 @@ def plan_module(
             name=own,
             version=version,
             image=file,
-            home=folder.absolute() / "software" / own / version,
+            folder=folder.absolute(),
             title=": ".join(filter(None, (file.name, _components(contents)))),
             engine=variables_of_engine(snapshot, site),
             boundary=fit if snapshot else None,
@@ -268,7 +293,8 @@ def _components(contents: Inventory) -> str:
 
 
 def _programs(image: Image, folders: Sequence[str], python: Python | None) -> Iterator[Program]:
-    version = _version_of_python(image, folders)
+    python3 = find_program(image.root, "python3", folders)
+    version = version_of_program(image.root, python3.path) if python3 else None
     for known in package_toml(__package__, "programs.toml")["program"]:
         name = known["name"]
         suffixes = ("", "3", *([version] if version else [])) if known.get("numbered") else ("",)
@@ -278,12 +304,6 @@ def _programs(image: Image, folders: Sequence[str], python: Python | None) -> It
         if found and found[0].name != name:
             yield replace(found[0], name=name)  # else the name alone would start the user's own, outside of the image
         yield from found
-
-
-def _version_of_python(image: Image, folders: Sequence[str]) -> str | None:
-    """Return `3.12`, by the file that python3 leads to."""
-    found = find_program(image.root, "python3", folders)
-    return version_of_program(image.root, found.path) if found else None
 
 
 # -- variables for jobs --

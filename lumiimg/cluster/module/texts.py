@@ -18,7 +18,6 @@ from lumiimg.cluster.binds import JobVariable, SetIn, exports, spec
 from lumiimg.cluster.module.plan import SHELL, ImageModule
 from lumiimg.cluster.quoting import COLUMNS, comment, filled, if_set, wrapped
 from lumiimg.core.errors import one_line
-from lumiimg.fabric.path import Fabric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +100,7 @@ def _usage(module: ImageModule) -> Iterator[str]:
     elif any(program.name.startswith("pip") for program in module.programs):
         command = shlex.join(["lumiimg", "venv", str(module.image), "NAME", "-o", "env.sqsh"])
         yield f"Packages of your own: {command}, then the module again with --venv env.sqsh"
-    if module.boundary and module.boundary.fabric is not Fabric.NONE:
+    if module.boundary:
         yield "Which network does a job use? NCCL_DEBUG=INFO, then: lumiimg log slurm-JOB.out"
 
 

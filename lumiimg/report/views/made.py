@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from lumiimg.build.venv import WrittenVenv
     from lumiimg.cluster.job.plan import JobPlan
-    from lumiimg.cluster.module.folder import WrittenModule
 
 
 def job_document(plan: JobPlan, script: Path) -> Document:
@@ -40,16 +39,15 @@ def notes_of_job(plan: JobPlan) -> Iterator[Item]:
         yield Item(Severity.UNKNOWN, note)
 
 
-def module_document(written: WrittenModule) -> Document:
+def module_document(module: ImageModule) -> Document:
     """Return what a module does, and how it is loaded."""
-    module = written.of
     facts = [("commands", ", ".join(module.commands) or "none that lumiimg knows"), ("binds", _binds(module))]
     facts.append(("set by the module", ", ".join(item.name for item in module.by_module)))
     facts.append(("set by the wrappers, for each rank", ", ".join(item.name for item in module.by_wrappers)))
     facts.append(("left out", ", ".join(f"{left.variable.name} ({left.why})" for left in module.left_out)))
     notes = (*module.notes, *([NOT_RUN] if NOT_RUN in module.origin else []))
     commands = (
-        f"module use {shlex.quote(str(written.use))}",
+        f"module use {shlex.quote(str(module.use))}",
         f"module load {module.full_name}",
         f"{module.commands[0] if module.commands else 'singularity exec $SIF'} …",
     )
