@@ -21,7 +21,6 @@ from lumiimg.core.text import as_operand, count, shell_join, shell_quote
 from lumiimg.fabric.path import HOST_LIB_DIR, Fabric
 from lumiimg.host.bind import try_saved
 from lumiimg.host.container_view import without_ours
-from lumiimg.host.image_manifest import differences
 from lumiimg.resolve.driver_rule import unknown_driver, window_of, window_on_node
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import stack_of
@@ -186,7 +185,7 @@ def follow(
         driver = tuple(_driver(context, drift)) if drift.driver_changed else ()
         fate = _fate(before, now, is_stale=not saved.hold, driver=driver)
         remedies = tuple(_remedies(context, fate, now, driver))
-    return ImageDrift(str(path), fate, before, now, saved, driver, tuple(_notes(drift, before, now, fate)), remedies)
+    return ImageDrift(str(path), fate, before, now, saved, driver, tuple(_notes(drift, before, now)), remedies)
 
 
 def _saved(context: ImageInContext, drift: Drift, before: HostFit, now: HostFit) -> SavedBinds:
@@ -253,16 +252,14 @@ def _of_one_image(context: ImageInContext, remedy: Remedy) -> Remedy:
     return Remedy(text, remedy.command and remedy.command.replace(f"-o {_ADAPTED}", f"-o {own}"), remedy.where)
 
 
-def _notes(drift: Drift, before: HostFit, now: HostFit, fate: Fate) -> Iterator[str]:
+def _notes(drift: Drift, before: HostFit, now: HostFit) -> Iterator[str]:
     if before.answer is Answer.UNDECIDED and now.answer is not Answer.UNDECIDED:
         yield "what it was before is not known"
     if before.manifest is None or now.manifest is None:
         return
     if before.fabric is not now.fabric and Fabric.NONE not in {before.fabric, now.fabric}:
         yield f"its fabric comes from elsewhere: {before.fabric.value} before, {now.fabric.value} now"
-    elif fate is Fate.FINE and (changed := "; ".join(differences(before.manifest, now.manifest))):
-        yield f"the binds made before still load; a list made today would differ: {changed}"
-    if now.carried.against and now.carried.sentence:
+    if now.carried.sentence:
         yield now.carried.sentence
     drivers = [(one.kernel, {(nic.driver, nic.firmware) for nic in one.nics}) for one in (drift.before, drift.now)]
     if now.fabric is Fabric.BUNDLED and drivers[0] != drivers[1]:

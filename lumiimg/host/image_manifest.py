@@ -1,8 +1,8 @@
 """The bind manifest that an image carries: what `bind` answered for it when it was built, on the node of `--host`.
 
 It lies in the image as `/.lumiimg/bind-manifest.json`, which a label names. Whoever built the image wrote it, so it
-makes no answer better: what the files of the image and the node show counts, and where the manifest says something
-else, that is reported. Where no node is looked at, jobs bind by it, with a doubt.
+makes no answer better: what the files of the image and the node show counts. Where no node is looked at, jobs bind by
+it, with a doubt.
 """
 
 from __future__ import annotations
@@ -112,25 +112,17 @@ def _faults(manifest: BindManifest) -> Iterator[str]:
             yield f"key 'variables[{index}]' should be a search path that begins in {HOST_LIB_DIR}"
 
 
-# -- beside what is found --
+# -- as jobs take it, where no node is looked at --
 
 
 @dataclass(frozen=True, slots=True)
 class CarriedManifest:
-    """The manifest that an image carries, and what is to be said of it."""
+    """The manifest that an image carries, and why it is not used."""
 
     manifest: BindManifest | None
     """None where the image carries none, or one that cannot be read."""
-    against: tuple[str, ...] = ()
-    """Why it cannot be read, or in what it differs from what was found: clauses."""
-
-    @property
-    def sentence(self) -> str | None:
-        """What a person should know; None of an image that carries none."""
-        if self.manifest is None:
-            return f"the bind manifest that the image carries is not used: {self.against[0]}" if self.against else None
-        differs = f"differs: {'; '.join(self.against)}" if self.against else "agrees with what is found"
-        return f"the bind manifest that the image carries (made for {self.manifest.machine}) {differs}"
+    against: str | None = None
+    """Why it cannot be read, or in what the files of the image contradict it."""
 
     @property
     def for_jobs(self) -> BindManifest | None:
@@ -138,10 +130,15 @@ class CarriedManifest:
         return self.manifest if self.manifest and self.manifest.binds and not self.against else None
 
     @property
+    def sentence(self) -> str | None:
+        """What a person should know of one that is not used."""
+        return f"the bind manifest that the image carries is not used: {self.against}" if self.against else None
+
+    @property
     def doubt(self) -> str | None:
         """What a person should know where no node is looked at."""
         if self.for_jobs is None:
-            return self.sentence if self.against else None
+            return self.sentence
         return (
             "no node was looked at: the libraries that are bound are those of the bind manifest that the image "
             f"carries, made for {self.for_jobs.machine}. --host FILE makes them those of a node of today"
@@ -149,35 +146,18 @@ class CarriedManifest:
 
 
 def carried_by(
-    root: RootFileSystem, settings: LoaderConfig, demand: Demand | None, found: BindManifest | None
+    root: RootFileSystem, settings: LoaderConfig, demand: Demand | None, *, has_node: bool
 ) -> CarriedManifest:
-    """Return the manifest of an image, beside `found`: what is bound for a node; without one, beside its own files."""
+    """Return the manifest of an image, beside its own files; `has_node`: what is found for a node counts instead."""
     try:
         carried = read_manifest(root)
     except DecodeError as error:
-        return CarriedManifest(None, (str(error),))
-    if carried is None or demand is None:
+        return CarriedManifest(None, str(error))
+    if carried is None or demand is None or has_node or not carried.binds:
         return CarriedManifest(carried)
-    if found is not None:
-        return CarriedManifest(carried, tuple(differences(carried, found)))
     alone = attempt(root, settings, demand)
-    if alone.provider is not None and carried.binds:
-        return CarriedManifest(carried, ("the image's own libfabric leads to Slingshot",))
-    lacking = [lost.name for lost in alone.outcome.missing] if carried.binds else []
-    against = (f"{name} is needed, and is not in it" for name in lacking if name not in carried.libraries)
-    return CarriedManifest(carried, tuple(against))
-
-
-def differences(before: BindManifest, now: BindManifest) -> Iterator[str]:
-    """Yield in what an earlier manifest of an image differs from the one for a node of today: a clause each."""
-    if before.fabric is not now.fabric:
-        yield f"it says fabric {before.fabric}, and {now.fabric} is what is found"
-        return
-    old, new = before.libraries, now.libraries
-    for name in sorted(old.keys() - new.keys()):
-        yield f"it binds {name}, which is not needed from this node"
-    for name in sorted(new.keys() - old.keys()):
-        yield f"{name} is needed from this node, and is not in it"
-    for name in sorted(old.keys() & new.keys()):
-        if old[name] != new[name]:
-            yield f"{name} was {old[name]}; this node has {new[name]}"
+    if alone.provider is not None:
+        return CarriedManifest(carried, "the image's own libfabric leads to Slingshot")
+    names = (lost.name for lost in alone.outcome.missing if lost.name not in carried.libraries)
+    lacking = [f"{name} is needed, and is not in it" for name in names]
+    return CarriedManifest(carried, "; ".join(lacking) or None)

@@ -388,8 +388,9 @@ def test_what_an_image_sets_is_said_by_all_commands(asked: Asked) -> None:
     assert refused == {"network.forced", "provider.excluded"}
     assert any("env -u NCCL_NET" in remedy for remedy in data["remedies"])
     assert page.read_text().count("[network.forced, static]") == 1
-    for words in (f"bind {image} --json", f"bind {image}", f"job {image} --site lumi --explain"):
-        code, out, err = asked.run(*words.split())
+    node = f"--host {asked.node}"
+    for words in (f"bind {image} --json {node}", f"bind {image} {node}", f"job {image} --site lumi {node} -- true"):
+        code, out, err = asked.run(*words.split(), host=False)
         assert code == 0
         assert "with these binds RCCL would not use the fabric: NCCL_NET=Socket" in unwrapped(out + err), words
 

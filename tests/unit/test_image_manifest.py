@@ -218,39 +218,8 @@ def test_no_text_of_a_manifest_becomes_a_line_of_a_script(
     capsys.readouterr()
 
 
-@pytest.mark.usefixtures("clean_home")
-def test_check_bind_and_drift_say_where_the_node_differs_and_judge_by_the_node(
-    tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]
-) -> None:
-    image, host = fabric_builder.image(tmp_path / "image"), tmp_path / "host.json"
-    without = [said_by(capsys, *words)[0] for words in asked(image, host)]
-    put(image, made(image, node))
-    for words, code in zip(asked(image, host), without, strict=True):
-        now, text = said_by(capsys, *words)
-        assert now == code
-        assert "differs" not in text
-    assert "(made for nid005001: glibc 2.38) agrees" in said_by(capsys, *asked(image, host)[0])[1]
-    # the node had another libfabric when the image was built, and none of this json-c
-    old = made(image, node)
-    moved = tuple(
-        replace(bind, source=f"/old/{bind.source.rpartition('/')[2]}")
-        for bind in old.binds
-        if "json" not in bind.target
-    )
-    put(image, replace(old, binds=moved))
-    for words, code in zip(asked(image, host), without, strict=True):
-        now, text = said_by(capsys, *words)
-        assert now == code
-        assert "libjson-c.so.5 is needed from this node, and is not in it" in text
-        assert "libcxi.so.1 was /old/libcxi.so.1; this node has /usr/lib64/libcxi.so.1" in text
-
-
 def asked(image: Path, host: Path) -> list[list[str | Path]]:
-    return [
-        ["check", image, "--level", "static", "--host", host, "--verbose"],
-        ["bind", image, "--host", host],
-        ["drift", host, host, "--image", image, "--verbose"],
-    ]
+    return [["check", image, "--level", "static", "--host", host, "--verbose"], ["bind", image, "--host", host]]
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -269,10 +238,9 @@ def test_a_manifest_that_lies_makes_no_answer_better(
 
     def answers(image: Path) -> list[int]:
         more: list[list[str | Path]] = [["check", image, "--level", "static"], ["explain", image, "--host", host]]
-        return [said_by(capsys, *words)[0] for words in (*asked(image, host)[:2], *more)]
+        return [said_by(capsys, *words)[0] for words in (*asked(image, host), *more)]
 
     before = {image: answers(image) for image in (old, bare)}
     for lie in lies:
         assert {image: answers(put(image, lie)) for image in before} == before, lie
-        text = said_by(capsys, *asked(bare, host)[0])[1]
-        assert ("is not used: " if lie == b"{" else "bind manifest that the image carries") in text, lie
+        assert ("is not used: " in said_by(capsys, *asked(bare, host)[0])[1]) is (lie == b"{"), lie

@@ -167,7 +167,7 @@ def doubts_of_binds(fit: HostFit) -> Iterator[tuple[Severity, str]]:
     for finding in fit.static.findings:
         if would := _WOULD.get(finding.severity):
             yield finding.severity, f"with these binds RCCL {would} not use the fabric: {finding.summary}"
-    if fit.carried.against and fit.carried.sentence:
+    if fit.carried.sentence:
         yield Severity.INFO, fit.carried.sentence
 
 
@@ -198,7 +198,7 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
     loaded, missing = manifest.loaded if manifest else (), tuple[str, ...]()
     if manifest is None and demand is not None:
         loaded, missing = _alone(context, demand)
-    carried = carried_by(image.root, settings, demand, manifest)
+    carried = carried_by(image.root, settings, demand, has_node=manifest is not None)
     paths = (item.object.path for item in loaded)
     of = gpu_of_machine(snapshot, context.site) if with_gpu else None
     gpu = account_of_gpu(context.contents, of, context.variable, paths)

@@ -27,7 +27,6 @@ from lumiimg.elf import LoaderConfig, Process
 from lumiimg.engine.process import Completed
 from lumiimg.fetch.mirrors import apt_mirror, parse_mirrors
 from lumiimg.host import node_facts as host_node
-from lumiimg.host.image_manifest import differences as other_binds
 from lumiimg.host.image_manifest import from_bytes
 from lumiimg.host.image_manifest import to_text as manifest_text
 from lumiimg.host.snapshot import HostFiles, read_snapshot
@@ -156,7 +155,6 @@ def _image(data: bytes) -> None:
 def _carried(data: bytes) -> None:
     manifest = from_bytes(data)
     one_safe_line(manifest_text(manifest))
-    list(other_binds(manifest, manifest))
 
 
 @target("sif-documents", "build.provenance.read_document", refuses=(), form="json")
