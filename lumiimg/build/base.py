@@ -62,7 +62,7 @@ def write_base(step: LayerBuild, root: Path, target: Path) -> None:
 def write_files(step: LayerBuild, root: Path, store: Store) -> None:
     """Write the files of a base into a new folder, as they are before its script."""
     header = step.definition.sections.header
-    image = step.folder / ("image.sif" if header.agent == "oras" else "image")
+    image = step.folder / "image"
     match header.agent:
         case "debootstrap":
             run_as_root(step, _debootstrap(step, root))
@@ -71,11 +71,10 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=etc)
             return
-        case "docker" | "oras":
+        case "docker":
             config = store.image(header.origin, image, step.say, insecure=step.definition.plain_http)
-            if header.agent == "docker":
-                root.mkdir()
-                write_config(root, config)
+            root.mkdir()
+            write_config(root, config)
         case "localimage":
             image = step.folder / header.origin
         case agent:
@@ -93,7 +92,7 @@ def build_by_engine(step: LayerBuild, target: Path) -> None:
     header, plain_http = step.definition.sections.header, step.definition.plain_http
     if header.agent == "localimage":
         require_room(step.folder / header.origin, target)
-    with_tls = header.agent in {"docker", "oras"} and not plain_http
+    with_tls = header.agent == "docker" and not plain_http
     engine, environment = step.machine.engine, step.environment
     environment = environment if with_tls else engines.without_logins(environment, step.scratch)
     words = engines.build_words(engine, f"{step.definition.name}.def", target, plain_http=plain_http)

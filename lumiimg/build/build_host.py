@@ -37,7 +37,7 @@ OWN_MOUNTS = "--mounts"
 PROOT_SLOWLY = {"PROOT_NO_SECCOMP": "1"}
 """Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
 lets all of them pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would have this machine's files."""
-_OWN_AGENTS = ("debootstrap", "docker", "oras", "localimage")
+_OWN_AGENTS = ("debootstrap", "docker", "localimage")
 _TRIAL_S = 20.0
 _PASSING = frozenset({"no-space"})
 _BEHIND = "/lumiimg-trial"

@@ -44,9 +44,8 @@ def pull_image(base: str, http: Http, mirrors: Mirrors, cache: Path, on_line: Ca
     if base.startswith(DAEMON_SCHEME):
         return save_from_daemon(base, cache / "daemon", on_line)
     found = resolve_image(parse_reference(base, mirrors), http)
-    is_sif = base.startswith("oras://")
-    store, name = cache / ("oras" if is_sif else "oci"), _hex(found.digest)
-    target = store / (f"{name}.sif" if is_sif else name)
+    store = cache / "oci"
+    target = store / _hex(found.digest)
     if not target.exists():
         on_line(f"fetching {base} to read it, {size(sum(layer.size for layer in found.layers))}")
         with storage_errors(store):
@@ -55,26 +54,18 @@ def pull_image(base: str, http: Http, mirrors: Mirrors, cache: Path, on_line: Ca
 
 
 def save_image(found: ImageManifest, target: Path, store: Path, on_line: Callable[[str], None]) -> None:
-    """Write an image as a new OCI layout, or as a file where `target` ends in `.sif`, each blob verified by its digest.
+    """Write an image as a new OCI layout, each blob verified by its digest.
 
     What came of it stays in `store` for the next time, if the rest does not come. Raises FailedError if one cannot be
     had or is not what the manifest says, OSError if it cannot be written. Source: image-spec image-layout.md.
     """
-    config = found.document.config
-    if target.suffix == ".sif" and not found.is_sif:
-        raise FailedError(
-            "is not a SIF", where=f"oras://{found.repository.reference}", hint="an image of Docker's is docker://…"
-        )
-    repository = found.repository
+    config, repository = found.document.config, found.repository
     layers = dict.fromkeys(layer.digest for layer in found.layers)
     with ExitStack() as claims, scratch_folder(store) as scratch:
         blobs: dict[str, Path] = {}
         for number, digest in enumerate(layers, 1):
             on_line(f"fetching layer {number} of {len(layers)} of {repository.reference.repository}")
             blobs[digest] = _blob(digest, repository, store, claims)
-        if target.suffix == ".sif":
-            shutil.move(blobs.popitem()[1], target)
-            return
         if config is not None:
             blobs[config.digest] = _blob(config.digest, repository, store, claims)
         made = scratch / "image"

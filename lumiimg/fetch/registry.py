@@ -49,8 +49,6 @@ _TEXT_LIMIT = 512
 """The longest name with a tag, a digest and a scheme is shorter, so what is cut off here is not valid either way."""
 DOCKER_HUB_API = "registry-1.docker.io"
 """The host that answers for docker.io. Source: distribution/reference normalize.go, beside `defaultDomain`."""
-SIF_LAYER = "application/vnd.sylabs.sif.layer.v1.sif"
-"""What the one layer of a SIF in a registry is. Source: `SifLayerMediaTypeV1`, apptainer internal/pkg/client/oras."""
 LAYER_LIMIT_BYTES = 64 * 1024**3
 
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
@@ -104,7 +102,7 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
     Raises BadInputError if it is not a valid image reference, or the mirror of its registry is not a registry.
     """
     text = text[:_TEXT_LIMIT]
-    name = re.sub(r"^(docker|oras)://", "", text)
+    name = text.removeprefix("docker://")
     if not _IN_REGISTRY.match(name):
         name = f"{DOCKER_HUB}/{name}"
     name = _OF_HUB.sub(f"{DOCKER_HUB}/", name)
@@ -173,17 +171,12 @@ class ImageManifest:
     index_digest: str | None = None
     """Of the index that was asked for, where it was one."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The image's config (image-spec config.md), its digest verified. Empty for a SIF."""
+    """The image's config (image-spec config.md), its digest verified."""
 
     @property
     def layers(self) -> tuple[Descriptor, ...]:
         """The lowest first."""
         return self.document.layers or ()
-
-    @property
-    def is_sif(self) -> bool:
-        """Whether it is a SIF that a registry holds as the one layer of an image."""
-        return [layer.media_type for layer in self.layers] == [SIF_LAYER]
 
 
 def resolve_image(reference: ImageReference, http: Http) -> ImageManifest:
@@ -200,7 +193,7 @@ def resolve_image(reference: ImageReference, http: Http) -> ImageManifest:
         raise FailedError(
             "is an index of indexes of images", where=top.url, hint="name an image that is in one of them"
         )
-    return image if image.is_sif else replace(image, config=repository.config(image))
+    return replace(image, config=repository.config(image))
 
 
 class Repository:

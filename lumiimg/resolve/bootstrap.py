@@ -79,10 +79,6 @@ def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedB
 
 def _bootstrap_here(one: Bootstrap, base: Layer, mirrors: Mirrors, path: str | None) -> LockedBootstrap | str:
     """Return a bootstrap as this machine can use it; else what it lacks."""
-    if one.agent == "oras":
-        return LockedBootstrap(
-            one.agent, one.origin, "a SIF from a registry", image=parse_reference(one.origin, mirrors)
-        )
     if one.agent == "docker":
         # The packages come by apt then; a mirror, where one is named, is for them.
         mirror_url, image = mirrors.named(one.mirror) if one.mirror else None, parse_reference(one.origin, mirrors)

@@ -68,7 +68,7 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
     refuse_password(base, "--base")
     if not base.isprintable():
         raise BadInputError("its name cannot be printed, and a definition has to name it", where=base, hint="rename it")
-    if (scheme := _REMOTE.match(base)) is not None and scheme[0] not in {"docker://", "oras://", DAEMON_SCHEME}:
+    if (scheme := _REMOTE.match(base)) is not None and scheme[0] not in {"docker://", DAEMON_SCHEME}:
         raise BadInputError(
             "cannot be read from here",
             where=base,
@@ -88,8 +88,8 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
         return found
     # what was read is what is built on, whatever the tag means by then
     name = base.removeprefix(scheme[0])
-    origin = name if "@" in name else f"{name}@sha256:{path.name.removesuffix('.sif')}"
-    return foreign_layer(scheme[0].removesuffix("://"), origin, found.has, found.provides, found.gpu)
+    origin = name if "@" in name else f"{name}@sha256:{path.name}"
+    return foreign_layer("docker", origin, found.has, found.provides, found.gpu)
 
 
 def local_base(path: Path, contents: Inventory, site: Site | None = None) -> ForeignBase:

@@ -104,7 +104,7 @@ def _lock(document: LockFile, catalogues: Sequence[Catalogue], mirrors: Mirrors,
 def _layer(entry: LockedEntry, catalogues: Sequence[Catalogue]) -> Layer:
     """Return the layer that was locked. Raises RefusedError where there are only others of its name."""
     if isinstance(entry, LockedBase) and entry.image is not None:
-        if entry.agent not in {"docker", "oras"} and not (entry.agent in LOCAL_AGENTS and entry.origin.startswith("/")):
+        if entry.agent != "docker" and not (entry.agent in LOCAL_AGENTS and entry.origin.startswith("/")):
             raise BadInputError(f"key 'base.from' is not the whole path of an image: {shortened(entry.origin)!r}")
         found = foreign_layer(entry.agent, entry.origin, entry.image.has, entry.image.provides)
         return structs.replace(found, name=entry.name)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
-import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.core.errors import ExitCode
-from lumiimg.image import open_image
 from tests.engine.conftest import lumiimg, standin_archive
 from tests.shared import oci_builder
-from tests.shared.layer_builder import LAYER, SITE
+from tests.shared.layer_builder import SITE
 from tests.shared.programs import unwrapped
 from tests.shared.registries import layer_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lumiimg.engine.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
@@ -47,27 +43,3 @@ def test_an_image_of_others_gets_the_plugin_that_the_handshake_finds(theirs: Pat
     assert result.data["level"] == "probe"
     assert severities["rccl.opens-plugin"] == "ok"
     assert severities["plugin.loads"] == "ok"
-
-
-def test_a_sif_in_a_registry_is_read_and_built_on_by_its_digest(
-    engine: Engine, bare: Path, registry: str, tmp_path: Path
-) -> None:
-    note = tmp_path / "layers/note"
-    note.mkdir(parents=True)
-    (note / "layer.toml").write_text(f'{LAYER}requires = ["rccl"]\n')
-    (note / "post.sh").write_text("echo here > /opt/note\n")
-    push: list[str | Path] = ["push", "--allow-unsigned", "--no-https", bare, f"oras://{registry}/library/theirs:1"]
-    done = subprocess.run([engine.path, *push], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    words: list[str | Path] = ["--base", "oras://theirs:1", "--add", "note", "--layers", note.parent]
-    words += ["--mirror", f"docker.io=http://{registry}"]
-    locked = lumiimg("lock", *words, cwd=tmp_path)
-    assert locked.code == ExitCode.GOOD, locked.err
-    base = tomllib.loads((tmp_path / "lumiimg.lock").read_text())["base"]
-    assert (base["agent"], base["image"]["has"]["rccl"]) == ("oras", "2.13.4")
-    assert base["digest"].startswith("sha256:")
-    assert base["from"].endswith(base["digest"])
-    built = lumiimg("build", "--locked", "--trust-lock", *words[4:], "-o", "image.sif", cwd=tmp_path)
-    assert built.code == ExitCode.GOOD, built.err
-    with open_image(tmp_path / "image.sif") as image:
-        assert image.root.read_bytes("/opt/note", 10) == b"here\n"

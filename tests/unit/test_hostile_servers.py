@@ -21,7 +21,6 @@ from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.fetch.pull import save_image
 from lumiimg.fetch.registry import (
-    SIF_LAYER,
     Descriptor,
     Document,
     ImageManifest,
@@ -126,12 +125,12 @@ def _new_source(url: str, folder: Path) -> None:
     Store(folder, Http(), Mirrors({})).get(f"{url}/source.tar.gz", None)
 
 
-def _sif(url: str, folder: Path) -> None:
+def _layers(url: str, folder: Path) -> None:
     reference = parse_reference("a/b:tag", parse_mirrors({}, [f"docker.io={url}"]))
     digest = f"sha256:{MARK}"
-    document = Document(2, layers=(Descriptor(SIF_LAYER, digest, 4),))
+    document = Document(2, layers=(Descriptor("application/vnd.oci.image.layer.v1.tar", digest, 4),))
     found = ImageManifest(Repository(reference, Http()), "", digest, "", document, b"")
-    save_image(found, folder / "image.sif", folder, print)
+    save_image(found, folder / "image", folder, print)
 
 
 KINDS: dict[str, Callable[[str, Path], None]] = {
@@ -142,7 +141,7 @@ KINDS: dict[str, Callable[[str, Path], None]] = {
     "the index of Python packages": _general_index,
     "a wheel": _wheel,
     "a source whose digest nobody knows": _new_source,
-    "an image as a SIF": _sif,
+    "the layers of an image": _layers,
 }
 OF_UV = {_index, _general_index}
 """Each starts a program: they take every fourth server."""
@@ -185,7 +184,7 @@ def test_no_download_is_held_or_filled_by_any_server(server: str, tmp_path: Path
             except LumiimgError as error:
                 told = str(error)
                 assert (told.isprintable(), len(told) < 1000) == (True, True), (kind, told)
-                kept = [path for path in folder.iterdir() if path.name in {MARK, "image.sif"}]
+                kept = [path for path in folder.iterdir() if path.name in {MARK, "image"}]
                 assert not kept, kind
             else:
                 assert (fetch, server in HARMLESS) == (_new_source, True), kind
@@ -200,7 +199,7 @@ def test_a_base_is_pulled_within_limits_though_there_is_an_engine(tmp_path: Path
     (tmp_path / "step").mkdir()
     for agent, server in (
         ("docker", "a dripped body"),
-        ("oras", "nothing at all"),
+        ("docker", "nothing at all"),
         ("docker", "redirects in a circle"),
     ):
         with serving(*SERVERS[server]) as url:

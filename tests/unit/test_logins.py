@@ -213,7 +213,7 @@ def test_an_engine_gets_a_login_for_registries_with_tls_alone(tmp_path: Path, mo
     logins = {"APPTAINER_DOCKER_PASSWORD": "word", "APPTAINER_CONFIGDIR": "/c", "DOCKER_CONFIG": "/d", "HOME": "/h"}
     for name, value in logins.items():
         monkeypatch.setenv(name, value)
-    cases = {("docker", False): True, ("docker", True): False, ("oras", True): False, ("debootstrap", False): False}
+    cases = {("docker", False): True, ("docker", True): False, ("debootstrap", False): False}
     for (agent, plain_http), gets in cases.items():
         step = step_of(tmp_path, Header(agent, "host.test/a"))
         machine = build_machine(Engine(engine, EngineKind.APPTAINER, "1", frozenset()), maps_ids=False)

@@ -59,7 +59,7 @@ def test_a_name_means_what_docker_takes_it_for() -> None:
         ("rocm/pytorch:latest", "docker.io/rocm/pytorch:latest"),
         (f"localhost:5000/a/b@{SHA}", f"localhost:5000/a/b@{SHA}"),
         (f"localhost/a:tag@{SHA}", f"localhost/a@{SHA}"),
-        ("oras://Registry.Example.org/a__b/c--d:V_1.2-3", "Registry.Example.org/a__b/c--d:V_1.2-3"),
+        ("docker://Registry.Example.org/a__b/c--d:V_1.2-3", "Registry.Example.org/a__b/c--d:V_1.2-3"),
         ("[::1]:5000/a", "[::1]:5000/a:latest"),
         ("index.docker.io/a", "docker.io/library/a:latest"),
     ):
