@@ -93,9 +93,7 @@ class ImageBuild:
     strategy: Way | None = None
     """The way to build that was asked for."""
     replaces: bool = False
-    """Whether what is at `output` and is another image may go."""
-    again: bool = False
-    """Whether it is written also where it is there already."""
+    """Whether what is at `output` may go, also where it is this image."""
     keeps_compiled: bool = True
     """Whether what scripts compile is taken from the cache and put there."""
     fresh: bool = False
@@ -158,7 +156,7 @@ def build_image(plan: ImageBuild) -> BuiltImage:
     documents = {PLAN: to_record(plan.lock), MANIFEST: snapshot_key(plan.node)}
     number = image_number(plan.chain, steps, documents)
     there = _is_there(output, number)
-    if not there or plan.again or plan.fresh:
+    if not there or plan.replaces or plan.fresh:
         if output.exists() and not (there or plan.replaces):
             raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
         if plan.fresh:  # the base, with its files before its script where these are a step of their own

@@ -124,6 +124,11 @@ def rows_of(layer: Layer) -> Iterator[tuple[Layer, Release | None]]:
         yield from ((layer, release) for release in layer.releases or (None,))
 
 
+def all_trials(layer: Layer) -> tuple[Trial, ...]:
+    """Return the entries that count for a layer, its releases and its members. Raises as `trials_of`."""
+    return tuple(trial for row in rows_of(layer) for trial in trials_of(*row))
+
+
 def status_of(layer: Layer, release: Release | None = None) -> Status:
     """Return how far a base or a layer was tried, in one release; of one without a row how it was found.
 
@@ -131,15 +136,11 @@ def status_of(layer: Layer, release: Release | None = None) -> Status:
     """
     if release is not None and release.is_unlisted:
         return "derived" if release.derived else "read"
-    return _furthest(trials_of(layer, release))
+    return furthest(trials_of(layer, release))
 
 
-def furthest(layer: Layer) -> Reach:
-    """Return the status of a layer; of several releases, or members, that of the one that got furthest."""
-    return _furthest(trial for row in rows_of(layer) for trial in trials_of(*row))
-
-
-def _furthest(trials: Iterable[Trial]) -> Reach:
+def furthest(trials: Iterable[Trial]) -> Reach:
+    """Return how far what is tried got, at the most."""
     return max((trial.reach for trial in trials), key=REACHES.index, default=REACHES[0])
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lumiimg.catalog.catalogue import Catalogue, Recipe
 from lumiimg.catalog.layers import Layer
-from lumiimg.catalog.ledger import Trial, furthest, rows_of, status_of, trials_of
+from lumiimg.catalog.ledger import Trial, all_trials, furthest, status_of
 from lumiimg.catalog.sites import Site, find_site, site_names
 from lumiimg.core.decode import DecodeError
 
@@ -56,12 +56,15 @@ class ShownLayer:
 
     layer: Layer
     """With what it does to the environment of the image."""
-    status: Reach
-    """How far it was tried; of several releases, the one that got furthest."""
     releases: tuple[ShownRelease, ...]
     """The one to prefer first; empty where there is only the one that the arguments name."""
     trials: tuple[Trial, ...]
     """What is known of how far it, its releases and its members were tried."""
+
+    @property
+    def status(self) -> Reach:
+        """How far it was tried; of several releases, the one that got furthest."""
+        return furthest(self.trials)
 
     @property
     def sources(self) -> dict[str, LayerSource]:
@@ -72,8 +75,7 @@ class ShownLayer:
 def shown_layer(layer: Layer) -> ShownLayer:
     """Return a layer with how far it was tried. Raises DecodeError where a file of it cannot be read."""
     releases = tuple(ShownRelease(release, status_of(layer, release)) for release in layer.releases)
-    trials = tuple(trial for row in rows_of(layer) for trial in trials_of(*row))
-    return ShownLayer(layer, furthest(layer), releases, trials)
+    return ShownLayer(layer, releases, all_trials(layer))
 
 
 def listing_of(catalogue: Catalogue, environment: Mapping[str, str]) -> Listing:
@@ -96,7 +98,7 @@ def listing_of(catalogue: Catalogue, environment: Mapping[str, str]) -> Listing:
 def _entry(found: Layer | Recipe | Site) -> CatalogueEntry:
     match found:
         case Layer():
-            return CatalogueEntry(found.kind, found.name, furthest(found), found.summary)
+            return CatalogueEntry(found.kind, found.name, furthest(all_trials(found)), found.summary)
         case Recipe():
             parts = " + ".join((found.base, *found.add))
             return CatalogueEntry("recipe", found.name, "", f"{found.summary} ({parts})")

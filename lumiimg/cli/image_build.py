@@ -68,7 +68,6 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
                 progress=progress,
                 node=node,
                 replaces=arguments.force,
-                again=arguments.force,
                 fresh=arguments.fresh,
             )
         )

@@ -53,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 progress=progress,
                 node=read_snapshot(arguments.host) if arguments.host else None,
                 replaces=arguments.force,
-                again=arguments.force or arguments.fresh,
+                fresh=arguments.fresh,
                 keeps_compiled=False,  # what a stranger's script leaves there would go into other images
             )
         )

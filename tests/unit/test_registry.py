@@ -74,21 +74,8 @@ def test_a_name_means_what_docker_takes_it_for() -> None:
 
 
 def test_what_is_not_a_name_of_an_image_is_refused() -> None:
-    for text in (
-        "",
-        "UPPER",
-        "a//b",
-        "a:",
-        "a/b:.x",
-        "docker:io/a",
-        "docker-io./a",
-        "foo_bar.org/a",
-        "host.org:123456/a",
-        f"Rocm/pytorch@{SHA}",
-    ):
-        with pytest.raises(BadInputError, match="is not a valid image reference"):
-            parse_reference(text, NO_MIRRORS)
-    for text in (f"{'a' * 240}.org/{'b' * 20}", "a" * 10_000):
+    names = "UPPER a//b a: a/b:.x docker:io/a docker-io./a foo_bar.org/a host.org:123456/a"
+    for text in ("", *names.split(), f"Rocm/pytorch@{SHA}", f"{'a' * 240}.org/{'b' * 20}", "a" * 10_000):
         with pytest.raises(BadInputError, match="is not a valid image reference"):
             parse_reference(text, NO_MIRRORS)
     for text in ("me:hunter2@host.org/a", f"a@{SHA}@{SHA}", "a@sha256:1", f"hunter2@host.org/a@{SHA}"):
