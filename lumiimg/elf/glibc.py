@@ -88,14 +88,9 @@ class LoaderConfig:
         """Return a path as the kernel takes it, from the current directory."""
         return path if path.startswith("/") else f"{self.cwd.rstrip('/')}/{path}"
 
-    def levels(self, glibc_minor: int | None) -> tuple[str, ...]:
+    def levels(self, machine: int, glibc_minor: int | None) -> tuple[str, ...]:
         """Return the levels that this glibc knows: none before they came."""
-        return self.hwcaps if since(glibc_minor, 33) else ()
-
-    def subdirectories(self, machine: int, glibc_minor: int | None) -> tuple[str, ...]:
-        """Return what to put between a directory and a name, each with a slash at the end; the last one is empty."""
-        levels = self.levels(glibc_minor) if machine == X86_64 else ()
-        return (*(f"glibc-hwcaps/{level}/" for level in levels), "")
+        return self.hwcaps if machine == X86_64 and since(glibc_minor, 33) else ()
 
     @property
     def isa(self) -> int:

@@ -181,14 +181,16 @@ class SearchRules:
         self._loader = loader
         self._main = main
         self._minor = loader.glibc_minor
-        self._levels, self._isa = config.levels(self._minor), config.isa
-        self._subdirectories = config.subdirectories(machine, self._minor)
+        self._levels, self._isa = config.levels(machine, self._minor), config.isa
+        self._subdirectories = (*(f"glibc-hwcaps/{level}/" for level in self._levels), "")
+        """What is put between a directory and a name."""
         self._legacy = legacy_subdirectories(machine, self._minor)
         past_file = (errno.ENOTDIR,) if since(self._minor, _FIRST_MINOR_PAST_ENOTDIR) else ()
         self._goes_past = (0, errno.ENOENT, errno.EACCES, *past_file)
         """errnos that do not stop a list of directories."""
         self._values = {"LIB": loader.lib, "PLATFORM": config.platform(machine)}
-        self._path_of = cache(self._path)
+        self._directories_of = cache(self._split)
+        self._rpath_of = cache(self._rpath)
         self._lists_of = cache(self._lists)
 
     def expand(self, text: str, origin: str) -> str:
@@ -203,7 +205,7 @@ class SearchRules:
             return ""
         return _TOKEN.sub(lambda match: values[match[1] or match[2]] or "", text)
 
-    def split(self, text: str, separators: str, origin: str) -> tuple[str, ...]:
+    def _split(self, text: str, separators: str, origin: str) -> tuple[str, ...]:
         """Return the directories of a search path, each with a slash at the end, without repetitions.
 
         An empty element is the current directory, and stays empty: the path that is tried is the name alone. An empty
@@ -278,26 +280,21 @@ class SearchRules:
             did_main = False
             while above is not None:
                 did_main |= above is main
-                yield FoundBy.RPATH, self._path_of(above, FoundBy.RPATH)
+                yield FoundBy.RPATH, self._rpath_of(above)
                 # dlopen takes the caller for this one search, and does not note it as the object's loader (l_loader)
                 above = None if above.by_dlopen else above.requested_by
             if not did_main:
-                yield FoundBy.RPATH, self._path_of(main, FoundBy.RPATH)
-        yield FoundBy.LD_LIBRARY_PATH, self._path_of(main, FoundBy.LD_LIBRARY_PATH)
-        yield FoundBy.RUNPATH, self._path_of(requester, FoundBy.RUNPATH)
+                yield FoundBy.RPATH, self._rpath_of(main)
+        yield FoundBy.LD_LIBRARY_PATH, self._directories_of(self._config.library_path or "", ":;", main.origin)
+        yield FoundBy.RUNPATH, self._directories_of(requester.facts.runpath or "", ":", requester.origin)
         yield FoundBy.CACHE, ()
         if not requester.facts.flags_1 & DF_1_NODEFLIB:
             yield FoundBy.DEFAULT, self._loader.directories
 
-    def _path(self, loaded: LoadedObject, rule: FoundBy) -> tuple[str, ...]:
-        """Return the directories that an object (for LD_LIBRARY_PATH: the main program) gives to a rule."""
-        facts = loaded.facts
-        if rule is FoundBy.LD_LIBRARY_PATH:
-            return self.split(self._config.library_path or "", ":;", loaded.origin)
-        # an object's own RPATH counts for nothing beside a RUNPATH
-        rpath = facts.rpath if facts.runpath is None else None
-        text = facts.runpath if rule is FoundBy.RUNPATH else rpath
-        return self.split(text or "", ":", loaded.origin)
+    def _rpath(self, loaded: LoadedObject) -> tuple[str, ...]:
+        # it counts for nothing beside the object's own RUNPATH
+        rpath = loaded.facts.rpath if loaded.facts.runpath is None else None
+        return self._directories_of(rpath or "", ":", loaded.origin)
 
     def _open(self, path: str) -> Candidate:
         absolute = self._config.absolute(path)
