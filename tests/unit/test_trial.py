@@ -67,18 +67,21 @@ CLAIMS = {claim.id: claim for claim in of_site(LUMI, "lumi", 2).claims}
 NODES, SLURM = "nodes", "slurm"
 NODE = NodeFacts(
     node="nid005001",
-    processors="x86_64",
-    gpu="gfx90a",
-    gpus=8,
-    cores=64,
-    kernel="6.4.0-150600.23.73_15.0.14-cray_shasta_c",
-    driver="6.3.60300",
-    engine="SingularityCE 4.1.3",
-    libfabric="1.22.0",
-    glibc="2.38",
-    interfaces="hsn0,hsn1,hsn2,hsn3",
-    paths={"/scratch": True, "/pfs": False},
-    variables={"SLURM_CLUSTER_NAME=lumi": True, "LUMI_STACK_NAME=LUMI": False},
+    shown={
+        "processors": "x86_64",
+        "gpu": "gfx90a",
+        "gpus": "8",
+        "cores": "64",
+        "kernel": "6.4.0-150600.23.73_15.0.14-cray_shasta_c",
+        "driver": "6.3.60300",
+        "engine": "SingularityCE 4.1.3",
+        "libfabric": "1.22.0",
+        "glibc": "2.38",
+        "interfaces": "hsn0,hsn1,hsn2,hsn3",
+        "/scratch": "there",
+        "/pfs": "not there",
+        "identity": "there",
+    },
 )
 READS: dict[str, Reads] = {
     "bandwidth": "speed", "gpu-code": "ran", "driver": "ran", "one-node": "listens", "libcxi": "path", "rccl": "path",
@@ -170,11 +173,15 @@ def test_a_node_as_lumi_is_described_agrees_with_every_claim_about_it() -> None:
     assert {*found.values()} == {ClaimOutcome.SAME}, found
 
 
-def both(**change: Any) -> tuple[NodeFacts, NodeFacts]:
-    return (one := replace(NODE, **change)), one
+def otherwise(**change: str | None) -> NodeFacts:
+    return replace(NODE, shown=NODE.shown | change)
 
 
-BLIND = replace(NODE, libfabric=None, no_fabric="unreadable", cores=0, gpus=0)
+def both(**change: str | None) -> tuple[NodeFacts, NodeFacts]:
+    return (one := otherwise(**change)), one
+
+
+BLIND = replace(otherwise(libfabric=None, cores=None, gpus=None), no_fabric="unreadable")
 OF_NODES = [
     ("libfabric", both(libfabric="2.1.0"), "2.1.0", ClaimOutcome.DIFFERS),
     ("libfabric", (NODE, *both(libfabric="2.1.0")[:1]), "1.22.0 on 1 node; 2.1.0 on 1 node", ClaimOutcome.DIFFERS),
@@ -182,11 +189,11 @@ OF_NODES = [
     ("driver", both(driver="6.10.5"), "6.10.5", ClaimOutcome.SAME),  # AMD's 6.3 has the module of that version
     ("engine", both(engine="SingularityCE 4.2.0"), "SingularityCE 4.2.0", ClaimOutcome.DIFFERS),
     ("interfaces", both(interfaces="hsn0,hsn1,hsn2"), "hsn0,hsn1,hsn2", ClaimOutcome.DIFFERS),
-    ("identity", both(variables={"SLURM_CLUSTER_NAME=lumi": False}), "not there", ClaimOutcome.DIFFERS),
-    ("cores", both(cores=128), "128", ClaimOutcome.DIFFERS),
+    ("identity", both(identity="not there"), "not there", ClaimOutcome.DIFFERS),
+    ("cores", both(cores="128"), "128", ClaimOutcome.DIFFERS),
     # what is not shown is open, and says why
-    ("gpus", both(gpus=0), "the nodes do not show it", ClaimOutcome.UNMEASURED),
-    ("libfabric", both(libfabric=None, no_fabric="no libfabric"), "no libfabric", ClaimOutcome.UNMEASURED),
+    ("gpus", both(gpus=None), "the nodes do not show it", ClaimOutcome.UNMEASURED),
+    ("libfabric", (replace(otherwise(libfabric=None), no_fabric="no libfabric"),) * 2, "no libfabric", ClaimOutcome.UNMEASURED),
     # a node that shows nothing, or gave no answer
     *((key, looks, None, ClaimOutcome.UNMEASURED)
       for key in ("libfabric", "cores", "gpus") for looks in ((NODE, BLIND), (BLIND, NODE), (NODE,))),
@@ -364,11 +371,11 @@ def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
     undated = {one.id for one in looked_up if not one.date}
     assert undated == {"image-1.alike", "image-1.socket.network"}, "those are of no source with a date"
     # each can be read of what no step has printed, of nodes that show nothing, and of a step that printed nothing
-    nothing = NodeFacts(node="n", processors="", kernel="")
+    nothing = NodeFacts(node="n")
     results = TrialResults(made, {one.name: StepResult(step=one.name, ending=Ending.DONE) for one in made.steps})
     for of in (results, replace(results, nodes=(nothing, nothing))):
         seen = {one.id: of.measured(one) for one in made.claims}
-        assert {key for key, read in seen.items() if read.value is not None or not read.why} <= {"site.identity"}
+        assert not {key for key, read in seen.items() if read.value is not None or not read.why}
 
 
 def test_of_an_image_whatever_it_says_only_rows_of_the_shipped_catalogue_are_named(
@@ -708,7 +715,7 @@ def test_names_in_any_shape_are_hidden_and_facts_are_not(tmp_path: Path) -> None
 # -- the ledger
 
 
-def shared(tmp_path: Path, driver_there: str | None = NODE.driver) -> Path:
+def shared(tmp_path: Path, driver_there: str | None = NODE.shown["driver"]) -> Path:
     """A trial as a real machine would have written it, with one difference."""
     row = next(iter(ledger.contents().items()))
     tried = TriedRow(row[0][0], row[0][1], next(iter(ledger.contents()[(*row[0][:2], "run")])))
@@ -720,7 +727,7 @@ def shared(tmp_path: Path, driver_there: str | None = NODE.driver) -> Path:
     folder.keep(StepResult(step="image-1.run", ending=Ending.DONE, began="2026-11-25T10:00:00+00:00"))
     folder.keep(StepResult(step=NODES, ending=Ending.DONE, began="2026-11-25T09:00:00+00:00"))
     for node in ("x", "y"):
-        look = replace(NODE, node=node, libfabric="2.1.0", driver=driver_there)
+        look = replace(otherwise(libfabric="2.1.0", driver=driver_there), node=node)
         (folder.nodes / f"node-{node}.facts.json").write_text(json.dumps(encode(look)))
     (tmp_path / "trial.json").write_text(json_text("trial", report_of(folder, made, {})))
     return tmp_path / "trial.json"
@@ -761,7 +768,7 @@ def test_claims_of_a_site_that_were_tried_on_another_machine_are_not_taken_in(
     folder, made = trial(tmp_path, CLAIMS["site.libfabric"], CLAIMS["site.identity"])
     folder.keep(StepResult(step=NODES, ending=Ending.DONE, began="2026-11-25T10:00:00+00:00"))
     for node in "ab":
-        look = replace(NODE, node=node, variables={"SLURM_CLUSTER_NAME=lumi": False}, libfabric="2.1.0")
+        look = replace(otherwise(identity="not there", libfabric="2.1.0"), node=node)
         (folder.nodes / f"{node}.facts.json").write_text(json.dumps(encode(look)))
     report = report_of(folder, made, {})
     assert report.rows[0].outcome is ClaimOutcome.DIFFERS, "libfabric, or the machine itself"
@@ -819,5 +826,5 @@ def test_a_node_is_looked_at_by_its_files(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True)
         path.write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
     facts = facts_of_node(RootFileSystem(FolderTree(tmp_path)), SNAPSHOT, LUMI, "nid000001", {})
-    assert (facts.node, facts.cores, facts.kernel) == ("nid000001", 2, SNAPSHOT.kernel)
-    assert facts.paths["/pfs"] is False
+    assert (facts.node, facts.shown["cores"], facts.shown["kernel"]) == ("nid000001", "2", SNAPSHOT.kernel)
+    assert facts.shown["/pfs"] == "not there"

@@ -25,7 +25,7 @@ NOT_YET, LEFT = "not done yet", "left for the next job: "
 StepKind = Literal["slurm", "nodes", "check"]
 """What a step asks: Slurm, each node for what its files show, an image by `check --nodes`."""
 Reads = Literal[
-    "node", "place", "identity", "partition", "mpi", "answer", "path", "maps", "alike", "listens",
+    "node", "partition", "mpi", "answer", "path", "maps", "alike", "listens",
     "network", "speed", "ran", "changed",
 ]  # fmt: skip
 """What of a step's result a claim is about: of each node, of Slurm, of the probes, of a collective."""

@@ -10,6 +10,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.node import file_stem, node_name
+from lumiimg.cluster.trial.model import THERE
 from lumiimg.core.decode import DecodeError, decode_json, read_whole, to_json
 from lumiimg.core.errors import LumiimgError
 from lumiimg.core.files import write_text
@@ -34,30 +35,10 @@ class NodeFacts:
     """What one node shows of what claims are about."""
 
     node: str
-    processors: str
-    """As `uname -m`."""
-    gpu: str = ""
-    """As compilers name it; several where its GPUs differ."""
-    gpus: int = 0
-    cores: int = 0
-    """Without SMT."""
-    kernel: str
-    driver: str | None = None
-    """Version of amdgpu."""
-    engine: str | None = None
-    """`SingularityCE 4.1.3`."""
-    libfabric: str | None = None
-    """Version, by the path of the one that has the cxi provider."""
-    glibc: str | None = None
-    """What that and libcxi need."""
+    shown: dict[str, str | None] = field(default_factory=dict)
+    """By the words of claims (`kernel`, `/pfs`); None, or nothing, where the node does not show it."""
     no_fabric: str | None = None
-    """Why there is none."""
-    interfaces: str = ""
-    """Network devices of Slingshot NICs whose link is up."""
-    paths: dict[str, bool | None] = field(default_factory=dict)
-    """The site's paths, and whether they are there; None where the node does not say."""
-    variables: dict[str, bool] = field(default_factory=dict)
-    """The site's own variables (`NAME=VALUE`), and whether they are set so."""
+    """Why there is no libfabric with the cxi provider."""
     preset_variables: tuple[str, ...] = ()
     """Variables of the network that the job had from elsewhere."""
 
@@ -103,25 +84,32 @@ def facts_of_node(
         fabric = site_as_observed(site, snapshot, node).fabric
     except LumiimgError as error:
         no_fabric = error.what
-    engine, set_here = snapshot.engine, {f"{name}={value}" for name, value in environment.items()}
+    engine, variables = snapshot.engine, site.identity.variables if site.identity else ()
     threads = matches(root, "/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
+    shown: dict[str, object] = {
+        "processors": snapshot.architecture,
+        "gpu": ", ".join(sorted({*snapshot.gpus})),
+        "gpus": len(snapshot.gpus),
+        "kernel": snapshot.kernel,
+        "driver": snapshot.gpu_driver,
+        "cores": len({read_word(root, path) for path in threads}),
+        "engine": f"{engine.name} {engine.version}" if engine is not None else None,
+        "libfabric": fabric.libfabric if fabric is not None else None,
+        "glibc": fabric.glibc if fabric is not None else None,
+        "interfaces": ",".join(sorted(nic.netdev for nic in snapshot.nics if nic.netdev and nic.link_is_up)),
+        "identity": _there(any(text in variables for text in map("=".join, environment.items()))),
+    }
     return NodeFacts(
         node=node,
-        processors=snapshot.architecture,
-        gpu=", ".join(sorted({*snapshot.gpus})),
-        gpus=len(snapshot.gpus),
-        kernel=snapshot.kernel,
-        driver=snapshot.gpu_driver,
-        cores=len({read_word(root, path) for path in threads}),
-        engine=f"{engine.name} {engine.version}" if engine is not None else None,
-        libfabric=fabric.libfabric if fabric is not None else None,
-        glibc=fabric.glibc if fabric is not None else None,
+        shown={what: f"{value}" if value else None for what, value in shown.items()}
+        | {path: _there(_is_there(path, environment)) for path in site_paths(site)},
         no_fabric=no_fabric,
-        interfaces=",".join(sorted(nic.netdev for nic in snapshot.nics if nic.netdev and nic.link_is_up)),
-        paths={path: _is_there(path, environment) for path in site_paths(site)},
-        variables={text: text in set_here for text in (site.identity.variables if site.identity else ())},
         preset_variables=tuple(sorted(filter(_OF_NETWORK.match, environment)))[:_MOST_PRESET],
     )
+
+
+def _there(is_there: bool | None) -> str | None:
+    return None if is_there is None else THERE if is_there else f"not {THERE}"
 
 
 def site_paths(site: Site) -> tuple[str, ...]:

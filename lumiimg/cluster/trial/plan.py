@@ -233,9 +233,9 @@ def of_site(site: Site, site_name: str, nodes: int) -> Rows:
         rows.claim("gpus", "GPUs of a node", len(binding.near), "node", binding)
         rows.claim("cores", "cores of a node, without SMT", binding.cores, "node", binding)
     for path in site_paths(site):
-        rows.claim(f"path:{path}", f"{path} on the nodes", THERE, "place")
+        rows.claim(f"path:{path}", f"{path} on the nodes", THERE, "node")
     if (identity := site.identity) is not None and identity.variables:
-        rows.claim("identity", f"{' or '.join(identity.variables)} in jobs", THERE, "identity", identity)
+        rows.claim("identity", f"{' or '.join(identity.variables)} in jobs", THERE, "node", identity)
     return rows
 
 

@@ -108,18 +108,15 @@ def _of_some(read: Measured, silent: int) -> Measured:
 # -- of nodes, and of Slurm
 
 
-def _of_nodes(show: Callable[[NodeFacts, str], object], results: TrialResults, claim: Claim) -> Measured:
+def _of_nodes(results: TrialResults, claim: Claim) -> Measured:
     nodes = results.nodes
     if not nodes:
         return Measured(None, "no node has answered")
     no_fabric = next((node.no_fabric for node in nodes if node.no_fabric), None)
     nothing = no_fabric if no_fabric and claim.what in {"libfabric", "glibc"} else "the nodes do not show it"
-    found = _joined(((show(node, claim.what), 1) for node in nodes), nothing)
-    return _of_some(found, results.plan.nodes - len(nodes))
-
-
-def _there(is_there: bool | None) -> str | None:
-    return None if is_there is None else THERE if is_there else f"not {THERE}"
+    return _of_some(
+        _joined(((node.shown.get(claim.what), 1) for node in nodes), nothing), results.plan.nodes - len(nodes)
+    )
 
 
 def _of_slurm(
@@ -263,9 +260,7 @@ def _not_comparable(base: CollectiveOutcome, again: NodesReport | None, report: 
 
 
 _READERS: Mapping[Reads, Callable[[TrialResults, Claim], Measured]] = {
-    "node": partial(_of_nodes, lambda node, what: getattr(node, what, None)),
-    "place": partial(_of_nodes, lambda node, path: _there(node.paths.get(path))),
-    "identity": partial(_of_nodes, lambda node, _: _there(any(node.variables.values()))),
+    "node": _of_nodes,
     "partition": partial(_of_slurm, lambda slurm: slurm.partitions, "no such partition"),
     "mpi": partial(_of_slurm, lambda slurm: slurm.mpi, f"not {THERE}"),
     "answer": partial(_of_report, _answer),
