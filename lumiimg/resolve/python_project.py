@@ -54,10 +54,6 @@ _NEVER = "sys_platform == 'never'"
 _FORBIDDEN_MEANS_ABSENT = ("pytorch.org",)
 
 
-class CudaError(FailedError):
-    """A distribution for CUDA is required by one that was asked for."""
-
-
 @dataclass(frozen=True, slots=True)
 class LayerRequirements:
     """What one layer wants of Python."""
@@ -114,8 +110,7 @@ def resolve_wheels(
     where they still fit. Layers of an earlier day come first, as of that day, so that a new layer does not bring an old
     one what it never met.
 
-    Raises FailedError for what cannot be had, NoSolutionError for what does not go together, CudaError where CUDA comes
-    in by the layers alone.
+    Raises FailedError for what cannot be had, or brings CUDA in; NoSolutionError for what does not go together.
     """
     general, cache = general_index(sources.mirrors), sources.cache / _UV
     require_tls_or_digest(general)
@@ -174,11 +169,11 @@ def with_digests(wheels: Sequence[LockedSource], sources: Sources) -> tuple[Lock
 
 
 def refuse_cuda(requirers: Mapping[str, frozenset[str]]) -> None:
-    """Raise CudaError if a project of CUDA's is among those that are required."""
+    """Raise FailedError if a project of CUDA's is among those that are required."""
     for name in sorted(requirers):
         if is_of_cuda(name):
             by = ", ".join(sorted(requirers[name]))
-            raise CudaError(
+            raise FailedError(
                 f"{name}, of CUDA, is required by {by[:200]}: a wheel that is not for ROCm was selected",
                 hint="use the layer's releases unchanged, or report the layer",
             )

@@ -12,7 +12,7 @@ from lumiimg.check.run.log_answer import LogAnswer
 from lumiimg.check.static.process import StaticResult
 from lumiimg.cluster.nodes import slurm
 from lumiimg.cluster.nodes.slurm import seconds
-from lumiimg.core.errors import BadInputError, MissingHereError, UndecidedError
+from lumiimg.core.errors import BadInputError, FailedError, MissingHereError, UndecidedError
 from lumiimg.core.text import hostlist
 from lumiimg.engine import engine, failures
 from lumiimg.engine.engine import Engine, EngineKind
@@ -30,7 +30,6 @@ from lumiimg.report.json_output import json_text
 from lumiimg.report.text import show
 from lumiimg.report.views.log import log_document
 from lumiimg.resolve import python_project, uv
-from lumiimg.resolve.python_project import CudaError
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import FIXTURES, answering, parts, printed, scratch, text_of, written
 
@@ -148,7 +147,7 @@ def _programs(data: bytes) -> str:
     seconds(text)
     failures.explain(text)
     failures.telling_line(text)
-    with contextlib.suppress(CudaError):
+    with contextlib.suppress(FailedError):
         python_project.refuse_cuda(uv.requirers_in(text))
     with contextlib.suppress(MissingHereError), answering(mirrors, data):
         general_index(Mirrors({}), {})
