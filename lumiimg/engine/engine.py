@@ -22,7 +22,6 @@ from lumiimg.core.files import read_beginning
 from lumiimg.engine import namespaces
 from lumiimg.engine.binds import BindSpec
 from lumiimg.engine.process import NO_NETRC, run, which
-from lumiimg.image.squashfs.format import MAGIC as _SQUASHFS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -280,9 +279,11 @@ def _mount(bind: BindSpec) -> str:
 
     Of a squashfs file what it holds is bound; the kernel's own engine takes none.
     """
+    from lumiimg.image.squashfs.format import MAGIC  # a plan, which names an engine, opens no image
+
     fields = ["type=bind", f"source={bind.source}", f"destination={bind.target}"]
     with suppress(OSError, ValueError):  # a folder; the engine says what else it is
-        fields += ["image-src=/"] if read_beginning(bind.source, len(_SQUASHFS)) == _SQUASHFS else []
+        fields += ["image-src=/"] if read_beginning(bind.source, len(MAGIC)) == MAGIC else []
     fields += ["ro"] if bind.read_only else []
     return ",".join(
         f'"{field.replace(chr(34), chr(34) * 2)}"' if set(field) & set(',"\n') else field for field in fields
