@@ -31,7 +31,7 @@ from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.host.engine_rules import refuse_not_runnable
 from lumiimg.image import open_image, refuse_empty
-from lumiimg.inventory.components import Inventory
+from lumiimg.inventory.components import Inventory, versions_in
 from lumiimg.inventory.python import NoPythonError, read_python
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.own_packages import brought_by_layers, resolve_own
@@ -39,7 +39,7 @@ from lumiimg.resolve.python_project import LayerRequirements
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.requirements import read_own
-from lumiimg.resolve.venv import BIN, MOUNT, RECORD, VenvRecord, mark_of, versions_in
+from lumiimg.resolve.venv import BIN, MOUNT, RECORD, VenvRecord, mark_of
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -1,4 +1,4 @@
-"""How often a start of Python asks file systems: `import torch` from a folder, a virtual environment, or an image.
+"""How often a start of Python asks file systems: `import torch` from a virtual environment or an image.
 
 Counted with strace(1): nothing here is a time. docs/explanation/startup.md says what is counted, and why the program in
 an image and its engine are counted in runs of their own.
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import repeat
 from pathlib import Path
 
 from lumiimg.core.decode import DecodeError, decode_json
@@ -73,7 +72,6 @@ _ENDED = re.compile(f"^FATAL.*{_NO_PROGRAM}", re.MULTILINE)
 class ImportSource(StrEnum):
     """What modules are imported from."""
 
-    FOLDER = "folder"
     VENV = "venv"
     IMAGE = "image"
 
@@ -95,7 +93,7 @@ class Startup:
     """What one import asks."""
 
     path: str
-    """Of the folder, virtual environment or image."""
+    """Of the virtual environment or image."""
     kind: ImportSource
     """What modules are imported from."""
     module_file: str
@@ -168,8 +166,8 @@ class _Bench:
             return completed, read_traces(sorted(folder.glob("trace*")))
 
 
-def measure(paths: Sequence[Path], module: str, environment: Mapping[str, str], python: str | None) -> ImportBench:
-    """Count what an import asks, from places of any kind; `python` is the interpreter for folders.
+def measure(paths: Sequence[Path], module: str, environment: Mapping[str, str]) -> ImportBench:
+    """Count what an import asks, from virtual environments and images.
 
     Raises BadInputError where the module cannot be imported there, MissingHereError without strace or an engine.
     """
@@ -180,39 +178,30 @@ def measure(paths: Sequence[Path], module: str, environment: Mapping[str, str], 
     if strace is None:
         raise MissingHereError("there is no strace here", hint="install it (`apt install strace`), or load its module")
     benches = (_Bench(path.resolve(), module, strace, environment) for path in paths)
-    return ImportBench(module, tuple(map(_startup, benches, kinds, repeat(python or "python3"))))
+    return ImportBench(module, tuple(map(_startup, benches, kinds)))
 
 
-def _startup(bench: _Bench, kind: ImportSource, python: str) -> Startup:
+def _startup(bench: _Bench, kind: ImportSource) -> Startup:
     if kind is ImportSource.IMAGE:
         answer, calls, reaches, why_not = _from_image(bench, find_engine(bench.environment))
     else:
-        answer, calls, reaches, why_not = *_from_folder(bench, kind, python), None
+        answer, calls, reaches, why_not = *_from_venv(bench), None
     of_module = (answer.module_file, answer.version, answer.python)
     shared = None if reaches is None else count(reaches)
     return Startup(str(bench.path), kind, *of_module, count(calls), shared, why_not)
 
 
 def _kind_of(path: Path) -> ImportSource:
-    if path.is_dir():
-        if (path / ".singularity.d").exists():
-            raise BadInputError("is a sandbox", where=str(path), hint="name its site-packages folder, or build a SIF")
-        return ImportSource.VENV if (path / "pyvenv.cfg").is_file() else ImportSource.FOLDER
+    if (path / "pyvenv.cfg").is_file() and (path / "bin/python").is_file():
+        return ImportSource.VENV
     if not path.is_file():
-        raise BadInputError("there is no such file or folder", where=str(path))
+        raise BadInputError("is neither an image file nor a virtual environment", where=str(path))
     return ImportSource.IMAGE
 
 
-def _from_folder(bench: _Bench, kind: ImportSource, python: str) -> tuple[_Answer, list[Call], list[Call]]:
-    """Return (what Python says there, all calls of the program, those that reach the folder)."""
-    words: list[str | Path] = [bench.path / "bin" / "python"]
-    if kind is ImportSource.FOLDER:
-        packages = ":".join(filter(None, (str(bench.path), bench.environment.get("PYTHONPATH"))))
-        interpreter = which(python, bench.environment.get("PATH")) or python
-        words = ["/usr/bin/env", f"PYTHONPATH={packages}", Path(interpreter).absolute()]
-    if not Path(words[-1]).is_file():
-        raise MissingHereError(f"there is no {Path(words[-1]).name} here", hint="--python PROGRAM")
-    answer, calls = _imported(bench, words)
+def _from_venv(bench: _Bench) -> tuple[_Answer, list[Call], list[Call]]:
+    """Return (what Python says there, all calls of the program, those that reach the environment)."""
+    answer, calls = _imported(bench, [bench.path / "bin" / "python"])
     below = f"{bench.path}/"
     if not answer.module_file.startswith(below):
         what = f"{bench.module} is not imported from there, but from {one_line(answer.module_file)}"

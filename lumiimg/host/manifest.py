@@ -161,11 +161,6 @@ class Margin:
         return f"{self.family}_{self.have}"
 
     @property
-    def crosses(self) -> bool:
-        """Whether one side is the host's and the other the image's."""
-        return self.library.side is not self.provider.side
-
-    @property
     def minors(self) -> tuple[int, int] | None:
         """Minor versions of what is needed and of what is there; None where the major versions differ."""
         need, have = (*numbers_of(self.need), 0, 0), (*numbers_of(self.have), 0, 0)
@@ -192,14 +187,14 @@ class Margin:
 
 
 def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
-    """Yield, for each pair of libraries and each family of versions between them, what is needed and what is there."""
+    """Yield what is needed and what is there where a library of one side needs versions of the other's, by family."""
     providers: dict[str, Loaded] = {}
     for item in loaded:
         providers.setdefault(item.name, item)
         providers.setdefault(item.soname, item)
     for item in loaded:
         for (file, family), number in newest_needs(item.object.facts).items():
-            if (provider := providers.get(file)) is not None:
+            if (provider := providers.get(file)) is not None and provider.side is not item.side:
                 defined = (name.rpartition("_") for name in provider.object.facts.version_definitions)
                 newest = max((n for of, _, n in defined if of == family), key=numbers_of, default=None)
                 if newest:

@@ -337,14 +337,14 @@ def distribution_of(path: str) -> Distribution | None:
     return Distribution(canonicalize_name(found[1]), found[2], path) if found else None
 
 
-def distributions_in(root: RootFileSystem, folders: Iterable[str]) -> dict[str, Distribution]:
-    """Return the distributions in some folders by their names; of two, that of the first folder, as Python takes it."""
-    found: dict[str, Distribution] = {}
+def versions_in(root: RootFileSystem, folders: Iterable[str]) -> dict[str, str]:
+    """Return the distributions in some folders with their versions; of two, that of the first, as Python takes it."""
+    found: dict[str, str] = {}
     for folder in folders:
         with contextlib.suppress(OSError, ImageError):
             for distribution in filter(None, (distribution_of(f"{folder}/{n}") for n, _ in root.list_dir(folder))):
                 if len(found) < MOST_DISTRIBUTIONS:
-                    found.setdefault(distribution.name, distribution)
+                    found.setdefault(distribution.name, distribution.version)
     return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,9 +23,9 @@ from lumiimg.core.findings import Remedy
 from lumiimg.core.text import shell_join
 from lumiimg.host.manifest import Bind
 from lumiimg.host.root_queries import names_in, read_text
-from lumiimg.image import Image, ImageError, ImageKind, RootFileSystem, open_image
+from lumiimg.image import Image, ImageError, ImageKind, open_image
 from lumiimg.image.sif import squashfs_ranges
-from lumiimg.inventory.components import distributions_in
+from lumiimg.inventory.components import versions_in
 from lumiimg.resolve.python_target import OF_TORCH
 
 MOUNT = "/user-software"
@@ -124,11 +124,6 @@ def open_venv(path: Path) -> Venv:
 def _no_venv(path: Path, why: str) -> BadInputError:
     what = f"is not a Python environment in a squashfs file or a folder: {why}"
     return BadInputError(what, where=str(path), hint="make one: lumiimg venv IMAGE -r requirements.txt -o env.sqsh")
-
-
-def versions_in(root: RootFileSystem, folders: Iterable[str]) -> dict[str, str]:
-    """Return the versions of the Python distributions in some folders, by name."""
-    return {name: each.version for name, each in distributions_in(root, folders).items()}
 
 
 def mark_of(path: Path) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import venv
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -63,14 +64,14 @@ def test_where_no_temporary_folder_can_be_written_one_line_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs("strace")
-    (tmp_path / "module.py").touch()
+    venv.create(tmp_path / "venv", symlinks=True)
 
     def nowhere() -> str:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/x', '/tmp']")
 
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
     monkeypatch.setenv("TMPDIR", "/x")
-    assert main(["bench", "import", str(tmp_path), "--module", "module"]) == ExitCode.MISSING_HERE
+    assert main(["bench", "import", str(tmp_path / "venv"), "--module", "json"]) == ExitCode.MISSING_HERE
     said = capsys.readouterr().err
     assert said == (
         "lumiimg: /x: nothing can be written there or to another temporary folder; set TMPDIR to a folder with space\n"

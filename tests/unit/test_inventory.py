@@ -18,7 +18,7 @@ from lumiimg.catalog.needs import version_of
 from lumiimg.cli.main import main
 from lumiimg.fabric.rccl import read_rccl
 from lumiimg.image import ImageError, RootFileSystem, open_image
-from lumiimg.inventory.components import Inventory, distributions_in
+from lumiimg.inventory.components import Inventory, versions_in
 from lumiimg.inventory.python import read_python
 from lumiimg.inventory.system import os_release
 from tests.shared import fabric_builder, python_image
@@ -35,8 +35,8 @@ def test_distributions_are_those_that_python_itself_finds(folder: str) -> None:
         if one.metadata["Version"]
     }
     with open_image(Path(folder)) as image:
-        found = distributions_in(image.root, ["/"])
-    assert {name: version_of(one.version) or one.version for name, one in found.items()} == theirs
+        found = versions_in(image.root, ["/"])
+    assert {name: version_of(version) or version for name, version in found.items()} == theirs
 
 
 def test_folders_of_modules_are_those_of_a_real_python_in_its_order(tmp_path: Path) -> None:

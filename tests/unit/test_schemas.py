@@ -156,7 +156,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "trial-plan": ("trial", "run", "NEW", "IMAGE", "--site", "lumi"),
 }
 """What prints a kind as its user would have it."""
-_STARTUP = Startup("/p", ImportSource.FOLDER, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is set-user-id")
+_STARTUP = Startup("/p", ImportSource.VENV, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is set-user-id")
 
 
 def _trial(folder: Path) -> None:

@@ -78,7 +78,7 @@ class HostFit:
     missing: tuple[str, ...]
     """Names that nothing serves."""
     margins: tuple[Margin, ...]
-    """Pairs of versions that meet."""
+    """Pairs of versions that meet across the two sides."""
     carried: CarriedManifest
     """The bind manifest of the image itself, beside what was found."""
     gpu: GpuAccount | None = None

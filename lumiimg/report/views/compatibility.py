@@ -30,7 +30,6 @@ def compatibility_document(report: CheckReport) -> Document:
             Section("The libraries of the path", _tree(fit)),
             Section("Versions at the boundary", _margins(fit), is_headed=True),
             *checked.sections,
-            Section("Versions within a side", map(_meter, _within(fit)), Shown.VERBOSE),
             Section("What was tried", attempts(fit), Shown.VERBOSE),
             Section("Whose file each library is", _files(fit), Shown.PAGE),
         ),
@@ -73,18 +72,13 @@ def _branch(item: Loaded) -> Tree:
 
 def _margins(fit: HostFit) -> Iterator[Block]:
     """Yield the pairs of versions across the boundary, those with the least left first."""
-    crossing = sorted((margin for margin in fit.margins if margin.crosses), key=lambda margin: margin.spare)
+    crossing = sorted(fit.margins, key=lambda margin: margin.spare)
     yield from map(_meter, crossing)
     of_libc = (margin for margin in crossing if margin.provider.soname.startswith("libc.so."))
     gate = next((margin for margin in of_libc if margin.library.side is Side.HOST), None)
     if gate is not None and fit.answer is not Answer.NO:
         limit = f"libraries that need more than {gate.offered}"
         yield Paragraph(f"After a system update to {limit}, this image cannot load them.")
-
-
-def _within(fit: HostFit) -> list[Margin]:
-    """Return the pairs of versions of which both libraries are the image's, or both the host's, the tightest first."""
-    return sorted((margin for margin in fit.margins if not margin.crosses), key=lambda margin: margin.spare)
 
 
 def _meter(margin: Margin) -> Meter:
