@@ -30,7 +30,7 @@ from lumiimg.fabric.path import FabricPath
 from lumiimg.image import open_image
 from lumiimg.joblog import read_log, vocabulary
 from tests.shared import fabric_builder, gpu_builder, joblog, python_image
-from tests.shared.node_answers import CONTEXT, FILES
+from tests.shared.node_answers import CONTEXT, FILES, levels
 
 RUNS = 7
 RANKS, LOG_BYTES = 4096, 2 * 10**9
@@ -156,7 +156,7 @@ def bench_nodes(scratch: Path) -> None:
     job = simulate(folder)
 
     def ours() -> None:
-        build_report(CONTEXT, FILES, "1", gather(folder, "run", job, started=job))
+        build_report(CONTEXT, FILES, "1", levels(gather(folder, "run", job, started=job)))
 
     def peer() -> None:
         for file in folder.iterdir():

@@ -1,10 +1,7 @@
-"""The one gate through which every child process runs.
+"""The one gate through which every child process runs; docs/decisions/0005-one-gate-for-processes.md has the reasons.
 
-Argument lists only, no shell; an environment that the caller chose, never the inherited one by accident, without what
-looks like a secret and without folders of PATH that are relative, as the current one may be anybody's; one reader loop
-that cannot deadlock, because standard error goes into the same pipe as standard output; a process group of its
-own, so that a time limit or Ctrl-C ends the grandchildren too; and a watch on it that outlives lumiimg, so that nothing
-runs on when lumiimg itself is killed without a word (SIGKILL, the out-of-memory killer).
+Each has a process group of its own, so that a time limit or Ctrl-C ends the grandchildren too, and a watch that
+outlives lumiimg, so that nothing runs on when lumiimg itself is killed without a word (SIGKILL, out of memory).
 """
 
 from __future__ import annotations

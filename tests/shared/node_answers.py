@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from lumiimg.check.pipeline import LevelsTaken
 from lumiimg.check.static.files import HostFit
 from lumiimg.check.static.process import StaticResult
-from lumiimg.cluster.nodes.node import Library, NodeAnswer, gather, write_answer
+from lumiimg.cluster.nodes.node import Library, NodeAnswer, NodeAnswers, gather, write_answer
 from lumiimg.cluster.nodes.report import NodesReport, build_report
 from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.fabric.path import FabricPath
@@ -56,5 +57,10 @@ FILES = HostFit("image.sif", None, StaticResult(), None, None, None, None, (), (
 """What the files of an image say of which nothing is read."""
 
 
+def levels(gathered: NodeAnswers, why: str = "not asked for", *, wanted_run: bool = False) -> LevelsTaken[NodeAnswers]:
+    """The probes alone."""
+    return LevelsTaken(gathered, None, why, wanted_run=wanted_run)
+
+
 def summed(folder: Path, job: list[str]) -> NodesReport:
-    return build_report(CONTEXT, FILES, "7", gather(folder, RUN, job, started=job), output=("srun: error: x",))
+    return build_report(CONTEXT, FILES, "7", levels(gather(folder, RUN, job, started=job)), ("srun: error: x",))

@@ -49,7 +49,7 @@ from lumiimg.fabric.path import FabricPath
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
 from tests.shared import fabric_builder
-from tests.shared.node_answers import CONTEXT, FABRIC, FILES, OTHER_CXI, RUN, WELL, answer, found, summed
+from tests.shared.node_answers import CONTEXT, FABRIC, FILES, OTHER_CXI, RUN, WELL, answer, found, levels, summed
 
 if TYPE_CHECKING:
     from lumiimg.engine.process import Completed
@@ -300,12 +300,12 @@ def test_a_collective_over_nodes_without_a_nic_proves_nothing_of_the_image(tmp_p
 
 def test_a_collective_that_is_owed_and_not_taken_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
     gathered = grouped(tmp_path, WELL, WELL)
-    report = build_report(CONTEXT, FILES, "7", gathered, None, "not taken: no GPU", owes_run=True)
+    report = build_report(CONTEXT, FILES, "7", levels(gathered, "not taken: no GPU", wanted_run=True))
     assert report.answer is Answer.UNDECIDED
     assert report.sentence.startswith("CANNOT TELL: level run not taken: no GPU; no obstacle found at level probe")
     assert report.levels["run"] == "not taken: no GPU"
     assert report.groups[0].nodes == ("nid000000", "nid000001"), "what the nodes answered is told all the same"
-    assert build_report(CONTEXT, FILES, "7", gathered, None, "not taken").answer is Answer.NO_OBSTACLE
+    assert build_report(CONTEXT, FILES, "7", levels(gathered)).answer is Answer.NO_OBSTACLE
 
 
 # -- one node --
@@ -400,7 +400,7 @@ def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(
     program(stand_in, "srun", "echo 'srun: error: Unable to create step for job 7: Job is suspended' >&2; exit 1")
     gathered, done = asked(folder, ("a", "b"), image, in_job(stand_in))
     assert told(gathered) == {"never started": ("a", "b")}
-    report = build_report(CONTEXT, FILES, "7", gathered, output=printed_last(done))
+    report = build_report(CONTEXT, FILES, "7", levels(gathered), printed_last(done))
     assert report.answer is Answer.UNDECIDED
     assert report.sentence == "CANNOT TELL for 2 of 2 nodes: 2 never started"
     assert report.output == ("srun: error: Unable to create step for job 7: Job is suspended",)

@@ -1,8 +1,7 @@
 """`lumiimg check --nodes N`: the probes of one image on every node of a job, and what the nodes come to together.
 
-The files of the image are read once, here. One step starts one process per node. It carries out the task in a folder
-that all nodes share, and puts its answer beside it; nothing is read out of the step's output. Where there are no nodes,
-a job of Slurm runs the same, and its result is read when it has ended.
+One step starts one process per node, which carries out the task in a folder that all nodes share, and puts its answer
+there. Where there are no nodes, a job of Slurm runs the same, and its result is read when it has ended.
 """
 
 from __future__ import annotations
@@ -115,8 +114,7 @@ def check_nodes(
     with shared_folder() as folder:
         of_nodes = NodesOfJob(folder, names, context.environment, on_progress, allocation.ends)
         taken = take_levels(context, files, level, folder, of_nodes, simulate=simulate, without=without)
-    output = printed_last(of_nodes.done)
-    return build_report(context, files, job, taken.probed, taken.ran, taken.why, output, owes_run=taken.wanted_run)
+    return build_report(context, files, job, taken, printed_last(of_nodes.done))
 
 
 @dataclass(slots=True)

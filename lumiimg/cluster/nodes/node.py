@@ -1,7 +1,6 @@
-"""What one node of a check is given, does and answers: files of a folder that all nodes share.
+"""What one node of a check is given, does and answers: files of JSON in a folder that all nodes share.
 
-The task is carried out on each node, and an answer put beside it: a file of JSON, written by rename. Out of these it
-follows who answered, who did not, and which nodes are the same.
+Out of these it follows who answered, who did not, and which nodes are the same.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import advice_from_findings, levels_taken
-from lumiimg.check.pipeline import NOT_ASKED, CheckResult, conclude
+from lumiimg.check.pipeline import CheckResult, LevelsTaken, conclude
 from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes  # noqa: TC001 - as above
 from lumiimg.core.errors import shortened
 from lumiimg.core.findings import Advice, Answer, Finding, Level
@@ -75,30 +75,20 @@ class NodesReport(CheckResult):
 
 
 def build_report(
-    context: ImageInContext,
-    files: HostFit,
-    job: str,
-    gathered: NodeAnswers,
-    ran: RunResult | None = None,
-    why: str = NOT_ASKED,
-    output: tuple[str, ...] = (),
-    *,
-    owes_run: bool = False,
+    context: ImageInContext, files: HostFit, job: str, taken: LevelsTaken[NodeAnswers], output: tuple[str, ...] = ()
 ) -> NodesReport:
-    """Return what the answers come to, with what the files of the image say.
+    """Return what the answers and a collective come to, with what the files of the image say.
 
-    `ran`: a collective over all of the nodes; `why` there was none, or what became of it. `owes_run`: one was asked
-    for, or begun, so that without one the question is open. `output` is that of the step.
+    `output` is that of the step.
     """
-    usual = gathered.groups[0].answer if gathered.groups else None
-    found = [_group(context, files, group, usual, ran) for group in gathered.groups]
+    gathered, silent = taken.probed.groups, taken.probed.silent
+    found = [_group(context, files, group, gathered[0].answer, taken.ran) for group in gathered]
     groups = tuple(sorted(found, key=lambda group: _WORST_FIRST.index(group.answer)))
-    silent = gathered.silent
     # one node that says no is a no, one that says nothing leaves it open
     answers = [*(group.answer for group in groups), *([Answer.UNDECIDED] if silent else [])]
     answer = min(answers, key=_WORST_FIRST.index, default=Answer.NO_OBSTACLE)
     words = _sentence(answer, groups, silent)
-    missing = f"level run {why}" if owes_run and ran is None else None
+    missing = f"level run {taken.why}" if taken.wanted_run and taken.ran is None else None
     if answer is Answer.NO_OBSTACLE and missing is not None:
         answer, words = Answer.UNDECIDED, f"CANNOT TELL: {missing}; {words}"
     return NodesReport(
@@ -106,11 +96,11 @@ def build_report(
         job=job,
         answer=answer,
         sentence=words,
-        levels=levels_taken(f"done on {count(sum(len(group.nodes) for group in groups), 'node')}", why),
+        levels=levels_taken(f"done on {count(sum(len(group.nodes) for group in groups), 'node')}", taken.why),
         groups=groups,
         silent=silent,
         output=output if silent else (),
-        collective=ran.outcome if ran is not None else None,
+        collective=taken.ran.outcome if taken.ran is not None else None,
         gpu=files.gpu,
         advice=_advice(answer, groups, silent, missing),
     )
@@ -138,7 +128,7 @@ def _advice(
 
 
 def _group(
-    context: ImageInContext, files: HostFit, group: NodesAlike, usual: NodeAnswer | None, ran: RunResult | None
+    context: ImageInContext, files: HostFit, group: NodesAlike, usual: NodeAnswer, ran: RunResult | None
 ) -> NodeGroup:
     """Return what nodes that are the same come to; `ran` counts for those that were probed."""
     here = group.answer
@@ -149,7 +139,7 @@ def _group(
         nodes=group.nodes,
         answer=found.answer if here.trouble is None else Answer.UNDECIDED,
         sentence=found.sentence if here.trouble is None else f"CANNOT TELL: not probed: {here.trouble}",
-        differs=differences(here, usual) if usual else (),
+        differs=differences(here, usual),
         path=here.fabric,
         steps=found.steps,
         findings=found.findings,
