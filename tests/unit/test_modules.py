@@ -74,17 +74,16 @@ def made(capsys: Capture, image: Path, folder: Path, *more: str | Path, code: in
     return data
 
 
-def run(
-    wrapper: Path | str, *argv: str, path: Path, env: dict[str, str] | None = None
-) -> tuple[list[str], dict[str, str]]:
+def started(
+    wrapper: Path, *argv: str, path: str | Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    env = {"HOME": "/nonexistent", **(env or {}), "PATH": f"{path}:/usr/bin:/bin"}
+    return subprocess.run([wrapper, *argv], env=env, capture_output=True, text=True, check=False)
+
+
+def run(wrapper: Path, *argv: str, path: Path, env: dict[str, str] | None = None) -> tuple[list[str], dict[str, str]]:
     """Start a wrapper with the stand-in on PATH; return (what the engine was told, its environment)."""
-    done = subprocess.run(
-        [wrapper, *argv],
-        env={"HOME": "/nonexistent", **(env or {}), "PATH": f"{path}:/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = started(wrapper, *argv, path=path, env=env)
     assert done.returncode == 0, done.stderr
     told, _, environment = done.stdout.partition("-- environment\0")
     variables = dict(item.partition("=")[::2] for item in environment.split("\0") if item)
@@ -184,14 +183,11 @@ def test_a_variable_that_the_image_sets_itself_is_left_to_it(
 
 
 def test_srun_is_told_how_the_mpi_of_the_image_is_started(
-    tmp_path: Path, image: Path, engine: Path, capsys: Capture
+    tmp_path: Path, image: Path, engine: Path, site: Path, capsys: Capture
 ) -> None:
     library(image / "usr/lib/libmpi.so.12")
     # srun reads it on the host: what an image sets, as earlier ones of lumiimg did, does not count
     (image / ".singularity.d/env/91-more.sh").write_text("export SLURM_MPI_TYPE=pmi2\n")
-    site = write_site(tmp_path)
-    before = made(capsys, image, tmp_path / "mods", "--name", "mpi/1", "--site", site)
-    assert "SLURM_MPI_TYPE" not in {item["name"] for item in before["environment"]}  # the site does not say
     site.write_text(f'{site.read_text()}[mpi]\nown = "pmi2"\nsource = "the tests"\n')
     data = made(capsys, image, tmp_path / "mods", "--name", "mpi/1", "--site", site)
     for system in SYSTEMS:
@@ -201,8 +197,9 @@ def test_srun_is_told_how_the_mpi_of_the_image_is_started(
     python = Path(data["files"]["wrappers"]) / "python3"
     assert "SLURM_MPI_TYPE" not in run(python, path=engine)[1]
     text = unwrapped((python.parents[1] / "enter").read_text().replace("    # ", ""))
-    assert "srun reads it before it starts this script" in text
-    assert "export SLURM_MPI_TYPE=pmi2 (libmpi.so.12 of the image is an MPICH of its own (the tests))" in text
+    early = "srun reads it before it starts this script, so here it would be too late: load the module, or"
+    why = "libmpi.so.12 of the image is an MPICH of its own (the tests)"
+    assert f"{early} export SLURM_MPI_TYPE=pmi2 ({why})" in text
 
 
 # -- what is refused --
@@ -220,25 +217,23 @@ def test_nothing_is_written_where_no_binds_load(tmp_path: Path, capsys: Capture)
 def test_what_cannot_be_written_so_that_it_stays_text_is_refused_by_name(
     tmp_path: Path, image: Path, capsys: Capture
 ) -> None:
-    evaluated = "holds a character that shells evaluate"
-    for bind, cache, words in (
-        *((bind, "x", "cannot be in the list that a module adds to") for bind in ("/a,b", '/a"b', "/a\\b", "/a]=]b")),
-        *(("/a", cache, evaluated) for cache in ("$(touch x)", "`touch x`", "x\\\\$USER", "${USER:-x}")),
-    ):
-        site = write_site(tmp_path, bind, cache)
-        assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--site", str(site)]) == 1
+    def refused(where: Path, *words: str) -> str:
+        assert main(["module", str(where), "-o", str(tmp_path / "mods"), *words]) == 1
         err = capsys.readouterr().err
-        assert words in err, (bind, cache)
         assert err.count("\n") == 1
+        return err
+
+    for bind in ("/a,b", '/a"b', "/a\\b", "/a]=]b"):
+        said = refused(image, "--site", str(write_site(tmp_path, bind)))
+        assert "cannot be in the list that a module adds to" in said, bind
+    evaluated = "holds a character that shells evaluate"
+    for cache in ("$(touch x)", "`touch x`", "x\\\\$USER", "${USER:-x}"):
+        assert evaluated in refused(image, "--site", str(write_site(tmp_path, "/a", cache))), cache
     site = write_site(tmp_path)
-    with site.open("a") as more:
-        more.write('\n[[environment]]\nname = "JIT"\nvalue = "/x"\nfolder = "$(id)"\nnodes = "any"\n')
-        more.write('because = "b"\nsource = "s"\n')
-    assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--site", str(site)]) == 1
-    assert f"JIT=$(id): {evaluated}" in capsys.readouterr().err
+    site.write_text(site.read_text().replace("$JIT/build", "$(id)"))
+    assert f"JIT=$(id): {evaluated}" in refused(image, "--site", str(site))
     named = image.rename(tmp_path / "a\x07b\x9b")
-    assert main(["module", str(named), "-o", str(tmp_path / "mods")]) == 1
-    assert "a path with such characters cannot be in a module" in capsys.readouterr().err
+    assert "a path with such characters cannot be in a module" in refused(named)
     assert not (tmp_path / "mods").exists()
 
 
@@ -301,35 +296,19 @@ def test_a_wrapper_alone_binds_and_sets_what_its_module_does(
 ) -> None:
     data = made(capsys, image, tmp_path / "mods", "--name", "a/1", "--site", site)
     wrapper = Path(data["files"]["wrappers"]) / "python3"
-    rank = {"USER": "me", "SLURM_NODEID": "3", "SINGULARITY_BIND": "/mine"}
+    rank = {"USER": "me", "SLURM_NODEID": "3", "SLURM_LOCALID": "2", "SINGULARITY_BIND": "/mine"}
     _, alone = run(wrapper, path=engine, env=rank)
     assert alone["SINGULARITY_BIND"] == "/mine,/scratch"
     assert alone["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
     assert alone["CACHE"] == f"{tmp_path}/me-cache-3"
-    assert Path(alone["CACHE"]).is_dir(), "the wrapper made it"
+    assert alone["JIT"] == f"{tmp_path}/me-cache-3/of 2"
+    assert Path(alone["JIT"], "build").is_dir(), "the wrapper made both, and the folder that the variable wants"
     assert alone["SINGULARITYENV_PYTHONNOUSERSITE"] == "1"
     # with the module loaded nothing is there twice; what the user sets afterwards stays
     (loaded,), _ = environments("lmod", Path(data["use"]), ["load a"])
     _, after = run(wrapper, path=engine, env={**loaded, "NCCL_SOCKET_IFNAME": "lo", "CACHE": str(tmp_path)})
     assert after["SINGULARITY_BIND"] == "/scratch"
     assert (after["NCCL_SOCKET_IFNAME"], after["CACHE"]) == ("lo", str(tmp_path))
-
-
-def test_a_wrapper_makes_the_folder_that_a_variable_wants(
-    tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
-) -> None:
-    """As AITER wants `$AITER_JIT_DIR/build` (ROCm/aiter#887); so does a job."""
-    folder = f"{tmp_path}/of $USER/jit-${{SLURM_LOCALID}}"
-    with site.open("a") as more:
-        more.write(
-            f'\n[[environment]]\nname = "JIT"\nvalue = "{folder}"\nfolder = "$JIT/build"\nnodes = "any"\n'
-            'because = "locks"\nsource = "the tests"\n'
-        )
-    data = made(capsys, image, tmp_path / "mods", "--name", "a/1", "--site", site)
-    wrapper = Path(data["files"]["wrappers"]) / "python3"
-    _, told = run(wrapper, path=engine, env={"USER": "me", "SLURM_LOCALID": "3", "CACHE": str(tmp_path)})
-    assert told["JIT"] == f"{tmp_path}/of me/jit-3"
-    assert Path(told["JIT"], "build").is_dir()
 
 
 @pytest.mark.threat
@@ -360,28 +339,23 @@ def test_caches_of_a_job_are_in_a_folder_that_nobody_else_made(
     assert told["CACHE"] == f"{tmp_path}/{pwd.getpwuid(os.getuid()).pw_name}-7/triton"
 
 
-def failing(wrapper: Path, *argv: str, env: dict[str, str]) -> tuple[int, str]:
-    env = {"HOME": "/nonexistent", **env}
-    done = subprocess.run([wrapper, *argv], env=env, capture_output=True, text=True, check=False)
-    assert done.stdout == ""
-    return done.returncode, done.stderr
-
-
 def test_a_wrapper_says_what_is_missing(tmp_path: Path, image: Path, engine: Path, capsys: Capture) -> None:
+    def failing(wrapper: Path, path: Path = engine) -> str:
+        done = subprocess.run([wrapper], env={"PATH": str(path)}, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (127, "")
+        return done.stderr
+
     bin_ = Path(made(capsys, image, tmp_path / "mods")["files"]["wrappers"])
-    env = {"PATH": f"{engine}:/usr/bin:/bin"}
     (tmp_path / "empty").mkdir()
-    code, err = failing(bin_ / "python3", env={"PATH": str(tmp_path / "empty")})
-    assert (code, err) == (127, "python3: neither singularity nor apptainer is on PATH here\n")
+    assert (
+        failing(bin_ / "python3", tmp_path / "empty") == "python3: neither singularity nor apptainer is on PATH here\n"
+    )
     node = snapshot(fabric_builder.host(tmp_path / "host"))
     with_host = Path(made(capsys, image, tmp_path / "hosted", "--host", node)["files"]["wrappers"])
-    code, err = failing(with_host / "torchrun", env=env)
-    assert code == 127
-    assert "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1 is not on this node: it was on 20" in err
+    missing = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1 is not on this node: it was on 20"
+    assert missing in failing(with_host / "torchrun")
     image.rename(tmp_path / "elsewhere")
-    code, err = failing(bin_ / "vllm", env=env)
-    assert code == 127
-    assert f"the image has gone: {image}" in err
+    assert f"the image has gone: {image}" in failing(bin_ / "vllm")
 
 
 PIP = {
@@ -394,20 +368,16 @@ PIP = {
 
 
 def test_pip_install_names_the_command_that_does_it(tmp_path: Path, image: Path, engine: Path, capsys: Capture) -> None:
-    bin_ = Path(made(capsys, image, tmp_path / "mods")["files"]["wrappers"])
-    env = {"PATH": f"{engine}:/usr/bin:/bin"}
+    pip = Path(made(capsys, image, tmp_path / "mods")["files"]["wrappers"]) / "pip"
     for words, packages in PIP.items():
-        code, err = failing(bin_ / "pip", *words, env=env)
-        assert (code, err.count("\n")) == (2, 1)
-        assert (
-            f"Use: lumiimg venv {tmp_path}/their\\ image.sif {packages} -o env.sqsh, then the module again with --venv env.sqsh"
-            in err
-        )
-    code, err = failing(bin_ / "pip", "uninstall", "torch", env=env)
-    assert (code, "no package of it can be removed" in err) == (2, True)
+        done = started(pip, *words, path=engine)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        command = f"lumiimg venv {tmp_path}/their\\ image.sif {packages} -o env.sqsh"
+        assert f"Use: {command}, then the module again with --venv env.sqsh" in done.stderr
+    done = started(pip, "uninstall", "torch", path=engine)
+    assert (done.returncode, "no package of it can be removed" in done.stderr) == (2, True)
     for more in (["list"], ["install", "--target", "x", "y"], ["install", "--dry-run", "y"], ["show", "y"]):
-        python = ["exec", str(image), "/usr/bin/python3", "-m", "pip"]
-        assert run(bin_ / "pip", *more, path=engine)[0] == [*python, *more]
+        assert run(pip, *more, path=engine)[0] == ["exec", str(image), "/usr/bin/python3", "-m", "pip", *more]
 
 
 def test_a_python_that_is_not_on_the_images_path_is_found_with_its_torch(
