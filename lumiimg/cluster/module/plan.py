@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 SHELL = "start-shell"
 """LUMI's own modules of containers have one."""
-NOT_RUN = "computed by lumiimg from files, never run on that machine: run `lumiimg check IMAGE` there to test it"
 _NAME = re.compile(r"(?!default\b)[A-Za-z0-9][A-Za-z0-9._+-]{0,127}(?<!\.lua)")
 _NOT_FOR_FOLDERS = re.compile(r"[^\w./+,=@%~^-]")
 """The colon ends a path in MODULEPATH and PATH; Tcl modules match some signs as patterns (seen with 5.2.0), and Lmod
@@ -56,15 +55,6 @@ _NAMED_IN_TITLE = ("torch", "vllm", "sglang", "jax", "deepspeed", "transformers"
 _WRITTEN = {"rocm": "ROCm", "python": "Python"}
 _LAST_LINKS = 40
 _NO_USER_SITE = Variable("PYTHONNOUSERSITE", "1", "packages in ~/.local do not belong to an image: they are hidden")
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A variable for jobs that neither module nor wrappers set."""
-
-    variable: JobVariable
-    why: str
-    """Why nobody sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +89,6 @@ class ImageModule:
     """Set in the container only, over what it has itself: for the binds, and for its Python."""
     variables: tuple[JobVariable, ...]
     """That jobs on the site want."""
-    left_out: tuple[LeftOut, ...]
-    """Those that are not set."""
     caches: str | None
     """A folder of one job on its node, in which some of these variables are; None where none is."""
     programs: tuple[Program, ...]
@@ -210,7 +198,6 @@ def plan_module(
             binds=(*binds, *([venv.bind(read_only=False)] if venv else [])),
             container_variables=(*(manifest.variables if manifest else ()), *([_NO_USER_SITE] if python else [])),
             variables=tuple(variables),
-            left_out=tuple(left_out),
             caches=caches_of(site, variables),
             programs=tuple(_programs(whole, folders, python)),
             python=_of_venv(python) if venv else python,
@@ -221,6 +208,7 @@ def plan_module(
                 *(notes_of_venv(venv, file, contents.has) if venv else []),
                 *filter(None, [doubt]),
                 *_notes(image, manifest, snapshot, site),
+                *left_out,
             ),
             taken=f"{snapshot.day}" if snapshot else None,
         )
@@ -239,8 +227,6 @@ def _origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tupl
         lines.append(f"machine: {snapshot.host} as it was on {snapshot.day}")
     if site is not None:
         lines.append(f"site: {site.name}, {site.title} (facts of {site.date})")
-    if snapshot is not None or site is not None:
-        lines.append(NOT_RUN)
     return tuple(lines)
 
 
@@ -251,6 +237,8 @@ def _notes(image: Image, manifest: BindManifest | None, snapshot: Snapshot | Non
         yield from manifest.notes
         if not manifest.binds:
             yield NOTHING_BOUND
+    if snapshot is not None or site is not None:
+        yield "computed from files, never run on that machine: run `lumiimg check IMAGE` there to test it"
     if site is None:
         yield "no site was given (--site): no file system of it is bound, no variable for jobs is set"
     yield from (*image.description.warnings, *open_variables(image))
@@ -309,21 +297,23 @@ def _programs(image: Image, folders: Sequence[str], python: Python | None) -> It
 # -- variables for jobs --
 
 
-def _variables(image: Image, contents: Inventory, site: Site | None) -> tuple[list[JobVariable], list[LeftOut]]:
-    """Return the variables of a site for jobs with an image, and those that are left out."""
+def _variables(image: Image, contents: Inventory, site: Site | None) -> tuple[list[JobVariable], list[str]]:
+    """Return the variables of a site for jobs with an image, and why others are left out."""
     kept: list[JobVariable] = []
-    left_out: list[LeftOut] = []
+    left_out: list[str] = []
     for item in job_variables(stack_of(contents), site) if site is not None else ():
         because = f"{item.because}{' (counts on several nodes)' if item.nodes is Jobs.SEVERAL else ''}"
         variable = replace(JobVariable.of_site(item), why=because)
         _refuse_evaluated(variable)
         is_set = item.name in image.environment and not image.is_in_doubt(item.name)
         if is_set and variable.set_in is not SetIn.BATCH:
-            left_out.append(LeftOut(variable, f"the image sets {one_line(image.environment[item.name])!r} itself"))
+            why = f"the image sets {one_line(image.environment[item.name])!r} itself"
         elif item.nodes is Jobs.ONE:
-            left_out.append(LeftOut(variable, "for jobs on one node only: set it in their scripts"))
+            why = "for jobs on one node only: set it in their scripts"
         else:
             kept.append(variable)
+            continue
+        left_out.append(f"{item.name}={item.value} is left out, {why} ({because})")
     return kept, left_out
 
 

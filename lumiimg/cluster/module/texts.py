@@ -31,7 +31,7 @@ _END_OF_LUA = re.compile(r"\](?==*\])")
 
 def module_text(module: ImageModule) -> str:
     """Return the module file of an image."""
-    notes = tuple(f"note: {note}" for note in (*module.notes, *_variables_left(module)))
+    notes = tuple(f"note: {note}" for note in (*module.notes, *_variables_of_ranks(module)))
     parts = ((module.title,), tuple(_usage(module)), module.origin, notes)
     lines = ["#%Module", *comment(module.title), "", "proc ModulesHelp {} {"]
     for position, part in enumerate(part for part in parts if part):
@@ -81,15 +81,13 @@ def _reasons(*reasons: str) -> Iterator[str]:
         yield from comment(reason)
 
 
-def _variables_left(module: ImageModule) -> Iterator[str]:
+def _variables_of_ranks(module: ImageModule) -> Iterator[str]:
     for item in module.by_wrappers:
         made = f'; mkdir -p "{item.folder}"' if item.folder is not None else ""
         yield (
             f"{item.name} is set by the wrappers, as each rank has its own; in your scripts, for each rank: "
             f'export {item.name}="{item.value}"{made}  ({item.why})'
         )
-    for left in module.left_out:
-        yield f"{left.variable.name}={left.variable.value} is left out, {left.why} ({left.variable.why})"
 
 
 def _usage(module: ImageModule) -> Iterator[str]:

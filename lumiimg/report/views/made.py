@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.module.plan import NOT_RUN, ImageModule
 from lumiimg.core.findings import Advice, Severity
 from lumiimg.core.text import as_operand, count, shell_join
 from lumiimg.fabric.path import Fabric
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.venv import WrittenVenv
     from lumiimg.cluster.job.plan import JobPlan
+    from lumiimg.cluster.module.plan import ImageModule
 
 
 def job_document(plan: JobPlan, script: Path) -> Document:
@@ -44,8 +44,6 @@ def module_document(module: ImageModule) -> Document:
     facts = [("commands", ", ".join(module.commands) or "none that lumiimg knows"), ("binds", _binds(module))]
     facts.append(("set by the module", ", ".join(item.name for item in module.by_module)))
     facts.append(("set by the wrappers, for each rank", ", ".join(item.name for item in module.by_wrappers)))
-    facts.append(("left out", ", ".join(f"{left.variable.name} ({left.why})" for left in module.left_out)))
-    notes = (*module.notes, *([NOT_RUN] if NOT_RUN in module.origin else []))
     commands = (
         f"module use {shlex.quote(str(module.use))}",
         f"module load {module.full_name}",
@@ -57,7 +55,7 @@ def module_document(module: ImageModule) -> Document:
         f"wrote module {module.full_name} for {module.title}",
         sections=(
             facts_section("What it does", facts),
-            Section("Notes", (Item(Severity.UNKNOWN, note) for note in notes)),
+            Section("Notes", (Item(Severity.UNKNOWN, note) for note in module.notes)),
             Section("next:", (Lines(commands),), is_headed=True),
         ),
         is_list=True,
