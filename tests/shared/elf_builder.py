@@ -65,14 +65,6 @@ def program(path: Path, *arguments: str | Path, source: str = "void start(void) 
     return gcc(path, "-Wl,-e,start", "-Wl,--unresolved-symbols=ignore-all", *arguments, source=source)
 
 
-def rpath(*directories: str | Path) -> tuple[str, str]:
-    return "-Wl,--disable-new-dtags", f"-Wl,-rpath,{':'.join(map(str, directories))}"
-
-
-def runpath(*directories: str | Path) -> tuple[str, str]:
-    return "-Wl,--enable-new-dtags", f"-Wl,-rpath,{':'.join(map(str, directories))}"
-
-
 @dataclass(frozen=True)
 class Trace:
     """What `LD_TRACE_LOADED_OBJECTS=1 ld.so FILE` says, in its order; the loader's own line has its path as its name."""
@@ -171,11 +163,11 @@ def exe(path: Path, *arguments: str | Path, source: str = "void start(void) {}")
     return _written(path, link(("-pie", "-e", "start", *arguments), source, with_build_id=False))
 
 
-def old_rpath(*directories: str | Path) -> tuple[str, str, str]:
+def rpath(*directories: str | Path) -> tuple[str, str, str]:
     return "--disable-new-dtags", "-rpath", ":".join(map(str, directories))
 
 
-def new_runpath(*directories: str | Path) -> tuple[str, str, str]:
+def runpath(*directories: str | Path) -> tuple[str, str, str]:
     return "--enable-new-dtags", "-rpath", ":".join(map(str, directories))
 
 

@@ -15,9 +15,9 @@ from lumiimg.image import open_image
 from tests.shared.elf_builder import (
     LOADER,
     exe,
-    new_runpath,
-    old_rpath,
     patched,
+    rpath,
+    runpath,
     settings_here,
     so,
 )
@@ -42,7 +42,7 @@ def opener(tmp: Path, *, caller: tuple[str, ...] = (), program: tuple[str | Path
     if not Path(LOADER).exists():
         needs(LOADER)
     lib = so(tmp / "libcaller.so", _FIXTURES / "caller.o", "-lc", *caller, source="")
-    return exe(tmp / "opener", _FIXTURES / "opener.o", "-lc", lib, *(program or new_runpath(tmp)), source="")
+    return exe(tmp / "opener", _FIXTURES / "opener.o", "-lc", lib, *(program or runpath(tmp)), source="")
 
 
 def ask(program: Path, *names: str, cwd: Path | None = None) -> list[Opened]:
@@ -80,7 +80,7 @@ def same(program: Path, *names: str, cwd: Path | None = None) -> list[LoadResult
 def test_rpath_of_the_caller_counts_for_it_alone(tmp_path: Path) -> None:
     libb = so(tmp_path / "mine/libb.so")
     so(tmp_path / "mine/liba.so", libb)
-    program = opener(tmp_path, caller=old_rpath(tmp_path / "mine"))
+    program = opener(tmp_path, caller=rpath(tmp_path / "mine"))
     assert [outcome.ok for outcome in same(program, "libb.so", "@libb.so")] == [False, True]
     assert not same(program, "@liba.so")[0].ok
 
@@ -99,10 +99,10 @@ def test_what_is_loaded_is_not_loaded_again(tmp_path: Path) -> None:
 def test_a_dlopen_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     gone = so(tmp_path / "libgone.so")
     first = so(tmp_path / "one/libx.so")
-    so(tmp_path / "libneeds.so", first, gone, *new_runpath(tmp_path, tmp_path / "one"))
+    so(tmp_path / "libneeds.so", first, gone, *runpath(tmp_path, tmp_path / "one"))
     so(tmp_path / "two/libx.so")
     gone.unlink()
-    program = opener(tmp_path, program=new_runpath(tmp_path, tmp_path / "two"))
+    program = opener(tmp_path, program=runpath(tmp_path, tmp_path / "two"))
     same(program, "libneeds.so", "libx.so")
 
 
@@ -112,7 +112,7 @@ def test_files_that_cannot_be_opened_so(tmp_path: Path) -> None:
     (tmp_path / "folder.so").mkdir()
     (tmp_path / "loop.so").symlink_to("loop.so")
     so(tmp_path / "libnoopen.so", "-z", "nodlopen")
-    needs_it = so(tmp_path / "libneeds.so", tmp_path / "libnoopen.so", *new_runpath(tmp_path))
+    needs_it = so(tmp_path / "libneeds.so", tmp_path / "libnoopen.so", *runpath(tmp_path))
     small = patched(so(tmp_path / "small.so"), 4, b"\1")
     other = patched(so(tmp_path / "other.so"), 18, b"\xb7\0")
     patched(so(tmp_path / "fixed.so"), 16, b"\2")
@@ -133,7 +133,7 @@ def _tls(path: Path, size: int, align: int = 1) -> Path:
 
 def test_static_tls_has_room_to_the_last_byte_and_libraries_of_the_start_take_nothing(tmp_path: Path) -> None:
     big = _tls(tmp_path / "libbig.so", 100_000, align=128)
-    program = opener(tmp_path, program=(big, *new_runpath(tmp_path)))
+    program = opener(tmp_path, program=(big, *runpath(tmp_path)))
     with open_image(Path("/")) as image:
         process = Process(image.root, settings_here({}))
         process.start(str(program), exec_start=True)
@@ -150,10 +150,10 @@ def test_static_tls_has_room_to_the_last_byte_and_libraries_of_the_start_take_no
 @pytest.mark.threat
 def test_more_objects_than_are_followed_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("lumiimg.elf.loader._MAX_OBJECTS", 3)
-    libs = [so(tmp_path / f"lib{n}.so", *new_runpath(tmp_path)) for n in range(4)]
-    program = exe(tmp_path / "prog", libs[0], *new_runpath(tmp_path))
-    so(libs[0], libs[1], *new_runpath(tmp_path))
-    so(libs[1], libs[2], *new_runpath(tmp_path))
+    libs = [so(tmp_path / f"lib{n}.so", *runpath(tmp_path)) for n in range(4)]
+    program = exe(tmp_path / "prog", libs[0], *runpath(tmp_path))
+    so(libs[0], libs[1], *runpath(tmp_path))
+    so(libs[1], libs[2], *runpath(tmp_path))
     with open_image(Path("/")) as image:
         outcome = Process(image.root).start(str(program))
     assert any("more than 3 objects" in error for error in outcome.errors)

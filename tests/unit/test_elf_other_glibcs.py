@@ -13,7 +13,7 @@ import pytest
 
 from lumiimg.elf import FoundBy, LoaderConfig, Process
 from lumiimg.image import open_image
-from tests.shared.elf_builder import LOADER, exe, loader_cache, new_runpath, patched, so
+from tests.shared.elf_builder import LOADER, exe, loader_cache, patched, runpath, so
 from tests.shared.fabric_builder import c_library
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def started(root: Path, minor: int) -> LoadResult:
 def test_up_to_2_38_a_path_through_a_file_ends_its_list(tmp_path: Path, minor: int, ends: bool) -> None:
     """open_path goes on after ENOENT and EACCES, and after ENOTDIR from 2.39 on (glibc elf/dl-load.c)."""
     liba = so(tmp_path / "opt/b/liba.so")
-    exe(tmp_path / "prog", liba, *new_runpath("/opt/a:/opt/b"))
+    exe(tmp_path / "prog", liba, *runpath("/opt/a:/opt/b"))
     (tmp_path / "opt/a").mkdir()
     (tmp_path / "opt/file").touch()
     (tmp_path / "opt/a/liba.so").symlink_to("/opt/file/liba.so")
@@ -50,7 +50,7 @@ def test_up_to_2_38_a_path_through_a_file_ends_its_list(tmp_path: Path, minor: i
 def test_what_names_a_platform_that_is_not_known_is_no_directory(text: str, tmp_path: Path) -> None:
     """Of a machine whose platform is not known, such as RISC-V; the library lies where the text would be nothing."""
     c_library(tmp_path, 41)
-    for path in (so(tmp_path / "liba.so"), exe(tmp_path / "prog", tmp_path / "liba.so", *new_runpath(text))):
+    for path in (so(tmp_path / "liba.so"), exe(tmp_path / "prog", tmp_path / "liba.so", *runpath(text))):
         patched(path, 18, b"\xf3\0")
     patched(tmp_path / LOADER[1:], 18, b"\xf3\0")
     with open_image(tmp_path) as image:
@@ -65,7 +65,7 @@ def test_relative_relocations_are_a_crash_where_glibc_does_not_know_them(
     """Run with the libc6 of Debian 11 and 12: 2.31 dies of SIGSEGV, 2.36 does not; `ld.so --list` says nothing."""
     source = "static int v = 7; int *p = &v;"
     liba = so(tmp_path / "opt/a/liba.so", "-z", "pack-relative-relocs", source=source)
-    exe(tmp_path / "prog", liba, *new_runpath("/opt/a"))
+    exe(tmp_path / "prog", liba, *runpath("/opt/a"))
     assert started(tmp_path, minor).ok
     with open_image(tmp_path) as image:
         outcome = Process(image.root).start("/prog", exec_start=True)
@@ -102,8 +102,8 @@ def test_levels_are_tried_first_where_glibc_knows_them_and_the_platform_is_of_th
 
 def test_what_a_glibc_may_look_at_and_the_model_does_not_is_said(tmp_path: Path) -> None:
     """Folders and entries of a cache for kinds of CPU, up to 2.36 and 2.39, and filters."""
-    libraries = [so(tmp_path / "opt/a/liba.so"), so(tmp_path / "opt/b/libb.so", "-f", "libx.so", *new_runpath("/"))]
-    exe(tmp_path / "prog", *libraries, *new_runpath("/opt/a"))
+    libraries = [so(tmp_path / "opt/a/liba.so"), so(tmp_path / "opt/b/libb.so", "-f", "libx.so", *runpath("/"))]
+    exe(tmp_path / "prog", *libraries, *runpath("/opt/a"))
     so(tmp_path / "opt/a/haswell/liba.so")
     (tmp_path / "etc").mkdir()
     entries = [("libb.so", "/opt/haswell/libb.so", 1 << 50), ("libb.so", "/opt/b/libb.so", 0)]

@@ -15,7 +15,7 @@ import pytest
 
 from lumiimg.elf import ElfCache, ElfFacts, LoaderConfig, MissingVersion, Process, read_elf
 from lumiimg.image import open_image
-from tests.shared.elf_builder import entry_at, exe, header_at, new_runpath, old_rpath, patched, so, with_versions
+from tests.shared.elf_builder import entry_at, exe, header_at, patched, rpath, runpath, so, with_versions
 from tests.shared.elf_oracles import Ask, compare
 
 _AUXILIARY, _RUNPATH, _DEBUG = 0x7FFFFFFD, 29, 21
@@ -59,7 +59,7 @@ def test_the_text_of_a_search_path_is_read_as_ld_so_reads_it(way: str, tmp_path:
     for text in _TEXTS:
         path = text.replace("T", str(tmp_path))
         environment = {way: path} if way == "LD_LIBRARY_PATH" else {}
-        tags = new_runpath(path) if way == "DT_RUNPATH" else old_rpath(path) if way == "DT_RPATH" else ()
+        tags = runpath(path) if way == "DT_RUNPATH" else rpath(path) if way == "DT_RPATH" else ()
         compare(Ask(exe(tmp_path / "d/prog", libraries[0], *tags), environment, tmp_path / "here"))
 
 
@@ -85,49 +85,45 @@ def retagged(path: Path, tag: int, new: int) -> Path:
 
 
 _RULES: dict[str, Callable[[Path], Ask]] = {
-    "rpath serves the grandchild": lambda t: _program(t, _chain(t), *old_rpath(t / "a", t / "b")),
-    "runpath does not serve the grandchild": lambda t: _program(t, _chain(t), *new_runpath(t / "a", t / "b")),
+    "rpath serves the grandchild": lambda t: _program(t, _chain(t), *rpath(t / "a", t / "b")),
+    "runpath does not serve the grandchild": lambda t: _program(t, _chain(t), *runpath(t / "a", t / "b")),
     "rpath of ancestors is ignored beside runpath": lambda t: _program(
-        t, _chain(t, *new_runpath(t / "none")), *old_rpath(t / "a", t / "b")
+        t, _chain(t, *runpath(t / "none")), *rpath(t / "a", t / "b")
     ),
     "rpath of an ancestor with runpath is ignored": lambda t: Ask(
-        _with_both(t / "libmain.so", _chain(t), *old_rpath(t / "b"), runpath=t / "a")
+        _with_both(t / "libmain.so", _chain(t), *rpath(t / "b"), runpath=t / "a")
     ),
     "own rpath is ignored beside runpath": lambda t: Ask(
-        _with_both(t / "libmain.so", so(t / "old/liba.so"), *old_rpath(t / "old"), runpath=so(t / "new/liba.so").parent)
+        _with_both(t / "libmain.so", so(t / "old/liba.so"), *rpath(t / "old"), runpath=so(t / "new/liba.so").parent)
     ),
     "nodeflib shuts out default directories and their cache entries": lambda t: _program(
         t, so(t / "x/libc.so.6"), "-z", "nodefaultlib"
     ),
-    "nodeflib leaves runpath": lambda t: _program(
-        t, so(t / "x/libc.so.6"), "-z", "nodefaultlib", *new_runpath(t / "x")
-    ),
+    "nodeflib leaves runpath": lambda t: _program(t, so(t / "x/libc.so.6"), "-z", "nodefaultlib", *runpath(t / "x")),
     "libraries of the system": lambda t: _program(t, so(t / "x/libc.so.6"), so(t / "x/libm.so.6")),
     "needed with $ORIGIN is opened without a search": lambda t: _program(
         t, so(t / "sub/liba.so", soname="$ORIGIN/sub/liba.so")
     ),
     "needed with a relative path": lambda t: _program(t, so(t / "sub/liba.so", soname="sub/liba.so"), cwd=t),
     "needed with an absolute path that is gone": lambda t: _program(
-        t, so(t / "sub/liba.so", soname=f"{t}/gone/liba.so"), so(t / "libb.so"), *new_runpath(t)
+        t, so(t / "sub/liba.so", soname=f"{t}/gone/liba.so"), so(t / "libb.so"), *runpath(t)
     ),
     "name longer than any file may have": lambda t: _program(
-        t, so(t / "liba.so", soname=f"lib{'x' * 300}.so"), *new_runpath(t), env={"LD_LIBRARY_PATH": str(t)}
+        t, so(t / "liba.so", soname=f"lib{'x' * 300}.so"), *runpath(t), env={"LD_LIBRARY_PATH": str(t)}
     ),
-    "nodlopen is no matter at the start": lambda t: _program(t, so(t / "liba.so", "-z", "nodlopen"), *new_runpath(t)),
+    "nodlopen is no matter at the start": lambda t: _program(t, so(t / "liba.so", "-z", "nodlopen"), *runpath(t)),
     "executable stack is no matter at the start": lambda t: _program(
-        t, so(t / "liba.so", "-z", "execstack"), *new_runpath(t)
+        t, so(t / "liba.so", "-z", "execstack"), *runpath(t)
     ),
     "the loader is listed where something needs it": lambda t: _program(
-        t, so(t / "liba.so", so(t / "x/ld-linux-x86-64.so.2")), so(t / "libb.so"), *new_runpath(t)
+        t, so(t / "liba.so", so(t / "x/ld-linux-x86-64.so.2")), so(t / "libb.so"), *runpath(t)
     ),
-    "the loader is listed where nothing needs it": lambda t: Ask(
-        so(t / "libmain.so", so(t / "libb.so"), *new_runpath(t))
-    ),
+    "the loader is listed where nothing needs it": lambda t: Ask(so(t / "libmain.so", so(t / "libb.so"), *runpath(t))),
     "a lone library is called static": lambda t: Ask(so(t / "liba.so")),
     "a preloaded soname wins": lambda t: _program(
         t,
         so(t / "run/liba.so"),
-        *new_runpath(t / "run"),
+        *runpath(t / "run"),
         env={"LD_PRELOAD": str(so(t / "libpre.so", soname="liba.so"))},
     ),
     "versions of a library that is missing": lambda t: Ask(_needs_v2(t)),
@@ -147,7 +143,7 @@ _CALLS_V2 = "int g_V2(void); void start(void) { g_V2(); }"
 def _needs_v2(tmp: Path, _there: Path | None = None) -> Path:
     """Return a program that needs V2 of a library, which is looked for in `old`."""
     new = with_versions(tmp / "new/libv.so", "V1", "V2")
-    return exe(tmp / "prog", new, *new_runpath(tmp / "old"), source=_CALLS_V2)
+    return exe(tmp / "prog", new, *runpath(tmp / "old"), source=_CALLS_V2)
 
 
 # Rules of more lines
@@ -160,7 +156,7 @@ def row(build: Callable[[Path], Ask]) -> Callable[[Path], Ask]:
 
 @row
 def empty_runpath_switches_rpath_off(tmp: Path) -> Ask:
-    prog = so(tmp / "libmain.so", so(tmp / "a/liba.so"), *old_rpath(tmp / "a"), "-f", "x")
+    prog = so(tmp / "libmain.so", so(tmp / "a/liba.so"), *rpath(tmp / "a"), "-f", "x")
     at = entry_at(prog, _AUXILIARY)
     return Ask(patched(retagged(prog, _AUXILIARY, _RUNPATH), at + 8, bytes(8)))
 
@@ -169,36 +165,36 @@ def empty_runpath_switches_rpath_off(tmp: Path) -> Ask:
 def ld_library_path_beats_runpath(tmp: Path) -> Ask:
     liba = so(tmp / "run/liba.so")
     so(tmp / "env/liba.so")
-    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp / "run")), {"LD_LIBRARY_PATH": f"{tmp}/env"})
+    return Ask(exe(tmp / "prog", liba, *runpath(tmp / "run")), {"LD_LIBRARY_PATH": f"{tmp}/env"})
 
 
 @row
 def rpath_beats_ld_library_path(tmp: Path) -> Ask:
     liba = so(tmp / "r/liba.so")
     so(tmp / "env/liba.so")
-    return Ask(exe(tmp / "prog", liba, *old_rpath(tmp / "r")), {"LD_LIBRARY_PATH": f"{tmp}/env"})
+    return Ask(exe(tmp / "prog", liba, *rpath(tmp / "r")), {"LD_LIBRARY_PATH": f"{tmp}/env"})
 
 
 @row
 def nearest_rpath_comes_first(tmp: Path) -> Ask:
     libb = so(tmp / "near/libb.so")
     so(tmp / "far/libb.so")
-    liba = so(tmp / "far/liba.so", libb, *old_rpath(tmp / "near"))
-    return Ask(exe(tmp / "prog", liba, *old_rpath(tmp / "far")))
+    liba = so(tmp / "far/liba.so", libb, *rpath(tmp / "near"))
+    return Ask(exe(tmp / "prog", liba, *rpath(tmp / "far")))
 
 
 @row
 def relative_runpath(tmp: Path) -> Ask:
     libb = so(tmp / "sub/deep/libb.so")
-    liba = so(tmp / "sub/liba.so", libb, *new_runpath("$ORIGIN/deep"))
-    return Ask(exe(tmp / "prog", liba, *new_runpath("sub")), {}, tmp)
+    liba = so(tmp / "sub/liba.so", libb, *runpath("$ORIGIN/deep"))
+    return Ask(exe(tmp / "prog", liba, *runpath("sub")), {}, tmp)
 
 
 @row
 def needed_with_a_token_and_no_slash_is_searched(tmp: Path) -> Ask:
     so(tmp / "a/x86_64-linux-gnu")
     liba = so(tmp / "a/lib.so", soname="$LIBx")
-    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp / "a")))
+    return Ask(exe(tmp / "prog", liba, *runpath(tmp / "a")))
 
 
 @row
@@ -212,7 +208,7 @@ def link_that_leads_in_a_circle_below_a_level_is_forgotten(tmp: Path) -> Ask:
 @row
 def name_that_is_not_utf8(tmp: Path) -> Ask:
     good = so(tmp / "libaaaa.so")
-    prog = exe(tmp / "prog", good, *new_runpath(tmp))
+    prog = exe(tmp / "prog", good, *runpath(tmp))
     prog.write_bytes(prog.read_bytes().replace(b"libaaaa.so", b"lib\xff\xfe\xe9a.so"))
     good.rename(tmp / os.fsdecode(b"lib\xff\xfe\xe9a.so"))
     return Ask(prog)
@@ -220,16 +216,16 @@ def name_that_is_not_utf8(tmp: Path) -> Ask:
 
 @row
 def end_mark_behind_the_end_of_the_dynamic_segment(tmp: Path) -> Ask:
-    liba = so(tmp / "liba.so", so(tmp / "libb.so"), *new_runpath(tmp))
+    liba = so(tmp / "liba.so", so(tmp / "libb.so"), *runpath(tmp))
     patched(liba, header_at(liba, 2) + 32, b"\x20" + bytes(7))
-    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp)))
+    return Ask(exe(tmp / "prog", liba, *runpath(tmp)))
 
 
 @row
 def legacy_directories_are_for_old_versions_only(tmp: Path) -> Ask:
     for name in ("tls", "haswell", "x86_64", "tls/x86_64", "tls/haswell/avx512_1/x86_64"):
         so(tmp / name / "liba.so")
-    return Ask(exe(tmp / "prog", so(tmp / "liba.so"), *new_runpath(tmp)))
+    return Ask(exe(tmp / "prog", so(tmp / "liba.so"), *runpath(tmp)))
 
 
 @row
@@ -264,15 +260,15 @@ def packed_relocations_without_the_version_of_libc(tmp: Path) -> Ask:
     (tmp / "old").mkdir()
     libc = with_versions(tmp / "old/libc.so.6", "V2")
     source = "static int a; int *p[4] = {&a, &a, &a, &a};" + _CALLS_V2
-    prog = exe(tmp / "prog", libc, "-z", "pack-relative-relocs", *new_runpath(tmp / "old"), source=source)
+    prog = exe(tmp / "prog", libc, "-z", "pack-relative-relocs", *runpath(tmp / "old"), source=source)
     return Ask(prog)
 
 
 @row
 def soname_of_a_loaded_library_serves_a_later_need(tmp: Path) -> Ask:
     odd = so(tmp / "libodd.so")
-    user = so(tmp / "libuser.so", so(tmp / "x/libx.so.1"), *new_runpath(tmp / "x"))
-    prog = exe(tmp / "prog", odd, user, *new_runpath(tmp))
+    user = so(tmp / "libuser.so", so(tmp / "x/libx.so.1"), *runpath(tmp / "x"))
+    prog = exe(tmp / "prog", odd, user, *runpath(tmp))
     so(odd, soname="libx.so.1")
     return Ask(prog)
 
@@ -281,14 +277,14 @@ def soname_of_a_loaded_library_serves_a_later_need(tmp: Path) -> Ask:
 def breadth_first(tmp: Path) -> Ask:
     deep = so(tmp / "deep/libc1.so")
     flat = so(tmp / "flat/libc1.so")
-    liba = so(tmp / "flat/liba.so", deep, *new_runpath(tmp / "deep"))
-    return Ask(exe(tmp / "prog", liba, flat, *new_runpath(tmp / "flat")))
+    liba = so(tmp / "flat/liba.so", deep, *runpath(tmp / "deep"))
+    return Ask(exe(tmp / "prog", liba, flat, *runpath(tmp / "flat")))
 
 
 @row
 def one_file_under_two_names(tmp: Path) -> Ask:
     liba, libb, libc = (so(tmp / f"lib{name}.so") for name in ("a", "b", "c1"))
-    prog = exe(tmp / "prog", liba, libb, libc, *new_runpath(tmp))
+    prog = exe(tmp / "prog", liba, libb, libc, *runpath(tmp))
     libb.unlink()
     os.link(liba, libb)
     libc.unlink()
@@ -299,24 +295,24 @@ def one_file_under_two_names(tmp: Path) -> Ask:
 @row
 def circle_of_needs(tmp: Path) -> Ask:
     liba = so(tmp / "liba.so")
-    libb = so(tmp / "libb.so", liba, *new_runpath(tmp))
-    so(liba, libb, *new_runpath(tmp))
-    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp)))
+    libb = so(tmp / "libb.so", liba, *runpath(tmp))
+    so(liba, libb, *runpath(tmp))
+    return Ask(exe(tmp / "prog", liba, *runpath(tmp)))
 
 
 @row
 def soname_of_the_program_serves_a_need(tmp: Path) -> Ask:
     main = so(tmp / "libmain.so")
-    libb = so(tmp / "libb.so", main, *new_runpath(tmp))
-    so(main, libb, *new_runpath(tmp))
+    libb = so(tmp / "libb.so", main, *runpath(tmp))
+    so(main, libb, *runpath(tmp))
     return Ask(main)
 
 
 @row
 def file_of_the_program_is_loaded_again_under_another_name(tmp: Path) -> Ask:
     other = so(tmp / "libother.so")
-    libb = so(tmp / "libb.so", other, *new_runpath(tmp))
-    main = so(tmp / "libmain.so", libb, *new_runpath(tmp))
+    libb = so(tmp / "libb.so", other, *runpath(tmp))
+    main = so(tmp / "libmain.so", libb, *runpath(tmp))
     other.unlink()
     os.link(main, other)
     return Ask(main)
@@ -325,14 +321,14 @@ def file_of_the_program_is_loaded_again_under_another_name(tmp: Path) -> Ask:
 @row
 def spaces_and_colons_part_ld_preload(tmp: Path) -> Ask:
     pre = [so(tmp / f"lib{n}.so") for n in range(3)]
-    prog = exe(tmp / "prog", so(tmp / "liba.so"), *new_runpath(tmp))
+    prog = exe(tmp / "prog", so(tmp / "liba.so"), *runpath(tmp))
     return Ask(prog, {"LD_PRELOAD": f" {pre[1]}:{pre[0]}  {pre[2]} {pre[1].name} {pre[1]}"})
 
 
 @row
 def preload_by_name_uses_the_rules_of_the_program(tmp: Path) -> Ask:
-    so(tmp / "libpre.so", so(tmp / "libdeep.so"), *new_runpath(tmp))
-    return Ask(exe(tmp / "prog", so(tmp / "liba.so"), *new_runpath(tmp)), {"LD_PRELOAD": "libpre.so"})
+    so(tmp / "libpre.so", so(tmp / "libdeep.so"), *runpath(tmp))
+    return Ask(exe(tmp / "prog", so(tmp / "liba.so"), *runpath(tmp)), {"LD_PRELOAD": "libpre.so"})
 
 
 @row
@@ -342,7 +338,7 @@ def preloads_that_are_ignored(tmp: Path) -> Ask:
     (tmp / "folder").mkdir()
     small = so(tmp / "small.so")
     patched(small, 4, b"\1")
-    prog = exe(tmp / "prog", so(tmp / "liba.so"), *new_runpath(tmp))
+    prog = exe(tmp / "prog", so(tmp / "liba.so"), *runpath(tmp))
     names = ["libnowhere.so", tmp / "none.so", tmp / "text", tmp / "empty", tmp / "folder", small, prog]
     return Ask(prog, {"LD_PRELOAD": ":".join(map(str, names))})
 
@@ -352,17 +348,17 @@ def link_in_a_circle_ends_one_list_and_not_the_next(tmp: Path) -> Ask:
     good = so(tmp / "good/liba.so")
     (tmp / "loop").mkdir()
     (tmp / "loop/liba.so").symlink_to("liba.so")
-    prog = exe(tmp / "prog", good, *new_runpath(tmp / "good"))
+    prog = exe(tmp / "prog", good, *runpath(tmp / "good"))
     return Ask(prog, {"LD_LIBRARY_PATH": f"{tmp}/loop:{tmp}/good"})
 
 
 @row
 def origin_of_a_library_is_the_directory_as_it_was_opened(tmp: Path) -> Ask:
     libb = so(tmp / "real/libb.so")
-    liba = so(tmp / "real/liba.so", libb, *new_runpath("$ORIGIN/sub"))
+    liba = so(tmp / "real/liba.so", libb, *runpath("$ORIGIN/sub"))
     so(tmp / "real/sub/libb.so")
     (tmp / "link").symlink_to("real")
-    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp / "link")))
+    return Ask(exe(tmp / "prog", liba, *runpath(tmp / "link")))
 
 
 @pytest.mark.parametrize("build", _RULES.values(), ids=_RULES.keys())
@@ -379,7 +375,7 @@ def _first_of_two(tmp: Path, spoil: Callable[[Path], object]) -> Ask:
     bad = tmp / "bad/liba.so"
     bad.write_bytes(good.read_bytes())
     spoil(bad)
-    return Ask(exe(tmp / "prog", good, *new_runpath(tmp / "bad", tmp / "good")))
+    return Ask(exe(tmp / "prog", good, *runpath(tmp / "bad", tmp / "good")))
 
 
 def _made_directory(path: Path) -> None:
@@ -446,9 +442,9 @@ def test_a_spoiled_file_in_front_of_a_good_one_and_alone(spoil: Callable[[Path],
 
 
 def test_what_is_missing_is_known_by_its_parts(tmp_path: Path) -> None:
-    missing = exe(tmp_path / "missing", _chain(tmp_path), *new_runpath(tmp_path / "a", tmp_path / "b"))
+    missing = exe(tmp_path / "missing", _chain(tmp_path), *runpath(tmp_path / "a", tmp_path / "b"))
     of_version, pipe = _needs_v2(tmp_path, with_versions(tmp_path / "old/libv.so", "V1")), so(tmp_path / "libpipe.so")
-    of_pipe = exe(tmp_path / "of_pipe", pipe, *new_runpath(tmp_path))
+    of_pipe = exe(tmp_path / "of_pipe", pipe, *runpath(tmp_path))
     pipe.unlink()
     os.mkfifo(pipe)  # the real loader would not come back from it
     with open_image(Path("/")) as image:
@@ -467,7 +463,7 @@ def test_a_file_is_read_once_whatever_names_it_has(tmp_path: Path, monkeypatch: 
         return read[-1]
 
     monkeypatch.setattr("lumiimg.elf.search.read_elf", counted)
-    liba = so(tmp_path / "liba.so", so(tmp_path / "libb.so"), *new_runpath("/opt"))
+    liba = so(tmp_path / "liba.so", so(tmp_path / "libb.so"), *runpath("/opt"))
     (tmp_path / "libb.so").rename(tmp_path / "libb.so.1")
     (tmp_path / "libb.so").symlink_to("libb.so.1")
     with open_image(Path("/")) as image:

@@ -19,9 +19,9 @@ from tests.shared.elf_builder import (
     Trace,
     assert_same,
     exe,
-    new_runpath,
     patched,
     read_trace,
+    runpath,
     settings_here,
     so,
 )
@@ -86,7 +86,7 @@ def test_directory_that_only_the_cache_knows(root: Path) -> None:
 
 def test_links_and_dots_stay_in_the_root(root: Path) -> None:
     libraries = [so(root / f"opt/a/lib{name}.so") for name in ("dots", "link", "circle", "behind")]
-    exe(root / "prog", *libraries, *new_runpath("/opt/b", "/opt/c", "/../../../../../../opt/b/../dots"))
+    exe(root / "prog", *libraries, *runpath("/opt/b", "/opt/c", "/../../../../../../opt/b/../dots"))
     (root / "opt/dots").mkdir()
     (root / "opt/b/liblink.so").symlink_to("/opt/a/liblink.so")
     (root / "opt/b/libcircle.so").symlink_to("libother.so")

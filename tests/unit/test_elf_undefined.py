@@ -17,7 +17,7 @@ import pytest
 
 from lumiimg.elf import Process, interposed, undefined_in
 from lumiimg.image import open_image
-from tests.shared.elf_builder import exe, new_runpath, settings_here, so
+from tests.shared.elf_builder import exe, runpath, settings_here, so
 
 _OPENER = Path(__file__).parents[1] / "fixtures/elf/opener.o"
 USES = {
@@ -42,7 +42,7 @@ class Situation:
     """Flags (`n` for RTLD_NOW, `g` for RTLD_GLOBAL) and library."""
 
     def program(self) -> Path:
-        return exe(self.folder / "prog", _OPENER, *self.program_needs, "-lc", *new_runpath(self.folder), source="")
+        return exe(self.folder / "prog", _OPENER, *self.program_needs, "-lc", *runpath(self.folder), source="")
 
     def really(self, program: Path) -> list[bool]:
         """Whether it starts, and whether each library is opened, up to the first that is not."""
@@ -95,8 +95,8 @@ def test_a_library_that_is_preloaded_serves_a_function_before_one_that_is_needed
     provider, preloaded = (
         so(tmp_path / name, source="int shared_function(void) { return 1; }") for name in ("libown.so", "libpre.so")
     )
-    user = so(tmp_path / "libuser.so", provider, *new_runpath(tmp_path), source=USES["call"].format("shared_function"))
-    program = exe(tmp_path / "prog", _OPENER, user, "-lc", *new_runpath(tmp_path), source="")
+    user = so(tmp_path / "libuser.so", provider, *runpath(tmp_path), source=USES["call"].format("shared_function"))
+    program = exe(tmp_path / "prog", _OPENER, user, "-lc", *runpath(tmp_path), source="")
     environment = {"LD_PRELOAD": str(preloaded)}
     told = {"LD_DEBUG": "bindings", "LD_BIND_NOW": "1"} | environment
     lines = subprocess.run([program], env=told, capture_output=True, text=True, check=False).stderr.splitlines()
@@ -129,7 +129,7 @@ def test_drawn_libraries_are_opened_where_the_loader_opens_them(seed: int, tmp_p
         needed = draw.sample(made, min(len(made), draw.randint(0, 2)))
         path = tmp_path / f"lib{number}.so"
         made.append(
-            so(path, "-z", draw.choice(["lazy", "now"]), *needed, *new_runpath(tmp_path), source=source or "int f;")
+            so(path, "-z", draw.choice(["lazy", "now"]), *needed, *runpath(tmp_path), source=source or "int f;")
         )
     it.program_needs = draw.sample(made, draw.randint(0, 1))
     it.opens = [(draw.choice(["l", "n", "lg", "ng"]), draw.choice(made)) for _ in range(4)]
