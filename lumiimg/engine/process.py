@@ -145,10 +145,7 @@ def _handed_on(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read_to_the_end(
-    child: subprocess.Popen[bytes],
-    collector: _Collector,
-    timeout_s: float | None,
-    give_up: Callable[[], bool] | None,
+    child: subprocess.Popen[bytes], collector: _Collector, timeout_s: float | None, give_up: Callable[[], bool] | None
 ) -> bool:
     """Read what the child prints until it has ended; return whether it had to be ended before."""
     pipe = child.stdout

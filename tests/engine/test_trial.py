@@ -145,9 +145,7 @@ def test_each_planted_difference_is_found_and_nothing_else(
 ) -> None:
     bound = f"{rehearsal.environment['APPTAINER_BIND']},{other_libfabric(engine, with_plugin, tmp_path)}"
     prolog(
-        tmp_path,
-        NAMED,
-        f"[ $SLURMD_NODENAME != nid000002 ] || echo {shlex.quote(f'export APPTAINER_BIND={bound}')}",
+        tmp_path, NAMED, f"[ $SLURMD_NODENAME != nid000002 ] || echo {shlex.quote(f'export APPTAINER_BIND={bound}')}"
     )
     rehearsal.plan(str(with_plugin), "--site", str(tmp_path / "mine.toml"))
     rehearsal.submit()

@@ -451,10 +451,7 @@ def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "has the plan of a trial already" in capsys.readouterr().err
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 4), st.floats(0, 40), st.booleans()), max_size=8),
-    st.integers(10, 400),
-)
+@given(st.lists(st.tuples(st.integers(1, 4), st.floats(0, 40), st.booleans()), max_size=8), st.integers(10, 400))
 @settings(max_examples=examples(12), deadline=None)
 def test_the_node_minutes_of_a_trial_are_never_passed(
     tmp_path_factory: pytest.TempPathFactory, jobs: list[tuple[int, float, bool]], most: int

@@ -20,15 +20,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.pipeline import take_levels
 from lumiimg.check.run.execution import LIMIT_S, Ranks
 from lumiimg.check.static.files import check_files
-from lumiimg.cluster.nodes.node import (
-    ANSWER,
-    STARTED,
-    NodeTask,
-    gather,
-    identity_of,
-    node_of_file,
-    write_task,
-)
+from lumiimg.cluster.nodes.node import ANSWER, STARTED, NodeTask, gather, identity_of, node_of_file, write_task
 from lumiimg.cluster.nodes.report import NodesReport, build_report
 from lumiimg.cluster.nodes.slurm import is_job_number, own_command, run_job, run_step, shared_folder
 from lumiimg.core.decode import DecodeError, decode_json, read_whole
@@ -160,11 +152,7 @@ class NodesOfJob:
         return Ranks(partial(self.start, nodes), len(nodes), gpus, well[0].answer.rccl, without_nic(well))
 
     def start(
-        self,
-        nodes: Sequence[str],
-        words: Sequence[str | Path],
-        environment: Mapping[str, str],
-        log: BinaryIO,
+        self, nodes: Sequence[str], words: Sequence[str | Path], environment: Mapping[str, str], log: BinaryIO
     ) -> Completed:
         """Start a collective once on each of these nodes, and end it before the time of the job is up."""
         left_s = math.inf if self.job_ends is None else self.job_ends - RESERVE_S - time.monotonic()

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 _LONG_NAMES = 200
 """Characters of names of nodes, above which too many are at fault to go on without them."""
 _WORST_FIRST = (Answer.NO, Answer.UNDECIDED, Answer.NO_OBSTACLE)
-_SAID = {
-    Answer.NO: "NO on",
-    Answer.UNDECIDED: "CANNOT TELL for",
-    Answer.NO_OBSTACLE: "no obstacle found on",
-}
+_SAID = {Answer.NO: "NO on", Answer.UNDECIDED: "CANNOT TELL for", Answer.NO_OBSTACLE: "no obstacle found on"}
 _DIFFERENCES = 4
 """At most, of a group of nodes."""
 _BUILD_DIGITS = 8

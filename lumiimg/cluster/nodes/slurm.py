@@ -120,10 +120,7 @@ def run_step(
 
 
 def run_job(
-    script: Path,
-    options: Sequence[str],
-    environment: Mapping[str, str],
-    on_submitted: Callable[[str], None],
+    script: Path, options: Sequence[str], environment: Mapping[str, str], on_submitted: Callable[[str], None]
 ) -> Completed:
     """Submit a batch script and wait until the job has ended, however long it queues; `on_submitted` hears its number.
 

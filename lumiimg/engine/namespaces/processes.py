@@ -189,10 +189,7 @@ def map_range(process: int) -> None:
             lines = (line.split() for line in Path(f"/proc/self/{name}").read_text(encoding="ascii").splitlines())
             _write(process, name, "".join(f"{inside} {inside} {count}\n" for inside, _, count in lines))
         return
-    for program, table, own in (
-        ("newuidmap", "/etc/subuid", os.geteuid()),
-        ("newgidmap", "/etc/subgid", os.getegid()),
-    ):
+    for program, table, own in (("newuidmap", "/etc/subuid", os.geteuid()), ("newgidmap", "/etc/subgid", os.getegid())):
         words = [0, own, 1]
         first = 1
         for start, count in own_ranges(table):
