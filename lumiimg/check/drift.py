@@ -129,11 +129,7 @@ class DriftResult:
 
 
 def drift_of(
-    drift: Drift,
-    paths: Sequence[Path],
-    environment: Mapping[str, str],
-    site: Site | None,
-    machine: tuple[str, ...],
+    drift: Drift, paths: Sequence[Path], environment: Mapping[str, str], site: Site | None, machine: tuple[str, ...]
 ) -> DriftResult:
     """Return what a drift does to images. Raises LumiimgError where there is one alone, and it cannot be read.
 

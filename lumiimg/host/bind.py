@@ -19,15 +19,7 @@ from typing import TYPE_CHECKING
 from lumiimg.elf import MissingVersion, duplicate_libraries, is_glibc_part
 from lumiimg.fabric.path import HOST_LIB_DIR, LIBCXI, LIBFABRIC, Fabric, net_symbol
 from lumiimg.fabric.process import PROVIDER_PATH
-from lumiimg.host.bind_trial import (
-    OWN_FILES,
-    PROVIDER_NAME,
-    BindPlan,
-    BindRefusedError,
-    BindTrial,
-    Demand,
-    attempt,
-)
+from lumiimg.host.bind_trial import OWN_FILES, PROVIDER_NAME, BindPlan, BindRefusedError, BindTrial, Demand, attempt
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal, Variable
 from lumiimg.host.snapshot import HostFiles

@@ -102,10 +102,7 @@ def loader_on(snapshot: Snapshot | None) -> LoaderConfig:
 
 
 def see_inside(
-    image: Image,
-    environment: Mapping[str, str],
-    loader: LoaderConfig = _OF_LUMI,
-    root: RootFileSystem | None = None,
+    image: Image, environment: Mapping[str, str], loader: LoaderConfig = _OF_LUMI, root: RootFileSystem | None = None
 ) -> ContainerView:
     """Return an image as a process in it has it.
 

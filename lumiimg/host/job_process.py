@@ -227,12 +227,7 @@ def _frameworks(root: RootFileSystem, python: Interpreter, named: str | None) ->
     if torch is not None:
         package, before, own = torch
         process = replace(
-            plain,
-            opens=(*before, *own),
-            opens_for_all=before,
-            imports="torch",
-            framework="torch",
-            package=package,
+            plain, opens=(*before, *own), opens_for_all=before, imports="torch", framework="torch", package=package
         )
         if not any(root.is_file(f"{package}/lib/{file}") for file in _OF_GPUS):
             # for CPUs alone: RCCL is for whatever else asks for it

@@ -12,21 +12,9 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.settings import user_cache
 from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.core.text import count
-from lumiimg.elf import (
-    ElfCache,
-    LoaderConfig,
-    Process,
-    glibc_mismatch,
-    read_abi,
-)
+from lumiimg.elf import ElfCache, LoaderConfig, Process, glibc_mismatch, read_abi
 from lumiimg.engine.binds import BindSpec, parse_binds
-from lumiimg.host.container_view import (
-    ContainerView,
-    loader_on,
-    see_inside,
-    told_to_engine,
-    why_not_modelled,
-)
+from lumiimg.host.container_view import ContainerView, loader_on, see_inside, told_to_engine, why_not_modelled
 from lumiimg.host.engine_rules import as_run, hidden_files, may_be_hidden
 from lumiimg.host.node_facts import cpu
 from lumiimg.host.root_queries import unreadable_files

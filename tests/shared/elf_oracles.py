@@ -12,11 +12,7 @@ from elftools.elf.elffile import ELFFile
 from lumiimg.core.access import BytesInMemory
 from lumiimg.elf import Process, exported_symbols, read_elf
 from lumiimg.image import open_image
-from tests.shared.elf_builder import (
-    assert_same,
-    settings_here,
-    trace,
-)
+from tests.shared.elf_builder import assert_same, settings_here, trace
 
 
 class Ask(NamedTuple):

@@ -18,15 +18,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.check.answer import decide, merge_levels, sentence
 from lumiimg.check.context import open_for_check
 from lumiimg.check.probe.container import Container, ProbePrograms
-from lumiimg.check.run.collective import (
-    LOGS,
-    MOUNTED,
-    Collective,
-    CollectiveProgram,
-    choose,
-    missing_here,
-    prepare,
-)
+from lumiimg.check.run.collective import LOGS, MOUNTED, Collective, CollectiveProgram, choose, missing_here, prepare
 from lumiimg.check.run.execution import Ranks, RunResult, judge, run_collective
 from lumiimg.check.static.process import StaticResult
 from lumiimg.core.findings import Answer, Finding, Level, Severity

@@ -124,10 +124,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda d: d.update(intel=1), "intel"),
     (lambda d: d["entries"][0].update(path="/nowhere"), r"entries\[0\].path"),
     (lambda d: d["links"].update({"/usr/lib64/libcxi.so.1": "libcxi.so.1"}), r"entries\[\d\].path"),
-    (
-        lambda d: d["entries"][0]["closure"].update(x=1),
-        r"entries\[0\].closure.x' should be a string, is 1",
-    ),
+    (lambda d: d["entries"][0]["closure"].update(x=1), r"entries\[0\].closure.x' should be a string, is 1"),
     (lambda d: d["libraries"][0].update(sha256="A" * 64), r"libraries\[0\].sha256"),
     (lambda d: d["libraries"][0].update(size_bytes=2**64), r"libraries\[0\].size_bytes"),
     (lambda d: d["libraries"][0]["facts"].update(isa_needed=[1]), r"libraries\[0\].facts.isa_needed"),

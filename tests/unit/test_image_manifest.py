@@ -150,11 +150,7 @@ def test_show_prints_it(tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFi
 @pytest.mark.usefixtures("clean_home")
 @pytest.mark.parametrize(
     ("build", "carries", "binds"),
-    [
-        (fabric_builder.image, False, False),
-        (fabric_builder.image, True, True),
-        (fabric_builder.bundled, True, False),
-    ],
+    [(fabric_builder.image, False, False), (fabric_builder.image, True, True), (fabric_builder.bundled, True, False)],
 )
 def test_job_and_module_bind_by_one_that_was_made_for_a_node(
     build: Callable[[Path], Path],

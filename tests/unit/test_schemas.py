@@ -183,8 +183,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
         ),
     ),
     "lock": lambda at: write_json(
-        "lock",
-        WrittenLock((LockChange("layer a", None, "1"),), Path("lumiimg.lock"), True, at.lock, ()),
+        "lock", WrittenLock((LockChange("layer a", None, "1"),), Path("lumiimg.lock"), True, at.lock, ())
     ),
     "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
     "plan": lambda at: sys.stdout.write(to_record(at.lock).decode()),

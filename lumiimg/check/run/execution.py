@@ -13,14 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from lumiimg.check.probe.container import (
-    ALL_REDUCE,
-    EVIDENCE_LINES,
-    Container,
-    ProbeRun,
-    explained,
-    read_run,
-)
+from lumiimg.check.probe.container import ALL_REDUCE, EVIDENCE_LINES, Container, ProbeRun, explained, read_run
 from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.check.run.bandwidth import bandwidth_findings
 from lumiimg.check.run.collective import (

@@ -16,12 +16,7 @@ from lumiimg.check.answer import decide
 from lumiimg.check.registry import Findings
 from lumiimg.check.static.beyond_network import find_faults, findings_of_gpu, findings_of_machine, findings_of_venv
 from lumiimg.check.static.commands import with_commands
-from lumiimg.check.static.process import (
-    CheckedProcess,
-    StaticResult,
-    check_process,
-    without_rccl,
-)
+from lumiimg.check.static.process import CheckedProcess, StaticResult, check_process, without_rccl
 from lumiimg.check.static.variables import doubted
 from lumiimg.core.findings import Answer, Finding, Level, Remedy, Severity
 from lumiimg.fabric.path import LIBFABRIC, RCCL_OR_PLUGIN, Fabric
@@ -30,10 +25,7 @@ from lumiimg.host.bind_trial import Demand, attempt
 from lumiimg.host.container_view import gpu_of_machine, open_variables, why_not_modelled
 from lumiimg.host.engine_rules import hidden_files
 from lumiimg.host.image_manifest import CarriedManifest, carried_by
-from lumiimg.host.manifest import (
-    Margin,
-    margins_of,
-)
+from lumiimg.host.manifest import Margin, margins_of
 from lumiimg.host.rccl_process import job_of_library
 from lumiimg.inventory.gpu_fit import GpuAccount, account_of_gpu
 
