@@ -1,12 +1,8 @@
 """The least that must be bound from a host for an image to use its fabric, found by trying it in the loader's model.
 
-The attempts, cheapest first: the libfabric that the image has, with what it lacks taken from the host; then each
-libfabric with the cxi provider that the host offers. A host library goes into a folder of its own in front of
-LD_LIBRARY_PATH, one file at a time: never a folder of libraries, and never a part of the C library, which has to be of
-one build with the image's ld.so. What an attempt still lacks is taken from the host where the host has it; where an
-image's library is too old, the host's is tried in its place, and the other way round. At the end every bind that
-nothing loads, or that nothing needs, is taken out again. An attempt without two copies of a library in one process is
-preferred.
+A host library goes into a folder of its own in front of LD_LIBRARY_PATH, one file at a time: never a folder of
+libraries, and never a part of the C library, which has to be of one build with the image's ld.so. An attempt without
+two copies of a library in one process is preferred. docs/rooms.md has the attempts in their order.
 """
 
 from __future__ import annotations

@@ -243,10 +243,6 @@ def _read(file: OpenFile, path: str, *, is_entry: bool) -> HostLibrary:
 
 
 # -- where the fabric's libraries are: every way that leads to one, in the order in which they count --
-#
-# First what the user names, then as the loader searches (LD_LIBRARY_PATH of loaded modules; the loader's cache; its
-# default directories), last the places that sites are known to use, the newest first. All that is found is given back:
-# which of it fits an image is not decided here.
 
 ASKED = "asked for"
 OTHER_ROLE = "other"

@@ -76,7 +76,6 @@ def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 WRONG_USAGE = {
-    "bild": "there is no command 'bild', did you mean build? (see `lumiimg --help`)",
     "halp": "there is no command 'halp' (see `lumiimg --help`)",
     "nodes": "there is no command 'nodes'",
     "nonsense check x": "there is no command 'nonsense'",
@@ -90,9 +89,6 @@ WRONG_USAGE = {
     "--versoin": "did you mean --version? (see `lumiimg --help`)",
     "build --add": "expected one argument",
     "build --bas x": "--bas",
-    "check": "required: IMAGE",
-    "check --level gpu x": "invalid choice: 'gpu'",
-    "bind x": "required: --host",
     "host": "required: COMMAND",
     "build --base 'a\nb'": r"'a\nb'",
     "--offline": "--offline is an option of commands, such as build: lumiimg build --offline",
@@ -193,9 +189,7 @@ BAD_INPUT = {
     "lock --base debian-13 -o nodir/x": NO_FOLDER,
     "host scan -o nodir/x": NO_FOLDER,
     "job x.sif --site lumi -o nodir/x -- true": NO_FOLDER,
-    "build": "no base; ",
     "adapt a\x01b.sif": "a\\x01b.sif: its name cannot be printed, and a definition has to name it; rename it",
-    "build --base debian13": "did you mean debian-13",
     "build --base debian-13 --add netprob": "did you mean netprobe?",
     "build --recipe dem": "did you mean demo?",
     "build --recipe no.toml": "no.toml: cannot be read: No such file",
@@ -204,7 +198,6 @@ BAD_INPUT = {
     "build --recipe demo --mirror x": "is not FROM=TO",
     "build --recipe demo --mirror debian=http://[::1": "is not a valid http(s) address",
     "build --recipe demo --mirror https://g.test=nope": "is not a valid http(s) address",
-    "build --recipe demo -o .": ".: is a folder",
     "build --recipe demo -o no/x.sif": "no: no such folder",
     f"build --recipe demo -o {'x' * 300}": "File name too long",
     f"build --base debian-13 --add aws-ofi-nccl --arg aws-ofi-nccl.ROCM=/{'x' * 100_000} --dry-run": (
@@ -223,7 +216,6 @@ BAD_INPUT = {
     "log nowhere.out": "nowhere.out: cannot be read",
     "log ''": "an argument is empty; is a variable of the shell not set?",
     f"log {sys.executable}": "is not text",
-    "log": "no log to read",
     "log --follow -": "standard input is always read to its end",
     "show folder": "an image: show ./folder",
     "show debian": "did you mean debian-13",

@@ -265,10 +265,8 @@ def _listens(run: ProbeRun) -> bool:
 
 # -- a simulation, for those who ask for it: RCCL on a stand-in for HIP, as far as the network that it takes --
 #
-# RCCL from 2.22 on (ROCm 6.4) looks for its plugin only when it has a GPU, so without one nothing else can show which
-# plugin it takes. RCCL, the loader, the plugin and libfabric are the image's own; only the few answers of HIP that RCCL
-# needs before it chooses a network are made up (`layers/netprobe/rcclsim.c`). What is found is worth less than a run:
-# every finding says SIMULATION, and none makes an answer green.
+# RCCL from 2.22 on looks for its plugin only when it has a GPU. The few answers of HIP that it needs before that are
+# made up (`layers/netprobe/rcclsim.c`): every finding says SIMULATION, and none makes an answer green.
 
 SIMULATED = "done, and a simulation (a stand-in for HIP) beside it: findings called `simulated`"
 _NETWORK = re.compile(r"Using network (\S.*)")
