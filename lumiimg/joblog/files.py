@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from lumiimg.core.access import zstd
 from lumiimg.core.errors import BadInputError
@@ -37,6 +37,8 @@ STREAM_BYTES = 64 << 30
 FILE_LIMIT = 65_536
 DEPTH_LIMIT = 8
 HEAD_BYTES = 64
+XZ_MEMORY_BYTES = 128 << 20
+"""`xz -9` asks for 65 MiB; zstd's own limit is the same."""
 _ANSWER = b'{\n  "schema": '
 """The beginning of an answer in JSON about a log: it may quote lines of one, and is none."""
 _POLL_SECONDS = 1.0
@@ -130,7 +132,7 @@ def refuse_binary(name: str) -> None:
     except (OSError, ValueError) as error:
         raise BadInputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=name) from error
     if fault := _fault(head):
-        raise BadInputError(fault, where=name, hint="lumiimg log reads what a job printed; it may be gzip or zstd")
+        raise BadInputError(fault, where=name, hint="lumiimg log reads what a job printed; it may be gzip, zstd or xz")
 
 
 def _fault(head: bytes) -> str | None:
@@ -148,19 +150,36 @@ def _fault(head: bytes) -> str | None:
 class _Packing(NamedTuple):
     """How a compressed file is unpacked."""
 
-    opened: Callable[[BinaryIO], Any]
+    unpacked: Callable[[BinaryIO], Iterator[bytes]]
     error: type[Exception]
-    """That is raised for a damaged file, beside OSError."""
+    """That is raised for a damaged file, beside OSError; EOFError where its end is missing."""
 
 
 def _packing(head: bytes) -> _Packing | None:
     """Return how a file that starts so is unpacked; None where it is not compressed."""
     if head.startswith(b"\x1f\x8b"):
         gzip, zlib = import_module("gzip"), import_module("zlib")
-        return _Packing(lambda stream: gzip.GzipFile(fileobj=stream), zlib.error)
+        return _Packing(lambda stream: _read(gzip.GzipFile(fileobj=stream)), zlib.error)
     if head.startswith(b"\x28\xb5\x2f\xfd"):
-        return _Packing(zstd().ZstdFile, zstd().ZstdError)
+        return _Packing(lambda stream: _read(zstd().ZstdFile(stream)), zstd().ZstdError)
+    if head.startswith(b"\xfd7zXZ\0"):
+        return _Packing(_from_xz, import_module("lzma").LZMAError)
     return None
+
+
+def _from_xz(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield what xz packed: LZMAFile has no bound on the memory that a file may ask for, up to 4 GiB."""
+    import lzma
+
+    packed = b""
+    while packed := packed.lstrip(b"\0") or stream.read(BLOCK_BYTES):  # several parts, with padding between
+        inner = lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES)
+        while not inner.eof:
+            if inner.needs_input and not (packed := packed or stream.read(BLOCK_BYTES)):
+                raise EOFError
+            yield inner.decompress(packed, max_length=BLOCK_BYTES)
+            packed = b""
+        packed = inner.unused_data
 
 
 def blocks(name: str, warn: Warn, take_dump: Callable[[FlightDump], None] | None = None) -> Iterator[bytes]:
@@ -176,7 +195,7 @@ def blocks(name: str, warn: Warn, take_dump: Callable[[FlightDump], None] | None
             head = stream.peek(HEAD_BYTES) if hasattr(stream, "peek") else b""
             data = _read(stream)
             if packing := _packing(head):
-                data, damaged = _read(packing.opened(stream)), (packing.error,)
+                data, damaged = packing.unpacked(stream), (packing.error,)
             if take_dump is not None and is_dump(head):
                 dump = stream.read(DUMP_LIMIT_BYTES + 1)
                 try:

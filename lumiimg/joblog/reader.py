@@ -69,7 +69,7 @@ class LogReader:
         else:
             count, hits = self._gate.select(block)
             for index, line, entries in hits:
-                counted = tuple(filter(_is_grave, entries)) if is_cut else entries
+                counted = [entry for entry in entries if entry.is_grave] if is_cut else entries
                 self._read(line, counted, file, start + index)
         if not is_cut:
             self._read_tables(file, block, start)
@@ -100,7 +100,7 @@ class LogReader:
 
     def _take(self, message: Message, entries: Sequence[MessagePattern], file: str, at: int) -> Iterator[Match]:
         found = [(entry, match) for entry in entries if (match := entry.match(message)) is not None]
-        found = [(entry, match) for entry, match in found if not (_is_grave(entry) and warns(message, match.start()))]
+        found = [(entry, match) for entry, match in found if not (entry.is_grave and warns(message, match.start()))]
         if not found or self._vocabulary.foreign.search(message.text) is not None:
             return
         process = self._log.process(message.process, message.task, file)
@@ -139,10 +139,6 @@ class LogReader:
             self._log.bandwidth = BandwidthReader()
         if self._log.bandwidth is not None:
             self._log.bandwidth.feed(file, block, lambda index: position(self._number, start + index, 0))
-
-
-def _is_grave(entry: MessagePattern) -> bool:
-    return isinstance(entry, Signature) and entry.is_grave
 
 
 def _communicator(groups: Mapping[str, str], *, has_origin: bool) -> tuple[str, CommunicatorSeen]:

@@ -102,6 +102,11 @@ class MessagePattern:
     after: str | None = None
     """What may stand before it in a line that no library signed; before a trouble, prefixes of programs as well."""
 
+    @property
+    def is_grave(self) -> bool:
+        """Whether it says that a network, or the job, ended."""
+        return False
+
     def match(self, message: Message) -> re.Match[str] | None:
         """Return where the message says it.
 
@@ -157,7 +162,6 @@ class Signature(MessagePattern):
 
     @property
     def is_grave(self) -> bool:
-        """Whether it says that a network, or the job, ended."""
         return self.ends is not ExitRole.NO or self.effect is not Effect.NONE
 
     @property

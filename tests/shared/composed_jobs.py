@@ -25,6 +25,8 @@ LAUNCHERS: dict[str, Callable[[int, str], str]] = {
     "vLLM": lambda rank, line: f"(EngineCore_0 pid=638) (Worker_TP{rank} pid=72{rank}) {line}",
     "PALS": lambda rank, line: f"x3005c0s13b0n0.hsn {rank}: {line}",
     "pdsh": lambda rank, line: f"node{rank}: {line}",
+    "red": lambda _, line: f"\x1b[31m{line}\x1b[0m",
+    "CRLF": lambda _, line: f"{line}\r",
     "time": lambda _, line: f"2026-05-22T14:26:33.405Z {line}",
     "CloudWatch": lambda _, line: f"  | 2026-05-22T14:26:33.405-07:00 | {line}",
     "kubectl": lambda rank, line: f"[pod/train-{rank}/pytorch] {line}",
@@ -90,7 +92,7 @@ OF_DEATHS = ("cxi", "absent", "none")
 DYING = {"the first": (0,), "the last": (8,), "all": (0, 8)}
 """Ranks that die."""
 _OF_EVERYTHING = LAUNCHERS.keys() - {
-    *("none", "srun -l", "Open MPI", "torchrun", "Ray", "Ray in colour", "vLLM", "PALS", "pdsh"),
+    *("none", "red", "CRLF", "srun -l", "Open MPI", "torchrun", "Ray", "Ray in colour", "vLLM", "PALS", "pdsh"),
 }
 """What is before each line, a launcher's own ones among them."""
 

@@ -6,6 +6,7 @@ import errno
 import gzip
 import io
 import json
+import lzma
 import os
 import sys
 import threading
@@ -46,6 +47,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "plain": bytes,
     "gzip": gzip.compress,
     "gzip of two members": lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:]),
+    "xz": lzma.compress,
     "zstd": lambda data: zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1}),
 }
 
@@ -229,7 +231,7 @@ def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     with pytest.raises(BadInputError, match="no log in this folder"):
         log_files([str(tmp_path)])
-    for data in ("n1:1:1 [0] NCCL INFO Using network Socket\n".encode("utf-16"), b"\x7fELF\0\0", b"\xfd7zXZ\0\0\4"):
+    for data in ("n1:1:1 [0] NCCL INFO Using network Socket\n".encode("utf-16"), b"\x7fELF\0\0", b"BZh91AY&SY\0"):
         log.write_bytes(data)
         with pytest.raises(BadInputError, match="is not text"):
             log_files([str(log)])

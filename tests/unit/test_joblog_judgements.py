@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import tomllib
 from itertools import product
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from lumiimg.core.findings import Severity
 from lumiimg.joblog import LogReader, LogReport, Verdict, read_lines
+from tests.shared.joblog import job_log
 
 EXCERPTS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/nccl-excerpts.toml").read_text())
 LOGS: list[dict[str, Any]] = EXCERPTS["log"]
@@ -293,3 +295,51 @@ def test_a_network_that_was_only_chosen_is_not_said_to_be_used() -> None:
             assert ("chosen" in said and "no line shows traffic" in said) is not bool(traffic), said
             assert ("went over" in said or "was used" in said) is bool(traffic), said
             assert report.severity is expected, said
+
+
+# -- what only all ranks of a job together show
+
+
+def ranks(number: int, *slow: int) -> list[str]:
+    """Return what so many ranks print, of which those on some nodes have no plugin."""
+    return b"".join(job_log(number, 0, sick=frozenset(slow))).decode().splitlines()
+
+
+def test_nodes_that_differ_lead_with_how_to_go_on_without_them_and_how_to_look_at_them() -> None:
+    lead, *others = read(*ranks(8 * 16, 3, 4, 9)).causes
+    assert lead.id == "some-nodes"
+    assert lead.summary.startswith("3 of 16 nodes did not use the fast network: nid[005003-005004,005009]")
+    assert "used it on 13, so look for a difference between nodes" in lead.summary
+    assert lead.remedy[0].endswith("sbatch '--exclude=nid[005003-005004,005009]' {script}")
+    assert "--nodes 3 --sbatch='--nodelist=nid[005003-005004,005009]" in lead.remedy[1]
+    absent = next(cause for cause in others if cause.id == "plugin-absent")
+    assert (absent.because, absent.remedy) == ((), lead.remedy[1:])
+    assert absent.evidence
+    # the nodes are one word where brackets are a pattern
+    words = ["--exclude=nid[005003-005004,005009]", "--sbatch=--nodelist=nid[005003-005004,005009] --gpus-per-node=8"]
+    for remedy, word in zip(lead.remedy, words, strict=True):
+        program = f'sbatch() {{ printf "%s\n" "$@"; }}; lumiimg() {{ sbatch "$@"; }}; {remedy.command}'
+        shell = ["bash", "--norc", "-O", "failglob", "-c", program]
+        assert word in subprocess.run(shell, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_where_the_fast_network_worked_on_few_nodes_the_image_is_looked_at() -> None:
+    for slow in [tuple(range(9)), tuple(range(16)), ()]:
+        causes = {cause.id: cause for cause in read(*ranks(8 * 16, *slow)).causes}
+        assert "some-nodes" not in causes, slow
+        assert not slow or causes["plugin-absent"].remedy, slow
+
+
+WATCHDOG = "[rank{0}]:[E1124 10:00:00.123 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)"
+BEGUN = "[rank{0}]:[E1124 10:00:00.123 ProcessGroupNCCL.cpp:1537] [PG ID 0 PG GUID 0 Rank {0}] Timeout at NCCL work: {1}, last enqueued NCCL work: {1}, last completed NCCL work: 10."
+
+
+def test_a_stall_began_with_the_rank_that_had_begun_fewer_collectives_or_never_said_that_it_waited() -> None:
+    stall = read(*ranks(4), *(BEGUN.format(rank, 11 if rank == 2 else 12) for rank in range(4))).stall
+    assert stall is not None
+    assert (stall.ranks, stall.reason) == ("2", "had begun 11 collectives where others had begun 12")
+    stall = read(*ranks(4), *(WATCHDOG.format(rank) for rank in (0, 1, 3))).stall
+    assert stall is not None
+    assert stall.ranks == "2"
+    assert read(*ranks(4), *map(WATCHDOG.format, range(4))).stall is None
+    assert read(*ranks(4), WATCHDOG.format(0)).stall is None

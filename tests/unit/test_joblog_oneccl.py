@@ -6,7 +6,6 @@ from pathlib import Path
 
 from lumiimg.core.findings import Severity
 from lumiimg.joblog import Confidence, LogReader, Verdict, read_lines
-from lumiimg.joblog.lines import messages
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "nccl"
 CXI = (FIXTURES / "oneccl-2021.15.2-cxi.log").read_text().splitlines()
@@ -62,33 +61,21 @@ def test_what_stays_on_the_node_and_the_mpi_of_another_program_are_no_second_net
     assert read_lines("job.out", [line]).environment["CCL_ATL_TRANSPORT"] == "ofi"
 
 
-SPLIT = [
-    ("2025:11:26-12:43:48:(40166) |CCL_INFO| a", [("process 40166", None, "|CCL_INFO| a")]),
-    ("2024:08:21-10:24:26:( 4456) |CCL_ERROR| a", [("process 4456", None, "|CCL_ERROR| a")]),
-    # from 2021.17 on, without parentheses
-    ("2026:02:28-14:29:20:46486 |CCL_WARN| a", [("process 46486", None, "|CCL_WARN| a")]),
-    ("3: 2025:11:26-12:43:48:(40166) |CCL_INFO| a", [(None, "3", "|CCL_INFO| a")]),
-    (
-        "x4117c4s5b0n0.hsn 3: 2025:11:26-12:43:48:(40166) |CCL_INFO| a",
-        [("x4117c4s5b0n0.hsn:40166", None, "|CCL_INFO| a")],
-    ),
-    # two processes on one line
-    (
-        "2025:11:26-12:43:48:(41) |CCL_INFO| a2025:11:26-12:43:48:(42) |CCL_INFO| b",
-        [("process 41", None, "|CCL_INFO| a"), ("process 42", None, "|CCL_INFO| b")],
-    ),
-    # what is quoted behind other words stays text
-    (
-        "what came first 2025:11:26-12:43:48:(41) |CCL_INFO| a",
-        [(None, None, "what came first 2025:11:26-12:43:48:(41) |CCL_INFO| a")],
-    ),
-    ("|CCL_INFO| a", [(None, None, "|CCL_INFO| a")]),
-    ("+ grep '|CCL_INFO| a' job.out", [(None, None, "+ grep '|CCL_INFO| a' job.out")]),
-]
+WHOSE = {
+    "2025:11:26-12:43:48:(40166) ": "process 40166",
+    "2024:08:21-10:24:26:( 4456) ": "process 4456",
+    "2026:02:28-14:29:20:46486 ": "process 46486",  # from 2021.17 on
+    "3: 2025:11:26-12:43:48:(40166) ": "task 3",
+    "x4117c4s5b0n0.hsn 3: 2025:11:26-12:43:48:(40166) ": "x4117c4s5b0n0.hsn:40166",
+    "2025:11:26-12:43:48:(41) |CCL_INFO| a2025:11:26-12:43:48:(42) ": "process 42",
+    "what came first 2025:11:26-12:43:48:(41) ": None,
+    "+ grep '": None,
+}
+"""What stands before a message, and whose it then is; behind other words it is quoted."""
 
 
-def test_a_line_is_split_into_its_messages() -> None:
-    for line, found in SPLIT:
-        said = messages(line.encode())
-        assert [message[:3] for message in said] == found, (line, found)
-        assert [message.signed for message in said] == [text.startswith("|CCL_") for *_, text in found], (line, found)
+def test_a_message_is_of_the_process_that_its_line_names() -> None:
+    text = next(line for line in CXI if "provider: cxi" in line).partition("|CCL")
+    for before, whose in WHOSE.items():
+        ranks = read_lines("job.out", [before + "".join(text[1:])]).ranks
+        assert [rank.process for rank in ranks] == ([whose] if whose else []), before

@@ -106,20 +106,6 @@ def test_how_the_network_was_used_is_told(tmp_path: Path, capsys: Capture) -> No
     assert (data["library"]["version"], data["plugin"]["version"], data["provider"]) == ("2.22.3", "1.18.0", "cxi")
 
 
-def test_each_cause_has_reasons_and_something_to_do(tmp_path: Path, capsys: Capture) -> None:
-    _, data, page = ask(
-        tmp_path,
-        capsys,
-        b"n1:1:1 [0] NCCL INFO NET/Plugin: libcxi.so.1: cannot open shared object file: No such file or directory\n",
-    )
-    cause = data["causes"][0]
-    assert cause["id"] == "dependency-missing"
-    assert "libcxi.so.1" in cause["summary"]
-    assert cause["because"]
-    assert cause["remedy"]
-    assert f"1. {cause['because'][0][:40]}" in page
-
-
 def test_junit_fails_what_is_slow_and_does_not_pass_what_is_not_known(tmp_path: Path, capsys: Capture) -> None:
     results = tmp_path / "log.xml"
     code, _, _ = ask(tmp_path, capsys, b"".join(job_log(64, 0, sick=frozenset({3}))), "--junit", str(results))
@@ -163,14 +149,6 @@ def test_bandwidth_is_held_against_the_site_where_it_is_of_the_same_kind(tmp_pat
         assert data["answer"] == ("no" if code else "good"), measured
         assert told in page, measured
         assert severity == "info" or data["measurements"][0]["nodes"] == 2, measured
-
-
-def test_options_may_stand_between_files(tmp_path: Path, capsys: Capture) -> None:
-    first, second = tmp_path / "a.out", tmp_path / "b.out"
-    first.write_bytes(CXI)
-    second.write_bytes(SOCKET.replace(b"n1:", b"n2:"))
-    assert main(["log", str(first), "--verbose", str(second)]) == ExitCode.NO
-    assert "mixed" in capsys.readouterr().out
 
 
 def test_what_comes_next_is_the_first_command_that_lacks_no_name(tmp_path: Path, capsys: Capture) -> None:

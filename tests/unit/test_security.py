@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import lzma
 import os
 import re
 import shutil
@@ -130,14 +131,25 @@ def test_an_image_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> N
 
 
 @pytest.mark.threat
-def test_a_compressed_log_of_nothing_takes_no_memory(tmp_path: Path) -> None:
-    (tmp_path / "zeros").write_bytes(gzip.compress(b"\0" * (64 << 20)))
-    tracemalloc.start()
-    try:
-        assert all(len(block) <= 1 << 21 for block in log_sources.blocks(str(tmp_path / "zeros"), print))
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
+def test_a_compressed_log_may_not_ask_for_more_memory_than_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, text = tmp_path / "log", b"n1:1:1 [0] NCCL INFO Using network Socket\n" * 3
+    parts = [lzma.compress(text), lzma.compress(b"", preset=0), lzma.compress(text)]
+    log.write_bytes(parts[0] + b"\0" * 8 + parts[1] + parts[2])
+    assert b"".join(log_sources.blocks(str(log), print)) == text * 2
+    with monkeypatch.context() as patch:
+        patch.setattr(log_sources, "XZ_MEMORY_BYTES", 1 << 20)  # what xz -6 wants is 9 MiB
+        with pytest.raises(BadInputError, match="cannot be unpacked"):
+            list(log_sources.blocks(str(log), print))
+    for packed in (gzip.compress(b"\0" * (64 << 20)), lzma.compress(b"\0" * (64 << 20), preset=0)):
+        log.write_bytes(packed)
+        tracemalloc.start()
+        try:
+            assert all(len(block) <= 1 << 21 for block in log_sources.blocks(str(log), print))
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        finally:
+            tracemalloc.stop()
 
 
 # ---- servers
