@@ -206,7 +206,7 @@ def test_a_collective_over_two_nodes_tells_which_network_carried_it(
     assert told.report["levels"]["run"] == "done: lumiimg's own all-reduce, 4 ranks"
     assert told.report["groups"][0]["gpus"] == 2
     assert told.report["collective"]["nodes"] == 2
-    assert [measured["name"] for measured in told.report["collective"]["measurements"]] == ["lumiimg-allreduce"]
+    assert [measured["test"] for measured in told.report["collective"]["measurements"]] == ["lumiimg-allreduce"]
     found = findings_of(told)
     assert (found["run.network"]["severity"], found["run.bandwidth"]["severity"]) == ("ok", "ok"), told.text
     assert told.code == 0

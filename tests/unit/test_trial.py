@@ -222,12 +222,6 @@ def test_partitions_and_mpi_are_those_of_slurm() -> None:
     }
 
 
-def test_variables_of_the_network_that_the_job_had_from_elsewhere_are_named() -> None:
-    told = case(replace(NODE, preset_variables=("NCCL_NET",)), NODE)
-    assert notes(told) == ["the job had NCCL_NET from elsewhere: what is said of the network is with that"]
-    assert not notes(case(NODE))
-
-
 # -- of images
 
 
@@ -418,7 +412,8 @@ def test_variables_that_a_trial_tries_are_not_the_users_own_and_others_are_named
     run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), mine, lambda _: None)
     assert seen[0] == {"NCCL_NET": "IB"}
     facts = facts_of_node(RootFileSystem(FolderTree(tmp_path)), SNAPSHOT, LUMI, "n", seen[0])
-    assert facts.preset_variables == ("NCCL_NET",)
+    assert notes(case(facts)) == ["the job had NCCL_NET from elsewhere: what is said of the network is with that"]
+    assert not notes(case(NODE))
 
 
 # -- the folder, jobs and time

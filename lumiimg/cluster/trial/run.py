@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.report import NodesReport
-from lumiimg.cluster.nodes.slurm import own_command, run_step, seconds
+from lumiimg.cluster.nodes.slurm import own_command, run_step, seconds, slurm_program
 from lumiimg.cluster.trial.model import THERE, Ending, JobTime, StepResult
 from lumiimg.cluster.trial.node_facts import clear_node_facts, recorded_nodes, snapshot_in
 from lumiimg.cluster.trial.plan import FOLDER, content
@@ -18,7 +19,7 @@ from lumiimg.cluster.trial.readings import SlurmFacts
 from lumiimg.core.decode import to_json
 from lumiimg.core.errors import BadInputError, MissingHereError, one_line
 from lumiimg.core.files import write_text
-from lumiimg.engine.process import run, which
+from lumiimg.engine.process import run
 from lumiimg.host.container_view import TO_ENGINE, told_to_engine
 
 if TYPE_CHECKING:
@@ -190,11 +191,9 @@ def _slurm(environment: Mapping[str, str]) -> SlurmFacts:
     """Return Slurm's partitions with their longest job, and what `srun --mpi=` takes; nothing without it."""
 
     def ask(*argv: str) -> str:
-        program = which(argv[0], environment.get("PATH"))
-        try:
-            return run([program, *argv[1:]], env=environment, timeout_s=30).output if program is not None else ""
-        except MissingHereError:
-            return ""
+        with suppress(MissingHereError):
+            return run([slurm_program(argv[0], environment), *argv[1:]], env=environment, timeout_s=30).output
+        return ""
 
     partitions: dict[str, str] = {}
     # --all: also those that are hidden from who may not use them; a line for each

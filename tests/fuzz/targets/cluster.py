@@ -42,7 +42,7 @@ def _folder(data: bytes) -> str:
 @target("trial-slurm", "cluster.trial.run._slurm")
 def _slurm(data: bytes) -> None:
     """What scontrol and srun say."""
-    with mock.patch.object(run, "which", return_value="/bin/slurm"), answering(run, data):
+    with mock.patch.object(run, "slurm_program", return_value="/bin/slurm"), answering(run, data):
         run._slurm(_ENVIRONMENT)
 
 
