@@ -5,10 +5,9 @@
                  data.sif | data.sqfs | data.tar (what the script of a layer keeps)
     work/                     where results are written before they are here
 
-A key has the content of what is below, so that a result is only ever found over that on which it was built. Entries are
-folders that appear by one rename: a reader sees all of one or nothing, also on file systems that know no locks (NFS,
-Lustre without flock). What a crash has cut short is found by its digest, which is read before an entry is used. Two
-builds of one layer do its work twice, and one of the results is kept.
+A key has the content of what is below. Entries are folders that appear by one rename: a reader sees all of one or
+nothing, also on file systems without locks (NFS, Lustre without flock). What a crash has cut short is found by its
+digest, which is read before an entry is used. Two builds of one layer do its work twice, and one result is kept.
 """
 
 from __future__ import annotations

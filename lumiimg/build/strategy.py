@@ -1,13 +1,9 @@
 """The two ways to build a layer: over an overlay of what is below it, or in one folder that holds all of it.
 
-*Overlay*: each script runs over the layers below, and only what it changed is kept: no base is unpacked, and none is
-compressed again. It takes a user namespace with all of the user's ids, and FUSE. The overlay is the kernel's:
-fuse-overlayfs, with which engines lay layers over an image for a user, makes empty files of pipes, takes owners of
-links and set-user-id bits away, and refuses what scripts may do.
-
-*Sandbox*: one folder, written by one layer after the other. It takes no privilege. What a layer changed is found by
-looking before and after; it is kept as the same kind of file that an overlay leaves, so that either way goes on from
-what the other has built.
+An overlay takes a user namespace with all of the user's ids, and FUSE. It is the kernel's: fuse-overlayfs makes empty
+files of pipes, takes owners of links and set-user-id bits away, and refuses what scripts may do. A sandbox takes no
+privilege: what a layer changed is found by looking before and after, and is the same kind of file, so that either way
+goes on from what the other has built.
 """
 
 from __future__ import annotations
