@@ -82,8 +82,8 @@ class lumiimg_check(rfm.RunOnlyRegressionTest):
         while pending:
             item = pending.pop()
             if isinstance(item, dict):
-                if item.get("name") == MEASURED and isinstance(item.get("best_gb_s"), (int, float)):
-                    yield item["best_gb_s"]
+                if item.get("test") == MEASURED:
+                    yield from (speed for _, speed in item.get("points", ()))
                 pending.extend(item.values())
             elif isinstance(item, list):
                 pending.extend(item)
