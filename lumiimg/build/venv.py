@@ -20,7 +20,6 @@ from msgspec import structs
 from lumiimg import __version__
 from lumiimg.build.build_host import mksquashfs_at
 from lumiimg.build.layer_build import pack
-from lumiimg.catalog.needs import version_of
 from lumiimg.core.decode import DecodeError, decode_json, to_json
 from lumiimg.core.errors import BadInputError, FailedError, RefusedError, one_line
 from lumiimg.core.files import refuse_places, replaced
@@ -124,10 +123,8 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
         except NoPythonError as error:
             raise BadInputError(str(error), where=str(image)) from error
         has = versions_in(opened.root, python.folders)
-    version, glibc = (version_of(of_image.get(name)) for name in ("python", "glibc"))
-    if version is None or glibc is None:
+    if (target := PythonTarget.of(of_image)) is None:
         raise BadInputError("its Python or its C library is not known, so no wheels can be chosen", where=str(image))
-    target = PythonTarget((version.major, version.minor), (glibc.major, glibc.minor))
     asked = structs.replace(asked, brought=brought_by_layers(PlanContext(catalogue).layers()))
     sources.on_line(f"resolving {count(len(asked.own), 'requirement')} beside what {image.name} has, for {target}")
     there = LayerRequirements("image", "", has=has)

@@ -17,6 +17,7 @@ from lumiimg.fetch.registry import resolve_image
 from lumiimg.resolve.bootstrap import digest_of_file, known_digest, note_digest
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels, with_digests
+from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.source_archive import read_requirements
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from lumiimg.fetch.store import Sources
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock_file import LockFile
-    from lumiimg.resolve.python_target import PythonTarget
 
 
 BaseDigest = Literal["asked", "noted", "open"]
@@ -144,7 +144,7 @@ def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], unt
     wanting = [layer for layer in lock.stack if wants_python(layer)]
     if lock.resolved or not wanting:
         return replace(lock, resolved=True)
-    if (python := lock.python) is None:
+    if (python := PythonTarget.of(lock.versions)) is None:
         raise FailedError(
             f"no wheels can be chosen for {wanting[0].name}: the Python of {lock.base.layer.name} is not known",
             hint="read the base first: lumiimg adapt",

@@ -12,14 +12,12 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from lumiimg import __version__
-from lumiimg.catalog.needs import version_of
 from lumiimg.catalog.releases import expand
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import open_regular
 from lumiimg.core.findings import Severity
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import is_address
-from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.rules import NO_MACHINE, RuleResult
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer
 
@@ -150,13 +148,9 @@ class Lock:
         return (self.base, *self.layers)
 
     @property
-    def python(self) -> PythonTarget | None:
-        """What wheels are chosen for; null where the base's Python, or its C library, is not known."""
-        versions = {name: version for layer in self.stack for name, version in layer.versions.items()}
-        python, glibc = (version_of(versions.get(name)) for name in ("python", "glibc"))
-        if python is None or glibc is None or min(len(python.release), len(glibc.release)) < 2:
-            return None
-        return PythonTarget((python.major, python.minor), (glibc.major, glibc.minor))
+    def versions(self) -> dict[str, str]:
+        """Versions of components that base and layers bring."""
+        return {name: version for layer in self.stack for name, version in layer.versions.items()}
 
     @property
     def doubts(self) -> tuple[RuleResult, ...]:

@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Self
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
+from lumiimg.catalog.needs import version_of
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.toml import package_toml
 
@@ -47,6 +48,14 @@ class PythonTarget:
     def __post_init__(self) -> None:
         if self.version[0] != 3 or self.glibc[0] != 2:
             raise BadInputError(f"wheels are chosen for CPython 3 and glibc 2 only, not for {self}")
+
+    @classmethod
+    def of(cls, versions: Mapping[str, str]) -> Self | None:
+        """Return that of an image; None where its Python, or its C library, is not known."""
+        python, glibc = (version_of(versions.get(name)) for name in ("python", "glibc"))
+        if python is None or glibc is None or min(len(python.release), len(glibc.release)) < 2:
+            return None
+        return cls((python.major, python.minor), (glibc.major, glibc.minor))
 
     def __str__(self) -> str:
         """Return it for messages: `Python 3.12 with glibc 2.39`."""

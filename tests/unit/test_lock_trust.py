@@ -24,6 +24,7 @@ from lumiimg.resolve.lock import locked_wheel
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import read_document, to_text
 from lumiimg.resolve.planner import decide
+from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.request import Request
 from tests.fuzz.locks import settled
 from tests.fuzz.targets.resolve import signed
@@ -392,4 +393,4 @@ def test_a_version_that_an_image_names_is_no_template(stranger: Stranger) -> Non
     image = {"has": {"python": "{VERSION}", "glibc": "{"}, "provides": ["python3"]}
     base = {"name": "box", "agent": "localimage", "from": "/x.sif", "image": image}
     lock = stranger.lock(lambda document: document.update(base=base))
-    assert (lock.base.versions, lock.python) == (image["has"], None)
+    assert (lock.base.versions, PythonTarget.of(lock.versions)) == (image["has"], None)

@@ -125,20 +125,6 @@ def test_every_real_release_of_vllm_is_read_and_is_a_doubt_or_refused_if_made_fo
         assert "nobody has tried it" in doubt
 
 
-def test_a_vllm_that_needs_torch_2_11_gets_it_or_is_refused_with_a_network_and_without(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bases = ("rocm-7.0", "rocm-7.2.4")
-    cases = [*itertools.product(("0.23.0", "0.25.1", "0.27.0", "0.33.0"), bases, (index, None))]
-    for version, base, at in sampled(cases, 8):
-        code, answer = explained(capsys, f"{base} vllm=={version}", at)
-        refused = next((rule for rule in answer["rules"] if rule["outcome"] == "refused"), None)
-        if base == "rocm-7.0" or refused:  # the newest are made for a torch that no row has
-            assert (code, f"vllm {version}" in f"{refused}", "torch" in f"{refused}") == (1, True, True), refused
-        else:
-            assert (code, Version(answer["torch"]) >= Version("2.11")) == (0, True)
-
-
 def rows_of(layer: str, version: str, index: ReleaseIndex) -> tuple[Release, ...]:
     """Return what is read of a version in an index."""
     entry, web = open_catalogue({}).layer(layer), Http()

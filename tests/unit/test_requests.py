@@ -105,36 +105,6 @@ def test_a_fabric_on_the_command_line_wins_over_that_of_a_recipe(tmp_path: Path,
         assert f"{recipe}: " in unwrapped(said), wrong
 
 
-def test_a_family_and_a_base_tell_what_there_is(capsys: Capture) -> None:
-    code, said = answer(["show", "rocm"], capsys)
-    assert code == ExitCode.GOOD
-    assert "family of bases" in said
-    assert "rocm-6.4.4" in said
-    assert re.search(r"has .*rocm 6\.4\.4.*rccl 2\.22\.3", answer(["show", "rocm-6.4.4"], capsys)[1])
-
-
-def test_what_a_base_does_not_take_is_refused_with_the_nearest(capsys: Capture) -> None:
-    for words, told in (
-        (
-            ["--base", "rocm-6.4.4", "--add", "pytorch==2.7.1", "--site", "lumi"],
-            (
-                "lumiimg build --base rocm-6.4.4 --add pytorch --site lumi -o image.sif",
-                "pytorch 2.7.1 requires rocm==6.3.* or rocm==6.2.4",
-            ),
-        ),
-        (["--base", "debian-13", "--add", "pytorch"], ("--base rocm-5.7 --add pytorch",)),
-        (
-            ["--base", "lumi-pytorch-6.2.4", "--add", "vllm"],
-            (
-                "lumi-pytorch-6.2.4 has vllm 0.10.1+rocm624 already: leave it out",
-                "without vllm, where its base is: lumiimg build --base lumi-pytorch-6.2.4",
-            ),
-        ),
-    ):
-        code, said = answer(["explain", *words], capsys)
-        assert (code, [part for part in told if part not in unwrapped(said)]) == (ExitCode.NO, []), said
-
-
 def test_a_version_of_a_layer_without_releases_is_an_argument_or_refused(capsys: Capture) -> None:
     words = [*DRY, "--base", "rocm-6.4.4", "--json", "--add"]
     assert main([*words, "mpi4py==4.0.3"]) == ExitCode.GOOD
@@ -189,9 +159,6 @@ def test_what_contradicts_itself_is_one_line(
     for site in ("aurora", "alps", "generic"):
         code, said = answer(["adapt", str(tmp_path / "plain"), "--site", site], capsys)
         assert (code, "not known" in unwrapped(said)) == (ExitCode.UNDECIDED, True)
-
-
-# machines of which little is known, images that are none
 
 
 # files of the user's that are odd

@@ -13,6 +13,7 @@ from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock import Lock, LockedLayer, wants_python
 from lumiimg.resolve.planner import possible_bases
+from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.request import Request, name_of
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def unread(catalogue: Catalogue | None = None) -> list[str]:
 
 
 def _is_unread(plan: Plan) -> bool:
-    return _uses_python(plan) and lock_of(plan).python is None
+    return _uses_python(plan) and PythonTarget.of(lock_of(plan).versions) is None
 
 
 def _by_python(layer: Layer, release: str, plans: list[Plan]) -> Iterator[Row]:
@@ -102,7 +103,7 @@ def _uses_python(plan: Plan) -> bool:
 
 def _python_of(plan: Plan) -> str:
     """Return the version of the base's Python, where a layer of the plan uses it."""
-    python = lock_of(plan).python
+    python = PythonTarget.of(lock_of(plan).versions)
     return ".".join(map(str, python.version)) if python and _uses_python(plan) else ""
 
 
@@ -117,7 +118,7 @@ def closure_of(plan: Plan) -> object:
     """Return what the resolver is asked of a plan: plans with the same answer of it have the same closure."""
     lock = lock_of(plan)
     there = tuple((name, version) for name, version in lock.base.layer.has.items() if name not in NOT_PYTHON)
-    return lock.python, there, tuple(_wants(layer) for layer in lock.layers if wants_python(layer))
+    return PythonTarget.of(lock.versions), there, tuple(_wants(layer) for layer in lock.layers if wants_python(layer))
 
 
 def _wants(layer: LockedLayer) -> tuple[object, ...]:
