@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from msgspec import structs
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.layers import Layer
@@ -33,6 +33,7 @@ from lumiimg.resolve.lock_file import AGAIN, LockedBase, LockedEntry, LockFile, 
 from lumiimg.resolve.make_lock import Released, check_used, lock_layer
 from lumiimg.resolve.python_target import OF_TORCH, is_of_cuda
 from lumiimg.resolve.request import name_of, wanted
+from lumiimg.resolve.requirements import parsed
 from lumiimg.resolve.stack import OWN_PACKAGES, for_gpu, is_gpu, values_of
 
 if TYPE_CHECKING:
@@ -148,10 +149,7 @@ def _release(entry: LockedEntry, layer: Layer) -> Release | None:
         faults = [f"{key} {what}" for key, what in row.faults(layer.arguments).items() if what]
         if not row.is_unlisted or layer.is_base or row.version != entry.release:
             faults.append(f"it is not of a release {entry.release!r} that was read from a package index")
-        try:
-            _ = [*map(Requirement, row.wheels)]
-        except InvalidRequirement as error:
-            faults.append(f"a pin is not valid: {error}")
+        faults += [f"a pin is not valid: {pin}" for pin in row.wheels if parsed(pin) is None]
         if faults:
             raise BadInputError(f"the row of {layer.name}: {shortened(faults[0])}")
         rows.append(row)

@@ -123,7 +123,7 @@ def _lock_source(source: LayerSource, arguments: Mapping[str, str], given: str |
     elif not source.optional:
         file = Path(location).name
         note = "" if digest == published else "your own archive, not a release whose digest lumiimg knows"
-    return LockedSource(source.name, source.variable, _safe(file), digest, location, note)
+    return LockedSource(source.name, source.variable, _plain_name(file), digest, location, note)
 
 
 def _with_digest(source: LayerSource, arguments: Mapping[str, str], given: str) -> str:
@@ -157,7 +157,7 @@ def split_digest(name: str, given: str) -> tuple[str, str | None]:
     return location, digest.lower()
 
 
-def _safe(name: str) -> str:
+def _plain_name(name: str) -> str:
     """Return a file name that needs no quoting anywhere; the extension stays, tools go by it."""
     cleaned = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[-100:]
     return cleaned.lstrip(".-") or "source"

@@ -153,6 +153,14 @@ def _hashes(line: str, where: str) -> tuple[str, ...]:
     return found
 
 
+def parsed(text: str) -> Requirement | None:
+    """Return a requirement; None for what is not one, as a stranger's file may say anything."""
+    try:
+        return Requirement(text)
+    except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
+        return None
+
+
 def requirement_of(text: str, where: str) -> Requirement:
     """Return a requirement. Raises BadInputError, which repeats neither an address nor an option's value."""
     if option := _OPTION.search(text):
@@ -161,14 +169,12 @@ def requirement_of(text: str, where: str) -> Requirement:
         raise BadInputError(f"the option {option[1]} is not followed", where=where, hint=hint)
     if len(text) > _LONGEST:
         raise BadInputError(f"a requirement of more than {_LONGEST} characters", where=where)
-    try:
-        requirement = Requirement(text)
-    except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
-        if "/" in text:
-            what = "a path or an address is not a valid requirement"
-            raise BadInputError(what, where=where, hint=_TO_INDEX) from None
+    requirement = parsed(text)
+    if requirement is None and "/" in text:
+        raise BadInputError("a path or an address is not a valid requirement", where=where, hint=_TO_INDEX)
+    if requirement is None:
         what = f"{one_line(redact(text))[:100]!r} is not a valid requirement"
-        raise BadInputError(what, where=where, hint=f"one like datasets>=3,<4 is needed; {_EXPORT}") from None
+        raise BadInputError(what, where=where, hint=f"one like datasets>=3,<4 is needed; {_EXPORT}")
     if requirement.url or requirement.name.lower().endswith(_ARCHIVES):
         what = f"{requirement.name[:100]} has a place of its own"
         raise BadInputError(what, where=where, hint=_TO_INDEX)

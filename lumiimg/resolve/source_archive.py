@@ -14,7 +14,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
 from lumiimg.core.decode import decode_toml
@@ -22,7 +21,7 @@ from lumiimg.core.errors import BadInputError, FailedError, one_line
 from lumiimg.core.files import open_regular
 from lumiimg.image import FileKind, ImageError
 from lumiimg.image.oci.tar import read_members
-from lumiimg.resolve.requirements import RequirementReader
+from lumiimg.resolve.requirements import RequirementReader, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -132,9 +131,7 @@ def lines_of_project(text: str, extras: str) -> Iterator[str]:
 
 def _extras_of(line: str, project: str) -> list[NormalizedName] | None:
     """Return the extras of a project that a line of its own names; None for another project's line, or a wrong one."""
-    try:
-        requirement = Requirement(line)
-    except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
+    requirement = parsed(line)
+    if requirement is None or canonicalize_name(requirement.name) != canonicalize_name(project):
         return None
-    is_own = canonicalize_name(requirement.name) == canonicalize_name(project)
-    return [*map(canonicalize_name, requirement.extras)] if is_own else None
+    return [*map(canonicalize_name, requirement.extras)]

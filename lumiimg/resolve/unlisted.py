@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
@@ -24,6 +23,7 @@ from lumiimg.fetch.http import Bounds
 from lumiimg.fetch.mirrors import general_index
 from lumiimg.fetch.package_index import IndexFile, metadata_of, project_page
 from lumiimg.resolve.context import FoundReleases
+from lumiimg.resolve.requirements import parsed
 from lumiimg.resolve.source_archive import read_texts
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def filled(templates: Iterable[str], facts: Mapping[str, str]) -> Iterator[str]:
 
 def needs_of(texts: Iterable[str]) -> Iterator[Need]:
     """Yield needs; what is not one is left out."""
-    yield from (Need(one.name, one.specifier) for text in texts if (one := _requirement(text)) is not None)
+    yield from (Need(one.name, one.specifier) for text in texts if (one := parsed(text)) is not None)
 
 
 def _texts(file: IndexFile, project: str, rule: Unlisted, web: Http) -> dict[str, str]:
@@ -293,18 +293,10 @@ def _companions(file: IndexFile, project: str, pages: ProjectPages, web: Http) -
 
 def _requires_exactly(metadata: str, project: str, version: Version) -> bool:
     lines = metadata.partition("\n\n")[0].splitlines()
-    required = (_requirement(line.partition(": ")[2]) for line in lines if line.startswith("Requires-Dist: "))
+    required = (parsed(line.partition(": ")[2]) for line in lines if line.startswith("Requires-Dist: "))
     exact = (one for one in required if one and one.name == project and str(one.specifier).startswith("=="))
     first = next(exact, None)
     return first is not None and first.specifier.contains(version, prereleases=True)
-
-
-def _requirement(text: str) -> Requirement | None:
-    """Return a requirement; None for what is not one, as a stranger's file may say anything."""
-    try:
-        return Requirement(text)
-    except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
-        return None
 
 
 def _of_tags(files: Sequence[IndexFile]) -> Iterator[Need]:
