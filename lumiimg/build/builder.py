@@ -32,8 +32,7 @@ from lumiimg.build.merge import can_merge, merge_squashfs
 from lumiimg.build.metadata import write_metadata
 from lumiimg.build.places import log_path, require_room
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
-from lumiimg.build.provenance import FOLDER, PLAN, SBOM, carried_files, write_folder
-from lumiimg.build.sbom import bill
+from lumiimg.build.provenance import FOLDER, PLAN, SBOM, bill, carried_files, write_folder
 from lumiimg.build.strategy import Overlay, Sandbox, packed_again
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.core.errors import BadInputError, FailedError

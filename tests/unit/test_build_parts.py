@@ -28,7 +28,7 @@ from lumiimg.build.compile_cache import keeping
 from lumiimg.build.keys import BuildStep, image_number, kept_key, layer_inputs, steps_of
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildStage, Progress
-from lumiimg.build.sbom import bill
+from lumiimg.build.provenance import bill
 from lumiimg.build.strategy import Sandbox
 from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 from packaging.utils import canonicalize_name
 
-from lumiimg.build.sbom import bill
+from lumiimg.build.provenance import bill
 from lumiimg.catalog.needs import version_of
 from lumiimg.cli.main import main
 from lumiimg.fabric.rccl import read_rccl

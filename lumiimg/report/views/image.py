@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.build.provenance import SBOM
-from lumiimg.build.sbom import INCOMPLETE
+from lumiimg.build.provenance import INCOMPLETE, SBOM
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Advice
 from lumiimg.core.text import as_operand, count, shell_join

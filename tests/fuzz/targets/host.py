@@ -14,9 +14,8 @@ from lumiimg.build.compile_cache import UNREADABLE, unpack_kept
 from lumiimg.build.keys import differences
 from lumiimg.build.merge import merge_squashfs
 from lumiimg.build.metadata import date_labels, write_config, write_metadata
-from lumiimg.build.provenance import PLAN, SBOM, read_document
+from lumiimg.build.provenance import PLAN, SBOM, bill, read_document
 from lumiimg.build.safe_fs import folder
-from lumiimg.build.sbom import bill
 from lumiimg.cluster.module.folder import RECORD, _record_in
 from lumiimg.cluster.nodes import check as nodes_check
 from lumiimg.cluster.nodes.node import TASK, read_answer, read_task
@@ -115,7 +114,9 @@ def _contents(data: bytes) -> None:
         bill(contents, (), "x")
 
 
-@target("dpkg-status", "build.sbom.bill", "inventory.system.packages_of_dpkg", "inventory.system.rocm_of", refuses=())
+@target(
+    "dpkg-status", "build.provenance.bill", "inventory.system.packages_of_dpkg", "inventory.system.rocm_of", refuses=()
+)
 def _bill(data: bytes) -> None:
     status, release = parts(data, 2)
     files = {"/var/lib/dpkg/status": status, "/etc/os-release": release}

@@ -105,10 +105,16 @@ def _filled(document: bytes, below: bytes) -> bytes:
     return found.replace(b"111", b"%d" % len(below))
 
 
-_OF_SIF = json.dumps(
+_CONFIG = b'{"architecture": "amd64", "os": "linux"}'
+_IMAGE = json.dumps(
     {
         "schemaVersion": 2,
-        "layers": [{"mediaType": "application/vnd.sylabs.sif.layer.v1.sif", "digest": f"sha256:{'0' * 64}", "size": 1}],
+        "config": {
+            "mediaType": "application/vnd.oci.image.config.v1+json",
+            "digest": f"sha256:{hashlib.sha256(_CONFIG).hexdigest()}",
+            "size": len(_CONFIG),
+        },
+        "layers": [],
     }
 ).encode()
 
@@ -118,11 +124,11 @@ def _token(data: bytes) -> None:
     """What a registry answers to who has no token, and what its token server does."""
     challenge, retry, token = parts(data, 3)
     manifest = "https://host.test/v2/a/manifests/latest"
-    last = Response(manifest, 200, {}, chunks=iter([_OF_SIF]))
+    last = [Response(manifest, 200, {}, chunks=iter([_IMAGE])), Response(manifest, 200, {}, chunks=iter([_CONFIG]))]
     if retry:
-        last = Response(manifest, 429, {"retry-after": text_of(retry)})
+        last = [Response(manifest, 429, {"retry-after": text_of(retry)})]
     refusal = Response(manifest, 401, {"www-authenticate": text_of(challenge)})
-    answers = [refusal, Response("https://auth.test/token", 200, {}, chunks=iter([token])), last]
+    answers = [refusal, Response("https://auth.test/token", 200, {}, chunks=iter([token])), *last]
     web = Http()
     with mock.patch.object(web, "open", side_effect=map(nullcontext, answers)):
         resolve_image(parse_reference("host.test/a", _NO_MIRRORS), web)
