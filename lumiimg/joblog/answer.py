@@ -57,7 +57,7 @@ _ONLY_FOLLOW = frozenset({ExitRole.FOLLOWS, ExitRole.EXIT, ExitRole.CLEARED})
 def answer(whole: JobLog) -> LogReport:
     """Return the answer about a log; of several runs about the last one."""
     log, runs = last_run(whole)
-    begin = log.first_line if runs > 1 else 1
+    begin = min(log.place(match.first_at)[1] for match in log.matches) if runs > 1 else 1
     processes = log.attributed()
     seen_in_job = events_of([*processes, log.job])
     context = JobContext.of(processes, log)

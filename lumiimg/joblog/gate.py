@@ -151,8 +151,3 @@ class Repeats:
             for match in self._shown[key]:
                 match.last_at = max(match.last_at, position(segment, line, 0))
         self._last.clear()
-
-    def forget(self) -> None:
-        """Forget all: the next lines are of another file, whose processes may be others."""
-        self._shown.clear()
-        self._last.clear()

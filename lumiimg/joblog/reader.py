@@ -43,7 +43,7 @@ class LogReader:
         self._repeats.flush_positions(self._number)
         known = self._log.segments.get(self._number)
         if known is not None and known.file != file:
-            self._repeats.forget()  # there a line may be of another process
+            self._repeats = Repeats()  # there a line may be of another process
         self._number += 1
         self._log.segments[self._number] = LogSegment(file)
 

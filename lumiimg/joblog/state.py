@@ -294,10 +294,10 @@ class JobLog:
         return file, before + line + 1
 
     @property
-    def first_line(self) -> int:
-        """The first line that is known, from 1 on."""
+    def matches(self) -> Iterator[Match]:
+        """All of all processes."""
         every = (*self.processes.values(), *self.bare.values(), self.job)
-        return min((self.place(match.first_at)[1] for process in every for match in process.matches), default=1)
+        return (match for process in every for match in process.matches)
 
     def evidence(self, match: Match) -> Evidence:
         """Return the line that showed a match first."""
@@ -368,8 +368,7 @@ def last_run(log: JobLog) -> tuple[JobLog, int]:
 
     In several files the order of lines is not known: they count as one run.
     """
-    matches = [match for process in (*log.processes.values(), *log.bare.values(), log.job) for match in process.matches]
-    if len({log.segments[piece_and_line(match.first_at)[0]].file for match in matches}) != 1:
+    if len({log.segments[piece_and_line(match.first_at)[0]].file for match in log.matches}) != 1:
         return log, 1
     runs: list[_Span] = []
     marks = list(_marks(log))

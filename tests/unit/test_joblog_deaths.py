@@ -170,14 +170,6 @@ def test_an_error_is_the_end_where_only_what_follows_on_an_end_comes_after_it() 
     assert ended.id == "quota-exceeded", "in a file of its own"
 
 
-def test_of_a_job_that_was_started_again_the_last_run_counts() -> None:
-    before = [*job("cxi", 0, 8), *died("node failed", 8)]
-    again = [line.replace(":10", ":20") for line in job("cxi", 0, 8)]
-    report = read([*before, *again])
-    assert (report.ended, report.verdict, report.confidence) == (None, Verdict.OFI_CXI, Confidence.PROVED)
-    assert ended_by([*before, *again, *died("quota", 0)]) == "quota-exceeded"
-
-
 def test_what_the_network_died_of_is_the_verdict_and_needs_no_other_word() -> None:
     lines = [
         "nid005101:103:1 [0] NCCL INFO NET/Plugin: Could not find: librccl-net.so.",
