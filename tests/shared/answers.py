@@ -189,68 +189,7 @@ EXPLAIN = Document(
         ),
     ),
 )
-IMAGES = Document(
-    "check",
-    "5 images",
-    "NO for 2 images, no obstacle found for 3 (of 5)",
-    PROBLEM,
-    sections=(
-        Section(
-            "The images",
-            (
-                Table(
-                    ("image", "answer", "plugin.absent", "library.glibc", "gpu.code", "probe.engine", "bind.libfabric"),
-                    (
-                        Row(
-                            ("/appl/local/containers/sif-images/app01-old.sif", "NO", "problem", "", "", "", ""),
-                            PROBLEM,
-                        ),
-                        Row(("app02-old.sif", "NO", "problem", "problem", "", "not known", ""), PROBLEM),
-                        Row(("app03.sif", "no obstacle found", "", "", "", "", ""), OK),
-                        Row(("app04.sif", "no obstacle found", "", "", "", "not known", ""), OK),
-                        Row(("app05.sif", "cannot be read", "", "", "", "", ""), UNKNOWN),
-                    ),
-                    "Each image, and what stands in its way",
-                ),
-            ),
-        ),
-    ),
-)
-NODES = Document(
-    "check --nodes",
-    "image.sif",
-    "NO on 2 of 64 nodes: 61 the same; 2 another libcxi.so.1; 1 never started",
-    PROBLEM,
-    Advice("provider tcp instead of cxi", "lumiimg check image.sif --nodes 2 -- --nodelist=nid[005012-005013]", None),
-    sections=(
-        Section(
-            "The nodes",
-            (
-                Table(
-                    ("nodes", "answer", "what differs"),
-                    (
-                        Row(
-                            ("2 nodes: nid[005012-005013]", "NO: over TCP", "another libcxi.so.1 (build 9aca67b0)"),
-                            PROBLEM,
-                        ),
-                        Row(("61 nodes: nid[005000-005011,005014-005062]", "no obstacle found", ""), OK),
-                        Row(("1 node: nid005063", "never started", ""), UNKNOWN),
-                    ),
-                    "Nodes that are the same stand together",
-                ),
-                Lines(("srun: error: nid005063: task 63: Killed",)),
-            ),
-        ),
-        Section(
-            "The path to the fast network",
-            (
-                PathSteps(STEPS, "It ends in front of the net plugin.", "2 nodes: nid[005012-005013]"),
-                PathSteps(GOOD_STEPS, "All six steps hold.", "61 nodes: nid[005000-005011,005014-005062]"),
-            ),
-        ),
-    ),
-)
-DOCUMENTS = {"check": CHECK, "log": LOG, "explain": EXPLAIN, "images": IMAGES, "nodes": NODES}
+DOCUMENTS = {"check": CHECK, "log": LOG, "explain": EXPLAIN}
 
 
 def spoiled(value: Any, text: str) -> Any:
