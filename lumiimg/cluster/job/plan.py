@@ -58,8 +58,6 @@ class JobPlan:
     """To which cores ranks are bound."""
     mpi: SiteVariable | None
     """How the launcher speaks with MPI; null where it is not said."""
-    variables: tuple[JobVariable, ...]
-    """In the order in which they are set."""
     notes: tuple[str, ...]
     """What whoever submits it should know."""
     connects_itself: bool
@@ -101,15 +99,15 @@ class JobPlan:
         return _cores_of_a_gpu(self.site, self.framework)
 
     @property
-    def caches(self) -> str | None:
-        """The folder on each node in which variables of this job put their caches; None where none does."""
-        return caches_of(self.site, self.variables)
+    def variables(self) -> tuple[JobVariable, ...]:
+        """In the order in which they are set."""
+        return tuple(_variables(self))
 
     @property
     def private(self) -> str | None:
         """The folder of the job on a node, for its user alone: for caches, and for the socket of a server."""
         by_number = f"/tmp/$USER-{'$PBS_JOBID' if self.scheduler.name == 'PBS' else '$SLURM_JOB_ID'}"  # noqa: S108
-        return self.caches or (by_number if self.serving is ServingPlace.SOCKET else None)
+        return caches_of(self.site, self.variables) or (by_number if self.serving is ServingPlace.SOCKET else None)
 
     @property
     def temporary_folders(self) -> tuple[str, ...]:
@@ -135,7 +133,7 @@ def plan_job(request: JobRequest, image: JobImage) -> JobPlan:
     if framework.name == "vllm":
         command, of_vllm = with_parallel_options(request.command, shape, by_ray=not alone)
         serving = serving_of(command, stack)
-    plan = JobPlan(
+    return JobPlan(
         request=request,
         image=image,
         shape=shape,
@@ -144,16 +142,10 @@ def plan_job(request: JobRequest, image: JobImage) -> JobPlan:
         command=command,
         binding=_binding(request, shape, site, framework),
         mpi=mpi_type(stack, site),
-        variables=(),
-        notes=(
-            *image.notes,
-            *_notes(image, shape, framework),
-            *filter(None, (of_vllm, serving and serving.note)),
-        ),
+        notes=(*image.notes, *_notes(image, shape, framework), *filter(None, (of_vllm, serving and serving.note))),
         connects_itself=alone,
         serving=serving,
     )
-    return replace(plan, variables=tuple(_variables(plan)))
 
 
 def _check_words(request: JobRequest) -> None:

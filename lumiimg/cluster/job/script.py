@@ -267,9 +267,9 @@ class _Writer:
 
     def _value(self, item: JobVariable) -> str:
         """Return a value for a shell: below the folder of the job, with the variable that has its name."""
-        caches = self.plan.caches
-        if caches is not None and not item.literal and self.plan.site.is_cache(item.value):
-            return value(f"$private{item.value.removeprefix(caches)}")
+        site = self.plan.site
+        if not item.literal and site.is_cache(item.value):
+            return value(f"$private{item.value.removeprefix(site.caches or '')}")
         return value(item.value, literal=item.literal)
 
     def _added(self) -> Iterator[str]:
