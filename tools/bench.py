@@ -171,7 +171,6 @@ def simulate(folder: Path) -> list[str]:
     well = NodeAnswer(
         "run",
         "",
-        900,
         fabric=FabricPath(rccl="/opt/rocm/lib/librccl.so.1", plugin="/usr/lib/librccl-net.so", provider="cxi"),
         libraries=libraries,
         engine="SingularityCE 4.1.3",

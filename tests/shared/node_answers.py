@@ -32,7 +32,6 @@ def found(*texts: str) -> tuple[Finding, ...]:
 WELL = NodeAnswer(
     RUN,
     "",
-    900,
     findings=found("provider.cxi ok", "rccl.runs ok"),
     fabric=FabricPath(
         rccl="/opt/rocm/lib/librccl.so.1", rccl_version="2.20.5", plugin="/l/librccl-net.so", provider="cxi"

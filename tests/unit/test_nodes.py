@@ -121,10 +121,10 @@ GARBAGE = [
     b"garbage",
     b"{}",
     b"[" * 100_000,
-    b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": -1}',
-    b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": 1, "libraries": [7]}',
-    b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": 1, "findings": [{"severity": "good"}]}',
-    b'{"run": "of-this-check", "node": "a", "milliseconds": 1, "findings": [{"id": "rccl.runs", "remedy": [{"text": 7}]}]}',
+    b'{"run": "of-this-check", "node": "a", "gpus": "8"}',
+    b'{"run": "of-this-check", "node": "a", "libraries": [7]}',
+    b'{"run": "of-this-check", "node": "a", "findings": [{"severity": "good"}]}',
+    b'{"run": "of-this-check", "node": "a", "findings": [{"id": "rccl.runs", "remedy": [{"text": 7}]}]}',
     b"x" * (1 << 20) + b"xx",
 ]
 

@@ -144,7 +144,7 @@ def on_nodes(*groups: NodeGroup, run: str = "not asked for", **more: Any) -> Nod
 
 
 def group(*findings: Finding, differs: tuple[str, ...] = (), **path: Any) -> NodeGroup:
-    return NodeGroup(("a",), Answer.UNDECIDED, "CANNOT TELL", differs, FabricPath(**path), findings, (), 5)
+    return NodeGroup(("a",), Answer.UNDECIDED, "CANNOT TELL", differs, FabricPath(**path), findings, ())
 
 
 def ran(

@@ -9,13 +9,12 @@ import hashlib
 import os
 import platform
 import re
-import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -69,8 +68,6 @@ class NodeAnswer:
     run: str
     """Of the check, a random word: what an earlier one left is not an answer."""
     node: str
-    milliseconds: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """That the node took, by its own clock."""
     findings: tuple[Finding, ...] = ()
     fabric: FabricPath = field(default_factory=FabricPath)
     rccl: str | None = None
@@ -108,7 +105,6 @@ class NodesAlike:
     nodes: tuple[str, ...]
     answer: NodeAnswer
     """Of the first of them, with its evidence."""
-    slowest_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +189,7 @@ def gather(
             silent[f"gave {len(given)} different answers"].append(node)
         else:
             same[given[0].compared].append(given[0])
-    groups = [
-        NodesAlike(tuple(one.node for one in alike), alike[0], max(one.milliseconds for one in alike))
-        for alike in same.values()
-    ]
+    groups = [NodesAlike(tuple(one.node for one in alike), alike[0]) for alike in same.values()]
     return NodeAnswers(
         groups=tuple(sorted(groups, key=lambda group: (-len(group.nodes), group.nodes))),
         silent=tuple(
@@ -272,7 +265,7 @@ def take_part(folder: Path, environment: Mapping[str, str]) -> None:
 
     Raises BadInputError without a task, FailedError where the answer cannot be written.
     """
-    start, node = time.monotonic(), node_name(environment)
+    node = node_name(environment)
     task = read_task(folder, node)
     write_text(folder / f"{file_stem(node)}.{os.getpid()}{STARTED}", task.run)
     root = RootFileSystem(FolderTree(Path("/")))
@@ -287,7 +280,7 @@ def take_part(folder: Path, environment: Mapping[str, str]) -> None:
         answer = _probed(task, answer, environment)
     except LumiimgError as error:
         answer = replace(answer, trouble=str(error))
-    write_answer(folder, replace(answer, milliseconds=int((time.monotonic() - start) * 1000)))
+    write_answer(folder, answer)
 
 
 def _probed(task: NodeTask, answer: NodeAnswer, environment: Mapping[str, str]) -> NodeAnswer:

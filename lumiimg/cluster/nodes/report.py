@@ -48,8 +48,6 @@ class NodeGroup:
     """On these nodes."""
     libraries: tuple[Library, ...]
     """That were in the processes of the probes."""
-    slowest_ms: int
-    """That the slowest node took, in milliseconds."""
     gpus: int | None = None
     """Of one node, as HIP says there; None where it was not asked."""
     steps: tuple[Step, ...] = ()
@@ -140,7 +138,6 @@ def _group(
         steps=found.steps,
         findings=found.findings,
         libraries=here.libraries,
-        slowest_ms=group.slowest_ms,
         gpus=here.gpus,
     )
 

@@ -89,14 +89,12 @@ def names_of(nodes: Sequence[str]) -> str:
 
 def _group(report: NodesReport, group: NodeGroup) -> Item:
     is_all = len(report.groups) == 1 and not report.silent
-    slowest = f"slowest answer {group.slowest_ms / 1000:.1f} s" if group.slowest_ms else ""
     return Item(
         group.answer.severity,
         *_on(group.nodes, "all the same" if is_all else group.sentence),
         notes=(
             *(f"differs: {difference}" for difference in group.differs),
             *([group.path.line] if group is report.groups[0] and group.path.rccl else []),
-            *([slowest] if slowest else []),
         ),
         case=f"network on {hostlist(group.nodes)}",
     )
