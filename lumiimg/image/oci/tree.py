@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WHITEOUT, _OPAQUE, _OF_AUFS = ".wh.", ".wh..wh..opq", ".wh..wh."
 _MAX_STEPS = 100_000_000
 """Of lookups, a folder each: at most half a minute."""
-_STEPS_OF_MEMBER, _STEPS_OF_LINK, _STEPS_OF_UNLISTED = 10, 20, 200
+_STEPS_OF_MEMBER, _STEPS_OF_LINK, _STEPS_OF_UNLISTED = 20, 20, 200
 """What a member counts, a folder in the target of a link on its way, and one on its way that no member is: of these a
 member of a hostile tar asks for hundreds.
 """
@@ -140,7 +140,9 @@ class LayeredTree:
         else:
             node = names[name] = self._new(member.stat)
             node.content, node.target, node.xattrs = (tar, member.start), member.target, member.xattrs
-        brought.update(folders, [names[name] if member.kind is FileKind.DIRECTORY else (folders[-1], name)])
+        if folders[-1] not in brought:
+            brought.update(folders)
+        brought.add(names[name] if member.kind is FileKind.DIRECTORY else (folders[-1], name))
 
     def _linked(self, member: Member) -> LayerNode:
         """Return what a hard link leads to."""
@@ -154,11 +156,11 @@ class LayeredTree:
 
     def _directory(self, path: Sequence[str], *, make: bool = True) -> list[LayerNode]:
         """Return the folders to one, through symlinks; what is missing is made, as engines do, or raises KeyError."""
+        self._spend(len(path))
         nodes = [self.root]
         todo = [*reversed(path)]
         links = 0
         while todo:
-            self._spend(1)
             name = todo.pop()
             node = nodes[-1].names.get(name)
             if name == "..":
@@ -198,7 +200,6 @@ class LayeredTree:
 
     def _new(self, stat: FileStat) -> LayerNode:
         self._count += 1
-        self._spend(_STEPS_OF_MEMBER)
         names = {} if stat.kind is FileKind.DIRECTORY else _NO_NAMES
         return LayerNode(stat, self._count, _NO_CONTENT, "", NO_XATTRS, names)
 
