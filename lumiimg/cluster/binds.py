@@ -96,8 +96,10 @@ def variables_of_engine(snapshot: Snapshot | None, site: Site | None = None) -> 
     return "APPTAINER" if (name or "").startswith("Apptainer") else "SINGULARITY"
 
 
-def site_binds(site: Site) -> tuple[Bind, ...]:
+def site_binds(site: Site | None) -> tuple[Bind, ...]:
     """Return what all containers on a site get."""
+    if site is None:
+        return ()
     return tuple(Bind(one.path, one.path, f"{one.reason} ({one.source or site.name})") for one in site.binds)
 
 
@@ -111,8 +113,7 @@ def manifest_for(
     if fit is None or snapshot is not None:
         return fit.manifest if fit is not None else None, None
     carried = fit.carried.for_jobs
-    of_site = site_binds(site) if site is not None else ()
-    return replace(carried, binds=(*carried.binds, *of_site)) if carried else None, fit.carried.doubt
+    return replace(carried, binds=(*carried.binds, *site_binds(site))) if carried else None, fit.carried.doubt
 
 
 def spec(bind: Bind) -> str:

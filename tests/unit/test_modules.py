@@ -25,7 +25,7 @@ from tests.shared.programs import needs, unwrapped
 
 Capture = pytest.CaptureFixture[str]
 CACHE = "/$USER-cache-${SLURM_NODEID}"
-HOSTILE = "an 'image' \"x\" $HOME `id` \\ [ex]===] {b}, #;&.sif"
+HOSTILE = "an 'image' \"x\" $HOME `id` \\ [ex]===] }b{, #;&.sif"
 SITE = Path("tests/fixtures/modules/site.toml").resolve()
 ENGINE = """\
 #!/bin/bash

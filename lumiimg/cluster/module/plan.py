@@ -178,7 +178,7 @@ def plan_module(
         if snapshot is not None or image.root.exists(MANIFEST_PATH):
             fit = check_libraries(alone, with_site=True, with_gpu=False).concluded(alone)
         manifest, doubt = manifest_for(fit, snapshot, site)
-        binds = manifest.binds if manifest else site_binds(site) if site else ()
+        binds = manifest.binds if manifest else site_binds(site)
         contents, python = alone.contents, alone.contents.python
         folders = (
             *([BIN] if venv else []),
