@@ -216,9 +216,10 @@ def test_json_is_read_back_with_any_text_in_it(seen: Seen) -> None:
         (b'{"path": "x", "size": -1}', "key 'size' is a number that no file has"),
         (b'{"path": "x", "size": 18446744073709551616}', "key 'size' is a number that no file has"),
         (b'{"path": "%s"}' % (b"x" * 140_000), "key 'path' has 140000 characters, more than any has"),
-        (b'{"path": 7, "steps": [{}], "more": {"a": "b"}, "remedy": 7}', "key 'steps[0].most' is missing"),
-        (b'{"path": 7, "steps": [{}], "more": {"a": "b"}, "remedy": 7}', "key 'more.a' is 'b'; allowed: red, blue"),
-        (b'{"path": 7, "steps": [{}], "more": {"a": "b"}, "remedy": 7}', "key 'remedy' should be a remedy"),
+        (
+            b'{"path": 7, "steps": [{}], "more": {"a": "b"}, "remedy": 7}',
+            "key 'steps[0].most' is missing; key 'remedy' should be a remedy; key 'more.a' is 'b'; allowed: red, blue",
+        ),
         (b'{"path": "x", "\\ud800": 1, "size": 1.5}', "key 'size' should be a whole number, is 1.5"),
     ],
 )
