@@ -25,20 +25,20 @@ _WARNING = (
 class Rank:
     """One rank: where it runs, and what stands before its lines."""
 
-    def __init__(self, number: int, *, labelled: bool, sick: frozenset[int]) -> None:
+    def __init__(self, number: int, sick: frozenset[int] = frozenset()) -> None:
         self.number = number
         node, self.device = divmod(number, GPUS)
         self.host = b"nid%06d" % (5000 + node)
         self.sick = node in sick
         self.pid = 60_000 + (number * 37) % 40_000
-        self.label = b"%d: " % number if labelled else b""
+        self.label = b"%d: " % number
         self.tag = b"%b%b:%d:%d [%d] NCCL INFO " % (self.label, self.host, self.pid, self.pid, self.device)
         self.comm = 0x7F3A00000000 + number * 0x1230
 
 
 def channel_log(ranks: int, size: int) -> Iterator[bytes]:
     """Yield a job's start and then channels alone, as most lines of a large job are: about `size` bytes."""
-    job = [Rank(number, labelled=True, sick=frozenset()) for number in range(ranks)]
+    job = [Rank(number) for number in range(ranks)]
     written, channel = 0, CHANNELS
     for piece in _start(job):
         written += len(piece)
@@ -49,17 +49,16 @@ def channel_log(ranks: int, size: int) -> Iterator[bytes]:
         yield piece
 
 
-def job_log(ranks: int, size: int, *, labelled: bool = True, sick: frozenset[int] = frozenset()) -> Iterator[bytes]:
+def job_log(ranks: int, size: int, *, sick: frozenset[int] = frozenset()) -> Iterator[bytes]:
     """Yield the log of a job in pieces, about `size` bytes in all and never less than its start.
 
     The nodes numbered in `sick` have no plugin and go over TCP.
     """
-    job = [Rank(number, labelled=labelled, sick=sick) for number in range(ranks)]
+    job = [Rank(number, sick) for number in range(ranks)]
     chance = random.Random(ranks)  # noqa: S311  (a log that can be written again)
-    written = 0
-    for piece in _start(job):
-        written += len(piece)
-        yield piece
+    start = b"".join(_start(job))
+    yield start
+    written = len(start)
     for piece in _running(job, chance):
         if written >= size:
             return
@@ -70,24 +69,21 @@ def job_log(ranks: int, size: int, *, labelled: bool = True, sick: frozenset[int
 def _start(job: list[Rank]) -> Iterator[bytes]:
     """Yield what the ranks print until they are connected, message by message through all ranks."""
     ranks, nodes = len(job), max(1, len(job) // GPUS)
-    yield b"".join(
-        b"%bRCCL version : 2.22.3-HEAD:7d8d67c\n%bHIP version  : 6.4.43484-123eb5128\n%bROCm version : 6.4.2.0-120-6a8c8b2\n"
-        b"%bHostname     : %b\n%bLibrccl path : /opt/rocm-6.4.2/lib/librccl.so.1\n"
-        % (r.label, r.label, r.label, r.label, r.host, r.label)
-        for r in job[:1]
+    banner = (
+        "RCCL version : 2.22.3-HEAD:7d8d67c",
+        "HIP version  : 6.4.43484-123eb5128",
+        "ROCm version : 6.4.2.0-120-6a8c8b2",
     )
+    banner += (f"Hostname     : {job[0].host.decode()}", "Librccl path : /opt/rocm-6.4.2/lib/librccl.so.1")
+    yield b"".join(b"%b%b\n" % (job[0].label, line.encode()) for line in banner)
+    yield b"".join(b"%bBootstrap: Using hsn0:10.253.%d.%d<0>\n" % (r.tag, r.number // 250, r.number % 250) for r in job)
     for message in (
-        b"Bootstrap: Using hsn0:10.253.%d.%d<0>",
         b"NCCL_SOCKET_IFNAME set by environment to hsn0,hsn1,hsn2,hsn3",
         b"Kernel version: 5.14.21-150500.55.49_13.0.57-cray_shasta_c",
     ):
-        yield b"".join(b"%b%b\n" % (r.tag, _filled(message, r)) for r in job)
+        yield b"".join(b"%b%b\n" % (r.tag, message) for r in job)
     yield b"".join(_network(r) for r in job)
-    yield b"".join(
-        b"%bncclCommInitRank comm 0x%x rank %d nranks %d cudaDev %d busId %x commId 0xb1de7f4e3c5a - Init START\n"
-        % (r.tag, r.comm, r.number, ranks, r.device, 0xC1000 + r.device * 0x5000)
-        for r in job
-    )
+    yield from _init(job, b"START")
     yield b"".join(
         b"%bcomm 0x%x rank %d nRanks %d nNodes %d localRanks %d localRank %d MNNVL 0\n"
         % (r.tag, r.comm, r.number, ranks, nodes, GPUS, r.device)
@@ -96,15 +92,15 @@ def _start(job: list[Rank]) -> Iterator[bytes]:
     for channel in range(CHANNELS):
         yield b"".join(_channel(r, channel, ranks) for r in job)
     yield b"".join(b"%bConnected all rings comm 0x%x nRanks %d\n" % (r.tag, r.comm, ranks) for r in job)
+    yield from _init(job, b"COMPLETE")
+
+
+def _init(job: list[Rank], what: bytes) -> Iterator[bytes]:
     yield b"".join(
-        b"%bncclCommInitRank comm 0x%x rank %d nranks %d cudaDev %d busId %x commId 0xb1de7f4e3c5a - Init COMPLETE\n"
-        % (r.tag, r.comm, r.number, ranks, r.device, 0xC1000 + r.device * 0x5000)
+        b"%bncclCommInitRank comm 0x%x rank %d nranks %d cudaDev %d busId %x commId 0xb1de7f4e3c5a - Init %b\n"
+        % (r.tag, r.comm, r.number, len(job), r.device, 0xC1000 + r.device * 0x5000, what)
         for r in job
     )
-
-
-def _filled(message: bytes, rank: Rank) -> bytes:
-    return message % (rank.number // 250, rank.number % 250) if b"%" in message else message
 
 
 def _network(rank: Rank) -> bytes:
