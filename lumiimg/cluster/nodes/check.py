@@ -300,7 +300,10 @@ def check_by_job(
     with shared_folder() as folder:
         script, report = folder / "job.sh", folder / _REPORT
         command, place = shlex.join([*own_command(), *words]), shlex.quote(str(report))
-        script.write_text(_SCRIPT.format(nodes=nodes, minutes=minutes(nodes), command=command, report=place))
+        # all limits, as if each were reached; nodes that are asked once more are there already
+        limits_s = _PREPARE_S + limit_s(nodes) + (limit_s(nodes) - FIRST_LIMIT_S) + TOGETHER_LIMIT_S
+        minutes = math.ceil(limits_s / 60)
+        script.write_text(_SCRIPT.format(nodes=nodes, minutes=minutes, command=command, report=place))
         # the name of an output file is a pattern to Slurm; relative to --chdir it is ours
         done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_submitted)
         if not report.exists() or not report.stat().st_size:
@@ -309,15 +312,6 @@ def check_by_job(
             return decode_json(read_whole(report, _MAX_BYTES), NodesReport)
         except DecodeError as error:
             raise UndecidedError(f"the report of the job cannot be read: {one_line(str(error))}") from error
-
-
-def minutes(nodes: int) -> int:
-    """Return the time limit of a job: all limits of the check, as if each were reached.
-
-    Nodes that another has cut off are asked once more; they were there before, so that none has to be booted.
-    """
-    seconds = _PREPARE_S + limit_s(nodes) + (limit_s(nodes) - FIRST_LIMIT_S) + TOGETHER_LIMIT_S
-    return math.ceil(seconds / 60)
 
 
 def _without_report(done: Completed, output: Path) -> UndecidedError:
