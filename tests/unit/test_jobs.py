@@ -30,28 +30,18 @@ from lumiimg.core.text import shell_quote
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import rocm_image, snapshot
-from tests.shared.job_scripts import Capture, directives, job, refused, short, told
 from tests.shared.lumi_node import LUMI_MASKS
 from tests.shared.programs import EVERYTHING, examples, needs, wait_until
 
+Capture = pytest.CaptureFixture[str]
+TRAIN = ("python3", "train.py")
 FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
 TWO_GPUS = ("--gpus", "2", "--partition", "standard-g")
 BY_TORCHRUN = ("ddp", "fsdp", "deepspeed", "lightning")
 ME = f"me{os.getpid()}"
 """The user of jobs that are run: they write to /tmp."""
-HOSTILE = (
-    *'"\\*\x1b',
-    "it's",
-    "$HOME",
-    "a\nb",
-    "`id`",
-    "#SBATCH --uid=0",
-    "-o",
-    "\u2019\u201c",
-    "",
-    "END_OF_TASK_SH",
-    "\udcff",
-)
+HOSTILE = (*'"\\*\x1b', "it's", "$HOME", "a\nb", "`id`", "#SBATCH --uid=0", "-o", "\u2019\u201c", "")
+HOSTILE += ("END_OF_TASK_SH", "\udcff")
 
 STAND_INS = Path("tests/fixtures/jobs").resolve()
 """Programs in the place of Slurm's and of the engine; `train`, which each rank runs, records what it is and has."""
@@ -61,6 +51,53 @@ STAND_INS = Path("tests/fixtures/jobs").resolve()
 def image(tmp_path: Path) -> Path:
     """An image with ROCm 6.4 and torch, by what it says of itself."""
     return rocm_image(tmp_path / "image", "6.4.4")
+
+
+def short(image: Path, *words: str, site: str = "lumi", command: tuple[str, ...] = TRAIN) -> str:
+    """Return the script that is written by default."""
+    path = image.parent / "job.sh"
+    path.unlink(missing_ok=True)
+    assert main(["job", str(image), "--site", site, *words, "-o", str(path), "--", *command]) == ExitCode.GOOD
+    assert os.access(path, os.X_OK)
+    return path.read_text()
+
+
+def job(image: Path, *words: str, site: str = "lumi", command: tuple[str, ...] = TRAIN) -> str:
+    """Return the script with all guards and reasons."""
+    return short(image, "--robust", "--annotate", *words, site=site, command=command)
+
+
+def told(
+    image: Path, capsys: Capture, *words: str, site: str = "lumi", command: tuple[str, ...] = TRAIN
+) -> dict[str, Any]:
+    """Return what is printed as JSON of the same script."""
+    capsys.readouterr()
+    argv = ["job", str(image), "--site", site, "--robust", "--annotate", *words, "--json", "--", *command]
+    assert main(argv) == ExitCode.GOOD
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return data
+
+
+def refused(image: Path, capsys: Capture, *words: str, site: str = "lumi", code: ExitCode = ExitCode.NO) -> str:
+    """Return the one line that says why not; a script that was there stays."""
+    path = image.parent / "job.sh"
+    path.write_text("before\n")
+    capsys.readouterr()
+    argv = ["job", str(image), "--site", site, "-o", str(path), *words]
+    try:
+        answer = main(argv if "--" in words else [*argv, "--", "python", "train.py"])
+    except SystemExit as error:
+        answer = error.code if isinstance(error.code, int) else 70
+    assert answer == code
+    assert path.read_text() == "before\n"
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+def directives(script: str) -> list[str]:
+    """Return what Slurm is asked for."""
+    return re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE)
 
 
 def files_of(script: str) -> dict[str, str]:
