@@ -90,6 +90,29 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert lost == []
 
 
+def test_files_that_a_page_for_developers_names_are_there() -> None:
+    written_for = {
+        "contributing",
+        "decisions",
+        "extend",
+        "CONTRIBUTING.md",
+        "architecture.md",
+        "rooms.md",
+        "security.md",
+    }
+    parts = ("lumiimg", "tests", "tools", "layers", "docs", ".ci")
+    files = [*ROOT.glob("*.toml"), *(file for part in parts for file in (ROOT / part).rglob("*.*"))]
+    there = "".join(f"{file}\n" for file in files)
+    lost = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in PAGES
+        if {page.name, page.parent.name} & written_for
+        for name in re.findall(r"`([a-z_.][a-z\d_./]*\.(?:py|toml))\b", page.read_text())
+        if f"/{name}\n" not in there
+    ]
+    assert lost == []
+
+
 def places(page: Path) -> set[str]:
     """Return the names of a page's headings as GitHub makes them; the site must know the same."""
     text = page.read_text()
