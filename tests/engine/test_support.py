@@ -14,7 +14,9 @@ from tests.shared.programs import needs
 
 pytestmark = pytest.mark.engine
 IMAGE = "an 'image' $HOME `id` {b}.sif"
-SAYS = json.dumps({"run": [{"measurements": [{"test": "all_reduce_perf", "points": [[8, 1.5], [1024, 84.2]]}]}]})
+SAYS = json.dumps(
+    {"run": [{"measurements": [{"test": "lumiimg-torch-allreduce", "points": [[8, 1.5], [1024, 84.2]]}]}]}
+)
 NO_YES = {1: "does not use the fast network", 3: "cannot be decided"}
 
 

@@ -1,4 +1,4 @@
-"""The prolog of docs/support/: it notices another library, hurts no job, and waits for nothing."""
+"""The files of docs/support/: the prolog notices another library, hurts no job, and waits for nothing."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.check.run import bandwidth
 from tests.shared import fabric_builder
 from tests.shared.documents import ROOT, blocks
 from tests.shared.programs import needs, patient
 
+REFRAME_TEST = ROOT / "docs/support/lumiimg_check.py"
 PROLOG = ROOT / "docs/support/fabric-prolog.sh"
 LIBRARIES = "opt/cray/libfabric/1.22.0/lib64/libfabric.so.1", "usr/lib64/libcxi.so.1"
+
+
+def test_the_reframe_test_knows_what_the_check_measures_by() -> None:
+    sources = [ROOT / "layers/netprobe" / name for name in ("allreduce.c", "torch_allreduce.py")]
+    (own,), (torch,) = [re.findall(r"Collective test starting: ([\w-]+)", source.read_text()) for source in sources]
+    assert f"TESTS = {(torch, own)}".replace("'", '"') in REFRAME_TEST.read_text()
+    assert dict.fromkeys((own, torch), "all_reduce_perf") == bandwidth.SAME_TEST
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site, SiteBandwidth
     from lumiimg.joblog import LogReport, Measurement
 
-_SAME_TEST = {"lumiimg-allreduce": "all_reduce_perf", "lumiimg-torch-allreduce": "all_reduce_perf"}
+SAME_TEST = {"lumiimg-allreduce": "all_reduce_perf", "lumiimg-torch-allreduce": "all_reduce_perf"}
 """What the project brings, by the test whose bandwidth it measures."""
 
 
@@ -63,7 +63,7 @@ def reference_of(measured: Measurement, nodes: int | None, site: Site | None) ->
 
 
 def _references(measured: Measurement, site: Site) -> list[SiteBandwidth]:
-    test = _SAME_TEST.get(measured.test or "", measured.test)
+    test = SAME_TEST.get(measured.test or "", measured.test)
     return [reference for reference in site.bandwidths if reference.test == test]
 
 
