@@ -53,7 +53,7 @@ _DEBIAN_NAME_OF_MACHINE = {X86_64: "x86_64-linux-gnu", 183: "aarch64-linux-gnu"}
 _MUSL_LOADERS = ("/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1")
 _SHELLS = ("/bin/sh", "/usr/bin/env", "/bin/ls", "/bin/busybox")
 
-_LIB, _DIRECTORY = b"lib", re.compile(rb"/(?:[\x21-\x7e]*/)?[\x21-\x7e]*lib[\x21-\x7e]*/")
+_LIB, _DIRECTORY = b"lib", re.compile(rb"/[\x21-\x7e]{1,254}/")
 _MAX_STRINGS, _MAX_DIRECTORY_BYTES = 1000, 256
 _RELEASE = re.compile(rb"(?:GNU C Library|ld\.so) \(([^)\n]*)\) (?:stable|development) release version 2\.(\d{1,3})")
 _IN_RELEASE = b" release version "

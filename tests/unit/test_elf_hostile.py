@@ -5,15 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from lumiimg.core.access import BytesInMemory
 from lumiimg.elf import ElfError, ElfFacts, Process, SnapshotElf, read_elf
+from lumiimg.elf.glibc import read_loader
 from lumiimg.elf.ld_cache import parse_cache
+from lumiimg.image import open_image
+from tests.shared.programs import patient
 
 
 @contextmanager
@@ -46,6 +51,19 @@ def test_counts_in_a_cache_take_no_memory() -> None:
     cache = parse_cache(extended + (0xEAA42174).to_bytes(4, "little") + many)
     assert cache is not None
     assert cache.hwcaps == ()
+
+
+@pytest.mark.threat
+def test_long_strings_in_a_loader_take_no_time(tmp_path: Path) -> None:
+    (tmp_path / "lib64").mkdir()
+    strings = (b"/lib" * 800, b"/lib/" * 1600, b"/lib" * 60 + b" ")
+    data = b"".join(b"\0" + each + b"\0/usr/lib/" for each in strings) * 100 + b"\0/usr/lib64/\0"
+    (tmp_path / "lib64/ld.so").write_bytes(data)
+    with open_image(tmp_path) as image:
+        began = time.process_time()
+        loader = read_loader(image.root, 62, "/lib64/ld.so")
+    assert loader.directories == ("/usr/lib/", "/usr/lib64/")
+    assert time.process_time() - began < patient(2)
 
 
 @pytest.mark.threat
