@@ -69,7 +69,7 @@ def job_log(ranks: int, size: int, *, sick: frozenset[int] = frozenset()) -> Ite
 def _start(job: list[Rank]) -> Iterator[bytes]:
     """Yield what the ranks print until they are connected, message by message through all ranks."""
     ranks, nodes = len(job), max(1, len(job) // GPUS)
-    banner = (
+    banner: tuple[str, ...] = (
         "RCCL version : 2.22.3-HEAD:7d8d67c",
         "HIP version  : 6.4.43484-123eb5128",
         "ROCm version : 6.4.2.0-120-6a8c8b2",
