@@ -73,8 +73,9 @@ def _start(job: list[Rank]) -> Iterator[bytes]:
         "RCCL version : 2.22.3-HEAD:7d8d67c",
         "HIP version  : 6.4.43484-123eb5128",
         "ROCm version : 6.4.2.0-120-6a8c8b2",
+        f"Hostname     : {job[0].host.decode()}",
+        "Librccl path : /opt/rocm-6.4.2/lib/librccl.so.1",
     )
-    banner += (f"Hostname     : {job[0].host.decode()}", "Librccl path : /opt/rocm-6.4.2/lib/librccl.so.1")
     yield b"".join(b"%b%b\n" % (job[0].label, line.encode()) for line in banner)
     yield b"".join(b"%bBootstrap: Using hsn0:10.253.%d.%d<0>\n" % (r.tag, r.number // 250, r.number % 250) for r in job)
     for message in (
