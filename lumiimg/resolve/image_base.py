@@ -1,6 +1,6 @@
 """An image of somebody else's as a base: read first, so that what it has is neither put in again nor shadowed.
 
-Rule 7 is of it: whether its GPU code is for the site.
+Rule 7 is of it: whether its GPU code is for the site. What is known of layers of the same names holds for it, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.core.errors import BadInputError
 from lumiimg.engine.engine import engine_word
@@ -18,11 +20,13 @@ from lumiimg.fetch.mirrors import refuse_password
 from lumiimg.fetch.registry import DAEMON_SCHEME
 from lumiimg.gpu import XNACK, GpuFit, role_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.stack import components_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.layers import KnownTrouble
     from lumiimg.catalog.sites import Site
     from lumiimg.inventory.components import Inventory
     from lumiimg.inventory.gpu_fit import ComponentFit
@@ -51,6 +55,8 @@ _OUTCOMES = {
     GpuFit.NO: RuleOutcome.REFUSED,
 }
 _GPU_SOURCE = "read in the image; LLVM AMDGPUUsage, target ID (lumiimg/gpu/targets.toml, roles.toml)"
+_KERNELS = {"sglang": "sgl-kernel", "vllm": "vLLM _C"}
+"""What the GPU code of a layer is called, where that is not the layer's name."""
 
 
 class ForeignBase(Layer, frozen=True, kw_only=True):
@@ -164,3 +170,17 @@ def gpu_code(base: ForeignBase, site: Site | None) -> Iterator[RuleResult]:
         if not part.needed and part.fit is GpuFit.NO and not role_of(part.component).harmless:
             have, because = f"{part.component}: {part.has}", f"jobs run without {part.component}; {part.without}"
             yield RuleResult("gpu-code", RuleOutcome.WARNING, need, have, because, _GPU_SOURCE)
+
+
+def known_troubles(base: ForeignBase, layers: Iterable[Layer]) -> Iterator[KnownTrouble]:
+    """Yield what is known of the software of an image, but for what a layer beside it would mend.
+
+    What its own files show counts more, and what no job needs refuses nothing.
+    """
+    runs = {part.component for part in base.gpu if part.fit in {GpuFit.RUNS, GpuFit.PART}}
+    for layer in layers:
+        kernels = _KERNELS.get(layer.name, layer.name)
+        is_there = layer.name in base.has or "torch" in base.has.keys() & components_of(layer)
+        for trouble in layer.troubles if is_there else ():
+            if not trouble.unless and not (trouble.refused and kernels in runs):
+                yield trouble if role_of(kernels).needed else structs.replace(trouble, outcome="warning")

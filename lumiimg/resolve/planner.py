@@ -15,7 +15,7 @@ from lumiimg.core.errors import BadInputError, MissingHereError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
 from lumiimg.resolve.driver_rule import driver_window
-from lumiimg.resolve.image_base import ForeignBase, gpu_code, read_bases
+from lumiimg.resolve.image_base import ForeignBase, gpu_code, known_troubles, read_bases
 from lumiimg.resolve.make_lock import make_lock
 from lumiimg.resolve.plan import Plan, PossibleBases
 from lumiimg.resolve.request import AUTO, Request, refuse_secrets, wanted, with_releases
@@ -165,6 +165,7 @@ def _with_fabric(asked: Request, chosen: Fabric | None, context: PlanContext) ->
     fabric, results = Fabric.NONE, list[RuleResult]()
     if isinstance(base, ForeignBase):
         results += gpu_code(base, site)
+        base = structs.replace(base, troubles=(*base.troubles, *known_troubles(base, context.layers())))
     if base.by_name:
         has = ", ".join(f"{component} {version}" for component, version in base.has.items())
         because = f"by its name, and what follows from that, it has {has}; where the image is, it is read first"

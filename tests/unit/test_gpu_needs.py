@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,27 @@ def test_a_file_of_an_image_may_be_called_as_keys_and_components_of_ours_are(tmp
 
 
 # -- what is known of software, whoever put it in
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_what_the_files_show_counts_more_than_what_is_known_of_others(tmp_path: Path, capsys: Capture) -> None:
+    ends = "setup_rocm.py of sgl-kernel ends where the GPU is gfx90a"
+    doubt = "warning: needs code for gfx90a, has aiter: gfx942 only: "
+    nan = "warning: torch 2.6 and 2.7.0 on ROCm 6.2.4 give NaN from triton kernels"
+    own = {"sgl_kernel/common_ops.abi3.so": only("gfx90a")}  # built for it all the same
+    beside = {"aiter_meta/hsa/gfx942/f.co": gpu.code_object("gfx942")}
+    root = image(tmp_path / "x", {})
+    for names, files, code, said in (
+        ("torch-2.9.1+rocm6.4 sglang-0.5.5", {}, ExitCode.NO, {ends}),  # no kernel of it was found
+        ("torch-2.9.1+rocm6.4 sglang-0.5.5", own, ExitCode.GOOD, set()),
+        ("vllm-0.12.0", beside, ExitCode.GOOD, {doubt}),  # no job needs it
+        ("torch-2.7.0+rocm6.2.4", {}, ExitCode.GOOD, {nan}),
+    ):
+        shutil.rmtree(root / PACKAGES, ignore_errors=True)
+        put_files(root / PACKAGES, {f"{name}.dist-info/METADATA": "" for name in names.split()})
+        for path, data in files.items():
+            (root / PACKAGES / path).parent.mkdir(parents=True)
+            (root / PACKAGES / path).write_bytes(data)
+        assert main(["explain", "--base", str(root), "--site", "lumi"]) == code, names
+        told = unwrapped(capsys.readouterr().out)
+        assert {words for words in (ends, doubt, nan) if words in told} == said, names
