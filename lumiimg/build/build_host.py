@@ -241,7 +241,8 @@ class BuildHost:
         against_overlay = "" if asked else ", ".join(self.against("overlay"))
         way: Way = asked or ("sandbox" if against_overlay else "overlay")
         if faults := ", ".join(self.against(way)):
-            raise MissingHereError(f"--strategy {way}: {faults}", hint="see `lumiimg doctor`")
+            what = f"--strategy {way}" if asked else "no image can be built here"
+            raise MissingHereError(f"{what}: {faults}", hint="see `lumiimg doctor`")
         if asked is not None:
             return asked, "you asked for it"
         return way, f"overlay: {against_overlay}" if against_overlay else "the quickest"

@@ -200,7 +200,7 @@ def _attributes(root: RootFileSystem, path: str) -> dict[str, bytes]:
 
 
 def _time(mtime_s: float) -> int:
-    """Return the time that a file has in an image, see `squash`: mksquashfs makes 0 of what 32 bits cannot hold."""
+    """Return the time that a file has in an image: mksquashfs makes 0 of what 32 bits cannot hold."""
     return min(int(mtime_s), EPOCH) if 0 <= mtime_s < 1 << 32 else 0
 
 

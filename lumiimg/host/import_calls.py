@@ -194,6 +194,8 @@ def _startup(bench: _Bench, kind: ImportSource) -> Startup:
 def _kind_of(path: Path) -> ImportSource:
     if (path / "pyvenv.cfg").is_file() and (path / "bin/python").is_file():
         return ImportSource.VENV
+    if not path.exists():
+        raise BadInputError("there is no such file or folder", where=str(path))
     if not path.is_file():
         raise BadInputError("is neither an image file nor a virtual environment", where=str(path))
     return ImportSource.IMAGE

@@ -292,7 +292,7 @@ def test_the_first_way_that_works_is_taken_and_the_others_are_told(tmp_path: Pat
 
     fuse = "squashfuse_ll"
     assert here(fuse).choose_way(None) == ("overlay", "the quickest")
-    with pytest.raises(MissingHereError, match="--strategy sandbox: no mksquashfs"):
+    with pytest.raises(MissingHereError, match="no image can be built here: no mksquashfs"):
         here(fuse, mksquashfs="").choose_way(None)
     way, why = here(fuse, maps_ids=False).choose_way(None)
     assert (way, "no user namespace" in why) == ("sandbox", True)

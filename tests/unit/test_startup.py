@@ -64,7 +64,7 @@ def test_what_will_not_do_is_told_in_one_line(tmp_path: Path, capsys: Capture) -
     (tmp_path / "folder").mkdir()
     venv.create(tmp_path / "venv", symlinks=True)
     for place, module, words in (
-        ("gone", "many", "is neither an image file nor a virtual environment"),
+        ("gone", "many", "there is no such file or folder"),
         ("folder", "many", "is neither an image file nor a virtual environment"),
         ("venv", "many", "`import many` fails there: ModuleNotFoundError: No module named 'many'"),
         ("venv", "json", "json is not imported from there, but from"),
