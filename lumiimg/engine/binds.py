@@ -51,13 +51,16 @@ def _parse_bind(part: str, text: str) -> BindSpec:
         raise BadInputError("more than SRC:DST:OPTIONS", where=f"--bind {text}")
     if len(rest) == 2 and "image-src=" in rest[1]:
         raise BadInputError("binds out of another image are not read", where=f"--bind {text}", hint="give that image")
+    options = rest[1].split(",") if len(rest) == 2 else []
+    if wrong := [one for one in options if one not in _FLAGS and not one.startswith(_VALUES)]:
+        raise BadInputError(f"{wrong[0]!r} is not an option of a bind", where=f"--bind {text}", hint="ro or rw")
     if not source:
         raise BadInputError("no source", where=f"--bind {text}", hint="SRC[:DST]")
     source = os.path.abspath(source)  # noqa: PTH100 - text; its symlinks are the business of the root it is looked up in
-    target = rest[0] if rest and rest[0] else source
+    target = rest[0] if rest else source
     if not target.startswith("/"):
         raise BadInputError("the target is not an absolute path", where=f"--bind {text}")
-    return BindSpec(source, target, len(rest) == 2 and "ro" in rest[1].split(","))
+    return BindSpec(source, target, "ro" in options)
 
 
 def binds_of(environment: Mapping[str, str]) -> Iterator[tuple[str, tuple[BindSpec, ...]]]:

@@ -12,6 +12,7 @@ from msgspec import structs
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_files
 from lumiimg.cluster.binds import manifest_for, refuse_unsafe, site_binds
+from lumiimg.cluster.quoting import NOT_IN_PATHS
 from lumiimg.core.errors import BadInputError, FailedError, RefusedError
 from lumiimg.engine.binds import parse_binds
 from lumiimg.fabric.path import Fabric
@@ -118,6 +119,8 @@ def _with_own(binds: tuple[Bind, ...], request: JobRequest) -> tuple[Bind, ...]:
     for text in request.binds:
         for one in parse_binds(text):
             target = one.target.rstrip("/")
+            if NOT_IN_PATHS.search(one.source + target):
+                raise BadInputError("a path with such characters cannot be bound", where=f"--bind {text}")
             if not target:
                 raise BadInputError("would hide the whole image", where=f"--bind {text}")
             bind = Bind(one.source, target, "as you asked (--bind)", read_only=one.read_only)
