@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 _COMMAND_WORK = 50
 _SHOWN_CHARACTERS = 80
-_BLANKS = re.compile(r"(?:[ \t]|\\\n|#.*|[0-9]*+(?:>>?[ \t]*/dev/null|[<>]&[012-])(?![^ \t\n;&|)]))*+")
-"""What means nothing between words: a comment, and a redirection that succeeds, too."""
-_OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|[;&|()<>\n]")
+_BLANKS = re.compile(r"(?:[ \t]|\\\n|#.*|[12]?(?:>>?[ \t]*/dev/null|>&[12])(?![^ \t\n;&|)]))*+")
+"""What means nothing between words: a comment, a redirection that succeeds. Apptainer 1.4.5 crashes at some others."""
+_OPERATOR = re.compile(r"&&|&>|\|\||;;&|;;|;&|[;&|()<>\n]")
 _BARE = re.compile(r"[^ \t\n;&|<>()]*+")
 _ASSIGNS = re.compile(rf"({NAME.pattern})(\+?=|\[)")
 _PROGRAM = re.compile(r"[A-Za-z0-9_./:+@\[-]+")
@@ -132,6 +132,8 @@ class _Script(WordReader):
         words = []
         while self._peek() and not _OPERATOR.match(self.text, self.at):
             words.append(self.word())
+        if words and self.text[self.at - 1] == "\\":  # of a comment: Apptainer 1.4.5 reads the next line as its command
+            raise ShellError
         return words
 
     # -- the grammar --
@@ -273,7 +275,7 @@ class _Script(WordReader):
         if following == "(" and len(words) == 1 and _PROGRAM.fullmatch(words[0].text):
             self._function(words[0].text)
             return True
-        if not words or following in {"(", "<", ">"}:
+        if not words or following in {"(", "<", ">", "&>"}:  # the last is one operator in some shells, two in others
             raise ShellError
         if runs is False or following == "&":
             return None
@@ -297,6 +299,8 @@ class _Script(WordReader):
             return True
         elif (name in STATEFUL and not (called and name == "return")) or not _PROGRAM.fullmatch(name):
             self._lose()
+        elif name in {"break", "continue"} and (arguments or not self._loops):
+            self._lose()  # engines source all scripts in one loop
         elif name in {":", "true", "false"}:
             return name != "false"
         elif name == "test" or (name == "[" and arguments and arguments[-1].text == "]"):
@@ -348,8 +352,8 @@ class _Script(WordReader):
             variable = self.shell.variable(name)
             if name in READONLY or not NAME.fullmatch(name):
                 self._lose()
-            elif runs and name not in VOLATILE:
-                self.shell.variables[name] = ShellVariable()
+            elif runs and name not in VOLATILE and (variable.value is not None or variable.exported is False):
+                self.shell.variables[name] = ShellVariable()  # in Apptainer 1.4.5 one without a value stays exported
             else:
                 self._doubt(name)
                 variable.exported = None if variable.exported else variable.exported
@@ -364,10 +368,8 @@ def _judged(words: Sequence[ShellWord]) -> bool | None:
             return False
         case [one]:
             return one != ""
-        case [left, "=", right]:
-            return left == right
-        case [left, "!=", right]:
-            return left != right
+        case [left, "=" | "!=" as how, right] if left[:1] not in {"-", "!", "("}:
+            return (left == right) is (how == "=")
         case ["-z", one]:
             return one == ""
         case ["-n", one]:

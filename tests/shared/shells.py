@@ -129,6 +129,19 @@ OPEN = (
     "export NCCL_NET=ofi\r\nexport A=1",
     "true | export NCCL_NET=Socket",
     "[[ -n $X ]] || export NCCL_NET=Socket",
+    "break\nexport A=1",
+    "if true; then continue; fi; export A=1",
+    "for x in a; do break 2; done; export A=1",
+    "export A=1 &>/dev/null",
+    "f() { export A=1; }; f &>/dev/null",
+    "export A=1 3>&-",
+    "export A=1 9>/dev/null",
+    "export A; unset A; A=1",
+    "[ -z = -z ] && export A=1",
+    "[ ! = ! ] && export A=1",
+    '[ "(" = "(" ] && export A=1',
+    "export A=1 # x \\\nexport B=2",
+    "export A=1 \\\n # x \\\n C=3",
 )
 """What somebody sets by them is known only to a shell."""
 
