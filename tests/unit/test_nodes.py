@@ -40,6 +40,7 @@ from lumiimg.cluster.nodes.node import (
     write_task,
 )
 from lumiimg.cluster.nodes.report import build_report, differences
+from lumiimg.core.decode import to_json
 from lumiimg.core.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.core.findings import Answer
 from lumiimg.core.text import hostlist
@@ -124,6 +125,7 @@ GARBAGE = [
     b'{"run": "of-this-check", "node": "a", "libraries": [7]}',
     b'{"run": "of-this-check", "node": "a", "findings": [{"severity": "good"}]}',
     b'{"run": "of-this-check", "node": "a", "findings": [{"id": "rccl.runs", "remedy": [{"text": 7}]}]}',
+    to_json(replace(WELL, node="a", findings=found("rccl.unheard-of ok"))).encode(),
     b"x" * (1 << 20) + b"xx",
 ]
 

@@ -21,6 +21,7 @@ import msgspec
 
 from lumiimg.check.probe.container import ProbePrograms  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.check.probe.task import ProbeTask, carry_out
+from lumiimg.check.registry import finding_types
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.core.decode import DecodeError, decode_json, read_whole, to_json
 from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError
@@ -148,11 +149,13 @@ def read_answer(path: Path) -> NodeAnswer | str:
     """Return an answer, or why it is none, whatever the bytes."""
     try:
         data = read_whole(path, _MAX_BYTES)
-        return msgspec.json.decode(data, type=NodeAnswer, dec_hook=_remedy)
+        answer = msgspec.json.decode(data, type=NodeAnswer, dec_hook=_remedy)
     except DecodeError as error:
         return f"its answer {error.what}"
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return f"its answer is not valid: {error}"[:300]
+    unknown = next((finding.id for finding in answer.findings if finding.id not in finding_types()), None)
+    return answer if unknown is None else f"its answer has a finding of another lumiimg: {unknown!r}"[:300]
 
 
 def _remedy(kind: type[Remedy], value: object) -> Remedy:
