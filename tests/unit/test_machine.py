@@ -298,6 +298,9 @@ def test_a_failure_that_nobody_knows_or_that_may_pass_is_left_open(
     place.has(STARTS, BEGINS)
     monkeypatch.setattr("lumiimg.build.build_host.debootstrap_at", lambda _: None)
     assert place.trial("debootstrap").said == "not on PATH"
+    (place.bin / "mksquashfs").unlink(missing_ok=True)
+    assert main(["doctor"]) == 1
+    assert "✗ mksquashfs: not on PATH" in " ".join(capsys.readouterr().out.split()), "without it, nothing is built"
 
 
 REFUSES = "case \"$*\" in *--fakeroot*) echo 'FATAL:   {why}'; exit 255;; esac; "
