@@ -152,3 +152,8 @@ def test_every_command_with_an_answer_can_be_asked_for_the_answer_alone() -> Non
     leaves = {name for name in has if not any(other.startswith(f"{name} ") for other in has)}
     for option in ("--quiet", "--verbose", "--json"):
         assert {name for name in leaves if option not in has[name]} == WITHOUT_ANSWER, option
+
+
+def test_the_help_of_every_option_is_whole() -> None:
+    ends = [(name, action.help) for name, action in options() if not action.help or action.help.endswith((":", ": "))]
+    assert not ends
