@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import CheckReport, check_image
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
@@ -64,7 +63,8 @@ def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], 
 
 def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
     """Check on the nodes of the job that this is in, else of one that is submitted for it."""
-    from lumiimg.cluster.nodes.check import check_by_job, check_nodes  # a tenth of a second that one node need not wait
+    # a tenth of a second that one node need not wait
+    from lumiimg.cluster.nodes.check import check_by_job, check_nodes, files_for_nodes
     from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
 
     if arguments.level == "static":
@@ -72,8 +72,8 @@ def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
     allocation = find_allocation(os.environ)
     if allocation is None:
         for_sbatch = sbatch_words(arguments.sbatch)
-        with open_for_check(arguments.images[0]):
-            pass  # what is not an image is reported now, not when the job has waited for its nodes
+        with inputs.open(arguments.images[0], arguments) as context:
+            files_for_nodes(context)  # what nodes cannot try is reported now, not when the job has waited for them
         return check_by_job(words_for_job(arguments, inputs), arguments.nodes, for_sbatch, os.environ, _say_submitted)
     if arguments.sbatch:
         raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")

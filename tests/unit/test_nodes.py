@@ -18,6 +18,7 @@ from lumiimg.check.static.process import StaticResult
 from lumiimg.cli import check
 from lumiimg.cli.commands import parser_for
 from lumiimg.cli.inputs import Inputs
+from lumiimg.cli.main import main
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes import slurm
 from lumiimg.cluster.nodes.check import (
@@ -450,12 +451,20 @@ def test_more_nodes_than_the_job_has_are_refused() -> None:
     assert "--nodes 3" in str(caught.value)
 
 
-def test_an_image_without_rccl_is_refused_before_anything_runs_on_nodes(tmp_path: Path) -> None:
+def test_an_image_without_rccl_is_refused_before_a_job_is_submitted_and_before_anything_runs_on_nodes(
+    tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = fabric_builder.image(tmp_path / "root")
     for path in root.rglob("librccl.so*"):
         path.unlink()
     with open_for_check(root) as context, pytest.raises(BadInputError, match="root: has no RCCL that nodes could try"):
         nodes.check_nodes(context, 1, None, slurm.Allocation("7", ("a", "b")), print)
+    program(stand_in, "sbatch", f"touch {stand_in}/submitted; echo 12; exit 1")
+    monkeypatch.setenv("PATH", str(stand_in), prepend=os.pathsep)
+    assert main(["check", str(root), "--nodes", "2"]) == ExitCode.BAD_INPUT
+    said = capsys.readouterr().err
+    assert f"has no RCCL that nodes could try; without --nodes: lumiimg check {root}" in said
+    assert not (stand_in / "submitted").exists()
 
 
 IN_ITS_FOLDER = 'for word; do case $word in --chdir=*) cd "${word#--chdir=}";; esac; done\n'
@@ -464,7 +473,8 @@ SBATCH: list[tuple[str, str, list[str]]] = [
     ("echo 12; echo 'error: JOB 12 CANCELLED DUE TO TIME LIMIT' > job.out; exit 1", "DUE TO TIME LIMIT", ["12"]),
     # the number is nothing that it said
     ("echo '12;cluster'; exit 1", "^(?!.*12).*it said nothing; sacct shows", ["12"]),
-    ("echo 12; echo 'lumiimg: scontrol does not list' > job.out; exit 70", "scontrol does not list", ["12"]),
+    # lumiimg in the job has said itself what to do
+    ("echo 12; echo 'lumiimg: scontrol does not list' > job.out; exit 70", "scontrol does not list$", ["12"]),
 ]
 """What sbatch does; what is said then, and which jobs there are."""
 

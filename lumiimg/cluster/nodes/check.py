@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.probe.container import Container, ProbePrograms
     from lumiimg.check.probe.task import ProbeTask
+    from lumiimg.check.static.files import HostFit
     from lumiimg.cluster.nodes.node import NodeAnswers, NodesAlike
     from lumiimg.cluster.nodes.slurm import Allocation
     from lumiimg.core.findings import Level
@@ -99,14 +100,20 @@ def check_nodes(
     if nodes > len(allocation.nodes):
         what = f"job {allocation.job} has {count(len(allocation.nodes), 'node')}"
         raise BadInputError(what, where=f"--nodes {nodes}")
-    job, names, files = allocation.job, allocation.nodes[:nodes], check_files(context)
-    if files.static.path.rccl is None:
-        hint = f"without --nodes: lumiimg check {shell_quote(str(context.path))}"
-        raise BadInputError("has no RCCL that nodes could try", where=str(context.path), hint=hint)
+    job, names, files = allocation.job, allocation.nodes[:nodes], files_for_nodes(context)
     with shared_folder() as folder:
         of_nodes = NodesOfJob(folder, names, context.environment, on_progress, allocation.ends)
         taken = take_levels(context, files, level, folder, of_nodes, simulate=simulate, without=without)
     return build_report(context, files, job, taken, printed_last(of_nodes.done))
+
+
+def files_for_nodes(context: ImageInContext) -> HostFit:
+    """Return what the files of an image say. Raises BadInputError where there is nothing that nodes could try."""
+    files = check_files(context)
+    if files.static.path.rccl is None:
+        hint = f"without --nodes: lumiimg check {shell_quote(context.name)}"
+        raise BadInputError("has no RCCL that nodes could try", where=str(context.path), hint=hint)
+    return files
 
 
 @dataclass(slots=True)
@@ -322,8 +329,9 @@ def _without_report(done: Completed, output: Path) -> UndecidedError:
         lines = []
     # what sbatch says itself is the number of the job, as a rule
     said = next((line for line in reversed(lines) if line.strip()), "")
-    said = said.removeprefix("lumiimg: ") or ("" if is_job_number(done.last_line) else done.last_line)
+    is_ours, said = said.startswith("lumiimg: "), said.removeprefix("lumiimg: ")
+    said = said or ("" if is_job_number(done.last_line) else done.last_line)
     return UndecidedError(
         f"the job ended without a report (exit code {done.exit_code}): {one_line(said) or 'it said nothing'}",
-        hint="sacct shows whether it was cancelled, ran out of time or lost a node",
+        hint=None if is_ours else "sacct shows whether it was cancelled, ran out of time or lost a node",
     )
