@@ -63,8 +63,8 @@ class Kind:
 
     @property
     def summary(self) -> str:
-        """What it says."""
-        return self.type.__doc__ or ""
+        """What it says, in one line."""
+        return (self.type.__doc__ or "").partition("\n")[0]
 
 
 @cache

@@ -78,10 +78,10 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
         raise BadInputError(
             "cannot be read from here",
             where=base,
-            hint=f"fetch it first: {engine_word()} pull image.sif {base}; then --base image.sif",
+            hint=f"fetch it first: {engine_word()} pull image.sif {base}; then name image.sif",
         )
     if scheme is None and _IN_REGISTRY.fullmatch(base) and not Path(base).exists():
-        raise BadInputError("no such file", where=base, hint=f"one of a registry: --base docker://{base}")
+        raise BadInputError("no such file", where=base, hint=f"one of a registry: docker://{base}")
     from lumiimg.catalog.settings import user_cache
     from lumiimg.image import open_image, refuse_empty  # 70 ms that a base of the catalogue should not cost
     from lumiimg.inventory.components import Inventory

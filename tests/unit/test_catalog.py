@@ -400,7 +400,7 @@ def family(tmp_path: Path, file: str, **other: str) -> Path:
 def test_what_no_name_can_say_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("rocm/pytorch:latest", "docker.io/rocm/vllm:rocm7.2_odd", "quay.io/a/b/c:1"):
         assert main(["explain", "--base", name]) == ExitCode.BAD_INPUT
-        assert f"{name}: no such file; one of a registry: --base docker://{name}" in unwrapped(capsys.readouterr().err)
+        assert f"{name}: no such file; one of a registry: docker://{name}" in unwrapped(capsys.readouterr().err)
     for key, value, fault in (
         ("summary", '"x-{rocm.__class__}"', "holds {rocm.__class__}, which is not a group of the pattern"),
         ("has", '{ torch = "{torch}" }', "key 'named.has.torch' holds {torch}"),

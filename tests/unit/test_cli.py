@@ -174,7 +174,10 @@ def test_a_command_that_is_proposed_is_of_the_engine_that_is_here(
     monkeypatch.setenv("LUMIIMG_ENGINE", named)
     for argv, proposed in (
         (["check", "docker://rocm/pytorch:latest"], f"; {word} pull image.sif docker://rocm/pytorch:latest"),
-        (["adapt", "library://rocm/vllm:x", "--site", "lumi"], f"; fetch it first: {word} pull image.sif library://"),
+        (
+            ["adapt", "library://rocm/vllm:x", "--site", "lumi"],
+            f"; fetch it first: {word} pull image.sif library://rocm/vllm:x; then name image.sif",
+        ),
         (["build", "--base", "docker://me:secret@x.test/a"], f"`{word} registry login`"),
         (["build", "--base", "docker://a/b@nothing"], f"`{word} registry login`"),
     ):

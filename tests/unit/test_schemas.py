@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -259,6 +260,10 @@ def test_each_key_is_described_and_each_object_closed() -> None:
             assert part["additionalProperties"] not in (True, {}), f"{name} {above}: anything may come"
         for key, inner in part.get("properties", {}).items():
             assert inner.get("description", "").endswith((".", ",", "…")), f"{name} {above} {key}: not described"
+
+
+def test_what_a_kind_says_is_one_sentence_in_the_list_of_schemas() -> None:
+    assert [kind.name for kind in KINDS.values() if not re.fullmatch(r"[^\n]+\.", kind.summary)] == []
 
 
 def test_what_is_of_something_that_may_not_be_there_may_be_null() -> None:
