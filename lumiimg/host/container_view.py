@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.image import Image
 
 ENGINE_LIBRARIES = "/.singularity.d/libs"
 """The engine puts this folder behind whatever LD_LIBRARY_PATH the image has (99-base.sh)."""

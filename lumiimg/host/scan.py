@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -29,8 +29,6 @@ from lumiimg.host.snapshot import MACHINES, SCHEMA, FoundLibrary, HostFiles, Hos
 from lumiimg.image import FileKind, FolderTree, RootFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from lumiimg.core.access import OpenFile
 
 MAX_LIBRARY_BYTES = 2 << 30
