@@ -229,7 +229,7 @@ class _Faults:
         kind, parts = _plain_type(kind)
         if isinstance(data, dict) and has_fields(kind):
             yield from self._of_fields(kind, data, key)
-        elif isinstance(data, dict) and issubclass(kind, Mapping):
+        elif isinstance(data, dict) and isinstance(kind, type) and issubclass(kind, Mapping):
             for name, value in data.items():
                 yield from self.of(parts[0], name, _below(key, name))
                 yield from self.of(parts[1], value, _below(key, name))

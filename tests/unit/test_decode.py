@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -153,6 +155,15 @@ def test_all_that_is_wrong_with_a_file_is_in_one_line(tmp_path: Path, name: str)
     assert [part for part in parts if part not in said] == [], said
     assert said.isprintable()
     assert len(said) < 3000
+
+
+@pytest.mark.threat
+def test_a_value_of_any_kind_is_taken_or_refused_wherever_it_stands() -> None:
+    good = tomllib.loads(GOOD)
+    for key in ("name", "date", "from", "note", "colour", "way", "sure", "digest", "shape", "words", "step", "values"):
+        for value in (-1, 7, 1.5, True, "x", dt.date(2026, 1, 1), [], [[]], [{}], [{"a": {}}], {}, {"a": 1}, {"a": {}}):
+            with suppress(DecodeError):
+                decode_toml(tomli_w.dumps({**good, key: value}), Thing)
 
 
 def test_a_good_file_is_what_was_written() -> None:
