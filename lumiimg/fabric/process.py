@@ -31,6 +31,7 @@ _DEFAULT = b"(default: "
 _MAX_NAMES = 256
 _FILE = re.compile(rf"\+/.*/{re.escape(PROVIDER_FILE)}", re.DOTALL)
 """An element of FI_PROVIDER_PATH that names the provider itself."""
+_OF_FILES = b"full path to a provider library"
 _RESTRICTED = b"restricted_dl: "
 _ENTRY = "fi_prov_ini"
 """What a provider exports (src/fabric.c, `ofi_reg_dl_prov`)."""
@@ -90,10 +91,14 @@ def _is_provider(process: Process, root: RootFileSystem, file: LoadedObject) -> 
 def _names(process: Process, root: RootFileSystem, libfabric: LoadedObject, provider_path: str) -> Iterator[str]:
     """Yield what libfabric gives to dlopen for the cxi provider. Relative paths are left out: of which folder?
 
-    Files come first (from 1.21 on; before, `+` had no meaning), then folders in place of its own one.
+    Files come first (from 1.21 on; before, `+/file` was the name of a folder), then folders in place of its own one.
     """
-    own, asks_loader = _own(_read(process, root, libfabric) or b"")
-    yield from (file[1:] for file in provider_path.removeprefix("@").split(":") if _FILE.fullmatch(file))
+    own, asks_loader, takes_files = _own(_read(process, root, libfabric) or b"")
+    elements = provider_path.removeprefix("@").split(":")
+    if takes_files:
+        yield from (file[1:] for file in elements if _FILE.fullmatch(file))
+    elif any(element.startswith("+") for element in elements):
+        own = tuple(elements)
     if asks_loader and not provider_path:
         yield PROVIDER_FILE
     folders = provider_folders(provider_path) or own or (f"{libfabric.path.rpartition('/')[0]}/libfabric",)
@@ -124,18 +129,19 @@ def _read(process: Process, root: RootFileSystem, libfabric: LoadedObject) -> by
         return None
 
 
-def _own(data: bytes) -> tuple[tuple[str, ...], bool]:
+def _own(data: bytes) -> tuple[tuple[str, ...], bool, bool]:
     """Return what a libfabric says of itself by its strings; nothing where those are not at hand.
 
     First where it looks by itself: PROVDLDIR, which its help for FI_PROVIDER_PATH names. Then whether it gives
-    `libcxi-fi.so` to dlopen: its list of providers has cxi, from 1.21 on.
+    `libcxi-fi.so` to dlopen: its list of providers has cxi, from 1.21 on. Last whether `+` there names a file.
     """
     start = data.find(_HELP)
     text = data[start + 1 : start + _HELP_LIMIT_BYTES].partition(b"\0")[0]
     folders = text.rpartition(_DEFAULT)[2].removesuffix(b")")
     if start < 0 or not folders.startswith(b"/"):
-        return (), False
-    return tuple(folders.decode("utf-8", "replace").split(":")), b"\0cxi\0" in data and _RESTRICTED not in data
+        return (), False, False
+    asks_loader = b"\0cxi\0" in data and _RESTRICTED not in data
+    return tuple(folders.decode("utf-8", "replace").split(":")), asks_loader, _OF_FILES in text
 
 
 def is_hip(name: str) -> bool:
