@@ -160,8 +160,9 @@ def test_all_that_is_wrong_with_a_file_is_in_one_line(tmp_path: Path, name: str)
 @pytest.mark.threat
 def test_a_value_of_any_kind_is_taken_or_refused_wherever_it_stands() -> None:
     good = tomllib.loads(GOOD)
+    values: list[object] = [-1, 7, 1.5, True, "x", dt.date(2026, 1, 1), [], [[]], [{}], {}, {"a": 1}, {"a": {}}]
     for key in ("name", "date", "from", "note", "colour", "way", "sure", "digest", "shape", "words", "step", "values"):
-        for value in (-1, 7, 1.5, True, "x", dt.date(2026, 1, 1), [], [[]], [{}], [{"a": {}}], {}, {"a": 1}, {"a": {}}):
+        for value in values:
             with suppress(DecodeError):
                 decode_toml(tomli_w.dumps({**good, key: value}), Thing)
 
