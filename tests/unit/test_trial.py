@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
 import shlex
@@ -14,15 +15,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lumiimg.catalog.launch import MeasuredVariable
 from lumiimg.catalog.ledger import LEDGER
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.cli.main import main
-from lumiimg.cluster.nodes.node import UnresponsiveNodes
+from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.slurm import Allocation
 from lumiimg.cluster.trial import run
@@ -40,7 +43,7 @@ from lumiimg.cluster.trial.model import (
     TriedRow,
 )
 from lumiimg.cluster.trial.node_facts import NodeFacts, facts_of_node
-from lumiimg.cluster.trial.plan import content, of_site, rows_in
+from lumiimg.cluster.trial.plan import content, of_site, plan_trial, rows_in
 from lumiimg.cluster.trial.readings import SlurmFacts, TrialResults, notes
 from lumiimg.cluster.trial.report import report_of
 from lumiimg.cluster.trial.run import run_in_job
@@ -84,7 +87,8 @@ NODE = NodeFacts(
     },
 )
 READS: dict[str, Reads] = {
-    "bandwidth": "speed", "gpu-code": "ran", "driver": "ran", "one-node": "listens", "libcxi": "path", "rccl": "path",
+    "bandwidth": "speed", "gpu-code": "ran", "driver": "ran", "one-node": "listens",
+    "libcxi": "path", "rccl": "path", "rccl-version": "path", "plugin": "path",
     "with": "changed", "without": "changed", "network": "network", "alike": "alike", "answer": "answer", "maps": "maps",
 }  # fmt: skip
 """What the claims of an image read, by their ids."""
@@ -143,8 +147,10 @@ def on_nodes(*groups: NodeGroup, run: str = "not asked for", **more: Any) -> Nod
     return NodesReport("i.sif", Answer.UNDECIDED, "", {"run": run}, "7", groups, (), (), **more)
 
 
-def group(*findings: Finding, differs: tuple[str, ...] = (), **path: Any) -> NodeGroup:
-    return NodeGroup(("a",), Answer.UNDECIDED, "CANNOT TELL", differs, FabricPath(**path), findings, ())
+def group(*findings: Finding, differs: tuple[str, ...] = (), libraries: tuple[str, ...] = (), **path: Any) -> NodeGroup:
+    """Nodes that are the same, with what was in the processes of the probes; `path` is what the files say."""
+    mapped = (Library("libc.so.6", "/l/libc.so.6", "aa"), *(Library(Path(file).name, file, "") for file in libraries))
+    return NodeGroup(("a",), Answer.UNDECIDED, "CANNOT TELL", differs, FabricPath(**path), findings, mapped)
 
 
 def ran(
@@ -157,6 +163,13 @@ def ran(
 
 
 DONE = StepResult(step="image-1.run", ending=Ending.DONE)
+
+
+def broken(code: str, now: NodesReport) -> NodesReport:
+    """A collective that had a bandwidth before it broke."""
+    return replace(now, groups=(replace(group(), findings=(Finding(code, Severity.PROBLEM, Level.RUN, code),)),))
+
+
 NO_GPU = on_nodes(group(), run="not taken: HIP finds no GPU in the container")
 DIED = on_nodes(group(), run="failed: a rank died")
 
@@ -209,6 +222,16 @@ def test_what_nodes_show_otherwise_is_a_difference_and_what_they_do_not_show_is_
         assert said is None or said == (read.why if read.value is None else read.value), (key, looks, read)
 
 
+def test_a_copy_of_what_a_node_shows_is_no_second_node(tmp_path: Path) -> None:
+    one = CLAIMS["site.kernel"]
+    folder, made = trial(tmp_path, one)
+    folder.keep(StepResult(step=NODES, ending=Ending.DONE))
+    for name in ("node-nid005001", "node-nid005002"):
+        (folder.nodes / f"{name}.facts.json").write_text(json.dumps(encode(NODE)))
+    read = folder.results(made).measured(one)
+    assert (read.outcome(one), read.why) == (ClaimOutcome.UNMEASURED, "1 node gave no answer")
+
+
 def test_partitions_and_mpi_are_those_of_slurm() -> None:
     told = case(slurm=SlurmFacts({"standard-g": "48", "small-g": "24"}, {"none": "there", "pmi2": "there"}))
     found = {name: told.measured(one) for name, one in CLAIMS.items() if one.step == SLURM}
@@ -229,6 +252,7 @@ def finding(code: str, severity: Severity) -> Finding:
     return Finding(code, severity, Level.PROBE, code)
 
 
+RCCL, NET = "/opt/rocm/lib/librccl.so.1.0", "/l/librccl-net.so"
 LISTENS = claim("one-node", "no", "image-1.one-node")
 LEAST = claim("bandwidth", "29 GB/s or more", least=29.0)
 OF_IMAGES = [
@@ -258,9 +282,29 @@ OF_IMAGES = [
     # a path by a link is the same file
     (
         claim("libcxi", "/lib64/libcxi.so.1", also=("/usr/lib64/libcxi.so.1.5.0",)),
-        on_nodes(group(libcxi="/usr/lib64/libcxi.so.1.5.0")),
+        on_nodes(group(libraries=("/usr/lib64/libcxi.so.1.5.0",))),
         "/usr/lib64/libcxi.so.1.5.0",
         ClaimOutcome.SAME,
+    ),
+    # what the files say is no evidence for itself
+    *(
+        (claim(key, value), on_nodes(group(rccl=RCCL, rccl_version="2.22.3", plugin=NET, libcxi="/l/libcxi.so.1")), None, ClaimOutcome.UNMEASURED)
+        for key, value in {"rccl": RCCL, "rccl-version": "2.22.3", "plugin": NET, "libcxi": "/l/libcxi.so.1"}.items()
+    ),
+    (claim("rccl", RCCL), on_nodes(group(rccl=RCCL, libraries=("/mine/librccl.so.1",))), "/mine/librccl.so.1", ClaimOutcome.DIFFERS),
+    (claim("plugin", NET), on_nodes(group(libraries=(NET,))), NET, ClaimOutcome.SAME),
+    (
+        claim("rccl-version", "2.22.3"),
+        on_nodes(group(finding("rccl.runs", Severity.OK), rccl_version="2.22.3")),
+        "2.22.3",
+        ClaimOutcome.SAME,
+    ),
+    # nodes of which none was probed are not alike in what they load
+    (claim("alike", "all the same"), on_nodes(replace(group(), libraries=())), None, ClaimOutcome.UNMEASURED),
+    # a collective that broke after it had a bandwidth
+    *(
+        (one, broken(code, ran(85.1)), None, ClaimOutcome.UNMEASURED)
+        for one in (LEAST, claim("gpu-code", "runs")) for code in ("run.failed", "run.hang", "run.data-errors")
     ),
     (
         claim("alike", "all the same"),
@@ -268,7 +312,7 @@ OF_IMAGES = [
         "another libcxi.so.1",
         ClaimOutcome.DIFFERS,
     ),
-]
+]  # fmt: skip
 
 
 def test_a_run_and_the_probes_are_judged_by_what_they_show() -> None:
@@ -288,6 +332,7 @@ CHANGED = [
     # two runs alike that are 15 per cent apart say nothing about 20
     ("no change", ran(68.0), 72.0, "no change", ClaimOutcome.SAME),
     ("no change", DIED, 85.5, "it fails", ClaimOutcome.DIFFERS),
+    ("no change", broken("run.hang", ran(85.0)), 85.5, "it fails", ClaimOutcome.DIFFERS),
     ("no change", ran(12.0, Verdict.SOCKET), 85.5, "socket instead of ofi-cxi", ClaimOutcome.DIFFERS),
     (None, ran(60.0), 85.5, "slower", ClaimOutcome.UNPREDICTED),
     (None, ran(None, Verdict.PLUGIN_INIT_ERROR), 85.5, "it fails", ClaimOutcome.UNPREDICTED),
@@ -309,9 +354,9 @@ def test_a_variable_is_judged_against_the_run_that_had_what_jobs_have() -> None:
 
 
 def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it() -> None:
-    seen = replace(group(libcxi="/x"), answer=Answer.NO_OBSTACLE)
+    seen = replace(group(libraries=("/l/libcxi.so.1",)), answer=Answer.NO_OBSTACLE)
     half = replace(on_nodes(seen), silent=(UnresponsiveNodes(("b",), "gave no answer"),))
-    values = {"alike": "all the same", "libcxi": "/x", "answer": "no-obstacle"}
+    values = {"alike": "all the same", "libcxi": "/l/libcxi.so.1", "answer": "no-obstacle"}
     agree = [claim(key, value, "image-1.probe") for key, value in values.items()]
     differ = [claim(key, "something else", "image-1.probe") for key in values]
     for one in (*agree, *differ):
@@ -370,6 +415,18 @@ def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
     for of in (results, replace(results, nodes=(nothing, nothing))):
         seen = {one.id: of.measured(one) for one in made.claims}
         assert not {key for key, read in seen.items() if read.value is not None or not read.why}
+
+
+def test_each_value_of_a_variable_has_a_step_of_its_own(tmp_path: Path) -> None:
+    tried = MeasuredVariable(
+        name="FI_X", value="1", effect="inert", because="so", source="s", date=dt.date(2026, 11, 26)
+    )
+    site = msgspec.structs.replace(LUMI, measured=(tried, msgspec.structs.replace(tried, value="2")))
+    made = plan_trial([fabric_builder.image(tmp_path / "image")], site, "lumi", {}, nodes=2, node_minutes=None)
+    steps = {one.name: one for one in made.steps}
+    assert len(steps) == len(made.steps)
+    of_values = {one.what: steps[one.step].sets for one in made.claims if ".with:FI_X" in one.id}
+    assert of_values == {"FI_X=1": {"FI_X": "1"}, "FI_X=2": {"FI_X": "2"}}
 
 
 def test_of_an_image_whatever_it_says_only_rows_of_the_shipped_catalogue_are_named(
@@ -678,9 +735,9 @@ def test_the_file_to_share_names_no_person_project_node_or_folder(
     home = f"/users/{user}"
     said = f"{node}: {home}/env/lib/librccl.so.1 of {user} in {place}/x, /scratch/{project}/{user}/i.sif, {project}"
     one = claim("rccl", f"/scratch/{project}/{user}/x.so", "image-1.probe", also=(said,))
-    made = plan(one, replace(CLAIMS["site.libfabric"], source=said))
+    made = plan(one, claim("alike", "all the same", "image-1.probe"), replace(CLAIMS["site.libfabric"], source=said))
     folder.make(made)
-    printed = json_text("check-nodes", on_nodes(group(rccl=said)))
+    printed = json_text("check-nodes", on_nodes(group(libraries=(f"{home}/librccl.so.1",), differs=(said,))))
     folder.output_file("image-1.probe").write_text(printed)
     folder.keep(StepResult(step="image-1.probe", ending=Ending.DONE, said=(said,)))
     folder.keep(StepResult(step=NODES, ending=Ending.FAILED, said=(said,)))

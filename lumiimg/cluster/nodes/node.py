@@ -298,7 +298,7 @@ def _probed(task: NodeTask, answer: NodeAnswer, environment: Mapping[str, str]) 
         answer,
         engine=engine.name,
         findings=tuple(result.findings.found),
-        fabric=result.path,
+        fabric=replace(result.path, rccl_version=result.loaded_rccl),
         rccl=result.loaded_rccl,
         libraries=_libraries(result),
         gpus=gpus,

@@ -53,14 +53,15 @@ def record_node(folder: Path, site: Site, environment: Mapping[str, str]) -> Non
 
 
 def recorded_nodes(folder: Path) -> tuple[NodeFacts, ...]:
-    """Return what the nodes have put there, by their names; what is something else is passed over."""
-    found = []
+    """Return what the nodes have put there, by their names, of each once; what is something else is passed over."""
+    found: dict[str, NodeFacts] = {}
     for path in sorted(folder.glob(f"*{_FACTS}")):
         try:
-            found.append(decode_json(read_whole(path, _MAX_BYTES), NodeFacts))
+            facts = decode_json(read_whole(path, _MAX_BYTES), NodeFacts)
         except DecodeError:
             continue
-    return tuple(found)
+        found.setdefault(facts.node, facts)
+    return tuple(found.values())
 
 
 def clear_node_facts(folder: Path) -> None:

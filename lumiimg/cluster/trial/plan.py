@@ -316,7 +316,8 @@ def _add_variables(rows: Rows, stack: Stack) -> None:
         # harm was seen in jobs of frameworks: what an all-reduce alone makes of it, nobody has said
         predicted, setting = NO_CHANGE if tried.effect == "inert" else None, f"{tried.name}={tried.value}"
         about = f"all-reduce with {setting}"
-        rows.check(f"with.{tried.name}", f"an {about}", sets={tried.name: tried.value}, beside_run=True)
+        key, others = f"with.{tried.name}", sum(tried.name in step.sets for step in rows.steps)
+        rows.check(f"{key}.{others}" if others else key, f"an {about}", sets={tried.name: tried.value}, beside_run=True)
         rows.claim(f"with:{setting}", about, predicted, "changed", tried)
     rows.check("again", "the first all-reduce again: how far two runs differ", beside_run=True)
 

@@ -26,6 +26,7 @@ from lumiimg.cluster.trial.model import (
 )
 from lumiimg.core.findings import Answer, Severity
 from lumiimg.core.text import count
+from lumiimg.fabric.path import Part, part_of
 from lumiimg.joblog import FAST, TRANSPORTS, Confidence
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ T = TypeVar("T")
 _NOTHING, _NO_RESULT = "nothing was printed", "the collective gave no result"
 _TOLERANCE = 0.1
 """By which two runs alike may differ; more where the two that were made do."""
+_PARTS = {"rccl": Part.RCCL, "plugin": Part.PLUGIN, "libfabric": Part.LIBFABRIC, "libcxi": Part.LIBCXI}
+_BROKEN = frozenset({"run.failed", "run.hang", "run.data-errors"})
+"""Findings of a collective that did not come to its end, or gave wrong data, whatever bandwidth it had before."""
 _FAILED = "failed: "
 """Begins what a report says of a level that was taken, and broke (`check/pipeline.py`)."""
 
@@ -145,10 +149,17 @@ def _answer(report: NodesReport, _: str) -> Measured:
     return _of_groups(report, lambda group: None if group.answer is Answer.UNDECIDED else group.answer, undecided)
 
 
-def _path(report: NodesReport, part: str) -> Measured:
-    return _of_groups(
-        report, lambda group: getattr(group.path, part.replace("-", "_"), None), "the probes did not come so far"
-    )
+def _path(report: NodesReport, what: str) -> Measured:
+    """Return what was in the processes of the probes: where they do not come, the path is what the files say."""
+
+    def show(group: NodeGroup) -> str | None:
+        mapped = (library.path for library in group.libraries if part_of(library.path) is _PARTS.get(what))
+        if what in _PARTS:
+            return ", ".join(mapped)
+        runs = any(finding.id == "rccl.runs" and finding.severity is Severity.OK for finding in group.findings)
+        return group.path.rccl_version if runs else None
+
+    return _of_groups(report, show, "the probes did not come so far")
 
 
 def _maps(report: NodesReport, _: str) -> Measured:
@@ -162,6 +173,8 @@ def _maps(report: NodesReport, _: str) -> Measured:
 
 
 def _alike(report: NodesReport, _: str) -> Measured:
+    if not any(group.libraries for group in report.groups):
+        return Measured(None, report.groups[0].sentence)
     return Measured("; ".join(dict.fromkeys(text for group in report.groups for text in group.differs)) or ALIKE)
 
 
@@ -181,12 +194,14 @@ def _listens(report: NodesReport, _: str) -> Measured:
 # -- of collectives
 
 
-def _of_run(read: Callable[[CollectiveOutcome, Claim], Measured], results: TrialResults, claim: Claim) -> Measured:
+def _of_run(
+    read: Callable[[NodesReport, CollectiveOutcome, Claim], Measured], results: TrialResults, claim: Claim
+) -> Measured:
     report = results.of(claim.step, NodesReport)
     if report is None or report.collective is None:
         return Measured(None, _NOTHING if report is None else report.levels.get("run", _NO_RESULT))
     why = _without_a_node(report, claim.step)
-    return read(report.collective, claim) if why is None else Measured(None, why)
+    return read(report, report.collective, claim) if why is None else Measured(None, why)
 
 
 def _without_a_node(report: NodesReport | None, step: str) -> str | None:
@@ -198,7 +213,7 @@ def _without_a_node(report: NodesReport | None, step: str) -> str | None:
     return f"{took_part} of {count(asked, 'node')} took part in {step}" if took_part < asked else None
 
 
-def _network(ran: CollectiveOutcome, _: Claim) -> Measured:
+def _network(_: NodesReport, ran: CollectiveOutcome, __: Claim) -> Measured:
     if ran.verdict not in TRANSPORTS:
         return Measured(None, f"its log says {ran.verdict}")
     if ran.confidence is not Confidence.PROVED:
@@ -206,22 +221,30 @@ def _network(ran: CollectiveOutcome, _: Claim) -> Measured:
     return Measured(ran.verdict, count(ran.ranks, "rank"))
 
 
-def _best(ran: CollectiveOutcome | None) -> float | None:
-    """Return the bandwidth of a collective in GB/s; None where it gave none."""
-    return max((row.best_gb_s for row in ran.measurements if row.best_gb_s), default=None) if ran else None
+def _broken(report: NodesReport) -> str | None:
+    """Return why what a collective measured says nothing; None where it came to its end."""
+    found = (finding for group in report.groups for finding in group.findings)
+    return next((finding.summary for finding in found if finding.id in _BROKEN), None)
 
 
-def _speed(ran: CollectiveOutcome, claim: Claim) -> Measured:
-    best = _best(ran)
+def _best(report: NodesReport | None) -> float | None:
+    """Return the bandwidth of a collective in GB/s; None where it gave none, or broke."""
+    if report is None or report.collective is None or _broken(report) is not None:
+        return None
+    return max((row.best_gb_s for row in report.collective.measurements if row.best_gb_s), default=None)
+
+
+def _speed(report: NodesReport, ran: CollectiveOutcome, claim: Claim) -> Measured:
+    best = _best(report)
     if best is None:
-        return Measured(None, _NO_RESULT)
+        return Measured(None, _broken(report) or _NO_RESULT)
     if claim.ranks not in {None, ran.ranks}:
         return Measured(None, f"{best:.4g} GB/s with {count(ran.ranks, 'rank')}: the least is of {claim.ranks}")
     return Measured(f"{best:.4g} GB/s", number=best)
 
 
-def _ran(ran: CollectiveOutcome, _: Claim) -> Measured:
-    return Measured(RUNS, f"in {ran.program}") if _best(ran) else Measured(None, _NO_RESULT)
+def _ran(report: NodesReport, ran: CollectiveOutcome, _: Claim) -> Measured:
+    return Measured(RUNS, f"in {ran.program}") if _best(report) else Measured(None, _broken(report) or _NO_RESULT)
 
 
 def _changed(results: TrialResults, claim: Claim) -> Measured:
@@ -231,15 +254,17 @@ def _changed(results: TrialResults, claim: Claim) -> Measured:
     if report is None:
         return Measured(None, _NOTHING)
     base, ran = first.collective if first is not None else None, report.collective
-    if base is None or (before := _best(base)) is None:
+    if base is None or (before := _best(first)) is None:
         return Measured(None, "there is no run to compare it with")
     if (why := _without_a_node(first, f"{of}.run") or _not_comparable(base, again, report)) is not None:
         return Measured(None, why)
-    if ran is None or (now := _best(ran)) is None:
-        return Measured("it fails", report.levels["run"] if ran is None else _NO_RESULT, same=False)
+    if ran is None or (now := _best(report)) is None:
+        return Measured(
+            "it fails", _broken(report) or (report.levels["run"] if ran is None else _NO_RESULT), same=False
+        )
     if ran.verdict is not base.verdict:
         return Measured(f"{ran.verdict} instead of {base.verdict}", number=now, same=False)
-    twice, ratio = _best(again.collective) if again is not None else None, now / before
+    twice, ratio = _best(again), now / before
     noise = max(_TOLERANCE, abs(before - twice) / before * 2 if twice is not None else 0.0)
     what = NO_CHANGE if abs(ratio - 1) <= noise else "slower" if ratio < 1 else "faster"
     change = f"{what}: {now:.4g} GB/s, {ratio:.2f} of {before:.4g}"
@@ -253,7 +278,7 @@ def _not_comparable(base: CollectiveOutcome, again: NodesReport | None, report: 
     others = [one.collective for one in (again, report) if one is not None and one.collective is not None]
     if any(one.ranks != base.ranks for one in others):
         return f"not all runs had the {base.ranks} ranks of the one to compare it with"
-    if again and not _best(again.collective) and again.levels.get("run", "").startswith(("done", _FAILED)):
+    if again and not _best(again) and again.levels.get("run", "").startswith(("done", _FAILED)):
         return "of two runs alike one failed"
     why = report.levels.get("run", "")
     return None if report.collective is not None or why.startswith(_FAILED) else why or "no collective was run"
