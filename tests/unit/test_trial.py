@@ -279,6 +279,9 @@ OF_IMAGES = [
         ClaimOutcome.SAME,
     ),
     (LISTENS, on_nodes(group(finding("provider.other", Severity.UNKNOWN))), None, ClaimOutcome.UNMEASURED),
+    # nor does an image without a plugin, or with one that cannot be loaded
+    (LISTENS, on_nodes(group(finding("plugin.absent", Severity.PROBLEM))), None, ClaimOutcome.UNMEASURED),
+    (LISTENS, on_nodes(group(finding("plugin.loads", Severity.PROBLEM))), None, ClaimOutcome.UNMEASURED),
     # a path by a link is the same file
     (
         claim("libcxi", "/lib64/libcxi.so.1", also=("/usr/lib64/libcxi.so.1.5.0",)),

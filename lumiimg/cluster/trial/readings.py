@@ -38,6 +38,8 @@ _NOTHING, _NO_RESULT = "nothing was printed", "the collective gave no result"
 _TOLERANCE = 0.1
 """By which two runs alike may differ; more where the two that were made do."""
 _PARTS = {"rccl": Part.RCCL, "plugin": Part.PLUGIN, "libfabric": Part.LIBFABRIC, "libcxi": Part.LIBCXI}
+_ON_FABRIC = frozenset({"plugin.init", "plugin.devices", "plugin.properties", "plugin.listen", "provider.other"})
+"""Findings of a plugin that was loaded, and then did not get onto the fabric."""
 _BROKEN = frozenset({"run.failed", "run.hang", "run.data-errors"})
 """Findings of a collective that did not come to its end, or gave wrong data, whatever bandwidth it had before."""
 _FAILED = "failed: "
@@ -179,15 +181,15 @@ def _alike(report: NodesReport, _: str) -> Measured:
 
 
 def _listens(report: NodesReport, _: str) -> Measured:
-    """Return whether the plugin got onto the fabric: a handshake that failed for want of a NIC shows nothing."""
+    """Return whether the plugin got onto the fabric: one that failed for want of a NIC, or before, shows nothing."""
     found = report.groups[0].findings
     if any(finding.id == "provider.cxi" and finding.severity is Severity.OK for finding in found):
         return Measured("yes")
     about = [finding for finding in found if finding.family in {"plugin", "provider"}]
     failed = next((finding for finding in about if finding.severity is Severity.PROBLEM), None)
-    if failed is not None:
+    if failed is not None and failed.id in _ON_FABRIC:
         return Measured("no", failed.summary)
-    unknown = next((finding for finding in about if finding.severity is Severity.UNKNOWN), None)
+    unknown = failed or next((finding for finding in about if finding.severity is Severity.UNKNOWN), None)
     return Measured(None, unknown.summary if unknown is not None else "the plugin did not come so far")
 
 
