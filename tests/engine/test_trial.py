@@ -158,14 +158,15 @@ def test_each_planted_difference_is_found_and_nothing_else(
         "site.path:/nowhere",
         "site.partition:four",
         "image-1.alike",
-        "image-1.maps",  # the stand-in of RCCL needs fewer libraries than the image's own
+        "image-1.rccl-version",  # the stand-in of RCCL says another than the image's own
+        "image-1.maps",  # it needs fewer libraries, too
         "image-1.network",  # its libfabric has no cxi: what carried it here was the stand-in
         "image-1.with:TRIAL_BRAKE=1",
     }, said
     assert "another libfabric.so.1 (build 00000000 instead of " in rows["image-1.alike"]["measured"]
     assert (rows["image-1.network"]["predicted"], rows["image-1.network"]["measured"]) == ("socket", "ofi-cxi")
     assert rows["image-1.with:TRIAL_BRAKE=1"]["measured"].startswith("slower: ")
-    same = ("plugin", "libfabric", "gpu-code", "socket.network", "without:TRIAL_HARMLESS")
+    same = ("rccl", "plugin", "libfabric", "gpu-code", "socket.network", "without:TRIAL_HARMLESS")
     assert {rows[f"image-1.{name}"]["outcome"] for name in same} == {"same"}, said
     assert rows["site.libfabric"]["why"].startswith("has no libfabric that loads with libcxi")
     assert report["stand_in"] == "GPUs were used, and no node showed one of AMD's"
