@@ -458,6 +458,16 @@ def test_folders_that_links_ask_for_by_the_hundred_are_bounded(tmp_path: Path) -
 
 
 @pytest.mark.threat
+def test_whiteouts_that_look_at_all_names_again_and_again_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lumiimg.image.oci.tree._MAX_STEPS", 1_000_000)
+    members = (member(f"a/{number}", b"") for number in range(250))
+    with pytest.raises(ImageError, match="take too many steps"):
+        open_image(image(tar(*members, *[member("a/.wh..wh..opq", b"")] * 250), pack="").write_folder(tmp_path))
+
+
+@pytest.mark.threat
 def test_paths_never_lead_to_the_host(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("host")
     content = tar(

@@ -25,8 +25,8 @@ _WHITEOUT, _OPAQUE, _OF_AUFS = ".wh.", ".wh..wh..opq", ".wh..wh."
 _MAX_STEPS = 100_000_000
 """Of lookups, a folder each: at most half a minute."""
 _STEPS_OF_MEMBER, _STEPS_OF_LINK, _STEPS_OF_UNLISTED = 20, 20, 200
-"""What a member counts, a folder in the target of a link on its way, and one on its way that no member is: of these a
-member of a hostile tar asks for hundreds.
+"""What a member counts, and a name that a whiteout looks at; a folder in the target of a link on its way; and one on
+its way that no member is: of these a member of a hostile tar asks for hundreds.
 """
 # of Linux: PATH_MAX, NAME_MAX, and the links that one lookup follows
 _MAX_PATH_CHARACTERS, _MAX_NAME_CHARACTERS, _MAX_LINKS = 4096, 255, 40
@@ -114,7 +114,7 @@ class LayeredTree:
         own = [] if whiteout.startswith(_OF_AUFS) else [whiteout.removeprefix(_WHITEOUT)]
         pending = [(folder, name) for name in (folder.names if whiteout == _OPAQUE else own)]
         while pending:
-            self._spend(1)
+            self._spend(_STEPS_OF_MEMBER)
             folder, name = pending.pop()
             node = folder.names.get(name)
             if node is None or (folder, name) in brought:
