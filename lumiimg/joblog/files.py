@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -204,7 +205,7 @@ def blocks(name: str, warn: Warn, take_dump: Callable[[FlightDump], None] | None
                     if is_pickle(head):
                         raise
                     warn(f"{error}; read as text")  # other JSON may be lines of a log
-                    data = chain([dump], data)
+                    data = chain(_read(BytesIO(dump)), data)
                 else:
                     return
             lines = whole_lines(data, name, warn)

@@ -31,8 +31,10 @@ _NAMED = 64
 """Ranks that are named in a line, or groups of them."""
 _CALLS = 64
 """Calls that are kept of a process group, the last ones."""
-_CONTAINERS = 1_000_000
-"""Lists, tuples and dictionaries of a pickle: 20,000 collectives with their call stacks are half of it."""
+_ENTRIES, _FRAMES = 100_000, 256
+"""Entries that are read of a dump, and frames of a call stack: a pickle may name one of them any number of times."""
+_CODES, _VALUES = 8_000_000, 1_000_000
+"""Codes of a pickle, and values of it that are kept: 20,000 collectives with their call stacks are half of it."""
 _NUMBER_LIMIT = 10**18
 _PICKLE = re.compile(rb"\x80\x02\}\(X.\0\0\0(?:version|entries|pg_config)", re.DOTALL)
 _JSON = re.compile(rb'\s{0,16}\{\s{0,16}"(?:comm_lib_version|entries|nccl_comm_state|nccl_version|pg_config)"\s{0,4}:')
@@ -110,29 +112,30 @@ class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - that of Python itself, wh
 
     stack: list[Any]
     pop_mark: Callable[[], list[Any]]
-    containers = 0
+    codes = values = 0
 
     def load_items(self) -> None:
         items, into = self.pop_mark(), self.stack[-1]
-        if not all(isinstance(key, str | int) for key in items[::2]):  # the hash of a deep tuple would end the process
+        # the hash of a deep tuple would end the process, and those of large numbers can be chosen alike
+        if not all(isinstance(key, str) or _number(key) == key for key in items[::2]):
             raise ValueError("a key that is neither text nor a number")
         into.update(zip(items[::2], items[1::2], strict=True))
 
 
-def _counted(load: Callable[[Any], None]) -> Callable[[Any], None]:
+def _counted(load: Callable[[Any], None], *, makes_value: bool) -> Callable[[Any], None]:
     def counted(reader: _Unpickler) -> None:
-        reader.containers += 1
-        if reader.containers > _CONTAINERS:
+        reader.codes += 1
+        reader.values += makes_value
+        if reader.codes > _CODES or reader.values > _VALUES:
             raise ValueError("too many values")
         load(reader)
 
     return counted
 
 
-_ALL: dict[int, Any] = _Unpickler.dispatch
-_Unpickler.dispatch = {code: _ALL[code] for code in b"\x80.N\x88\x89JKM\x8aGX)hjqre"}
-_Unpickler.dispatch |= {code: _counted(_ALL[code]) for code in b"(}]t\x85\x86\x87"}
-_Unpickler.dispatch[pickle.SETITEMS[0]] = _Unpickler.load_items  # type: ignore[assignment]
+_ALL: dict[int, Any] = _Unpickler.dispatch | {pickle.SETITEMS[0]: _Unpickler.load_items}
+_Unpickler.dispatch = {code: _counted(_ALL[code], makes_value=False) for code in b"\x80.N\x88\x89hjqe(u"}
+_Unpickler.dispatch |= {code: _counted(_ALL[code], makes_value=True) for code in b"JKM\x8aGX)}]t\x85\x86\x87r"}
 _ERRORS = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, RecursionError, TypeError, ValueError),
     *(pickle.UnpicklingError, struct.error),
@@ -181,20 +184,21 @@ def parsed(data: bytes, file: str) -> FlightDump:
 
 
 def _groups(dump: dict[object, object]) -> dict[str, GroupSeen]:
-    calls: dict[str, dict[int, str]] = {}
+    entries: dict[str, dict[int, dict[object, object]]] = {}
     ended: dict[str, int] = {}
     names: dict[str, str] = {}
-    for entry in _dictionaries(dump.get("entries")):
+    for entry in _dictionaries(dump.get("entries"), _ENTRIES):
         number, group = _number(entry.get("collective_seq_id")), _group(entry)
-        if number < 0 or entry.get("is_p2p") is True or (group not in calls and len(calls) >= GROUP_LIMIT):
+        if number < 0 or entry.get("is_p2p") is True or (group not in entries and len(entries) >= GROUP_LIMIT):
             continue
         names[str(_number(entry.get("pg_id")))] = group
-        of = calls.setdefault(group, {})
-        of[number] = _call(entry)
+        of = entries.setdefault(group, {})
+        of[number] = entry
         if len(of) > _CALLS:
             del of[min(of)]
         if entry.get("state") == "completed":
             ended[group] = max(ended.get(group, -1), number)
+    calls = {group: {number: _call(entry) for number, entry in of.items()} for group, of in entries.items()}
     status = {names.get(str(key), str(key)): of for key, of in _pairs(dump.get("pg_status"))}
     seen = {}
     for group in [*calls, *(name for name in status if name not in calls)][:GROUP_LIMIT]:
@@ -216,7 +220,7 @@ def _group(entry: dict[object, object]) -> str:
 
 def _call(entry: dict[object, object]) -> str:
     name = _text(entry.get("profiling_name"))
-    for frame in _dictionaries(entry.get("frames")):
+    for frame in _dictionaries(entry.get("frames"), _FRAMES):
         file, line = _text(frame.get("filename")), frame.get("line")
         if file.endswith(".py") and "/torch/" not in file and type(line) is int:
             return f"{name} ({file}:{line})"
@@ -225,17 +229,17 @@ def _call(entry: dict[object, object]) -> str:
 
 def _members(config: object) -> dict[str, tuple[int, ...]]:
     groups = ((_text(key), group.get("ranks")) for key, group in [*_pairs(config)][:GROUP_LIMIT])
-    return {key: _listed(ranks) if isinstance(ranks, str) else () for key, ranks in groups}
+    return {key: _listed(ranks[: 8 * _RANKS]) if isinstance(ranks, str) else () for key, ranks in groups}
 
 
 @lru_cache(512)
 def _listed(ranks: str) -> tuple[int, ...]:
     """Return the numbers of a list, which the dumps of all ranks have alike."""
-    return tuple(int(rank) for rank in re.findall(r"\d{1,7}", ranks[: 8 * _RANKS])[:_RANKS])
+    return tuple(int(rank) for rank in re.findall(r"\d{1,7}", ranks)[:_RANKS])
 
 
-def _dictionaries(values: object) -> Iterator[dict[object, object]]:
-    yield from (one for one in values if isinstance(one, dict)) if isinstance(values, list) else ()
+def _dictionaries(values: object, most: int) -> Iterator[dict[object, object]]:
+    yield from (one for one in values[:most] if isinstance(one, dict)) if isinstance(values, list) else ()
 
 
 def _pairs(values: object) -> Iterator[tuple[object, dict[object, object]]]:

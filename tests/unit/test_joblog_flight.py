@@ -17,6 +17,7 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.core.findings import Severity
 from lumiimg.joblog import LogReader
+from lumiimg.joblog.files import blocks
 from lumiimg.joblog.flight import FlightDump, _Unpickler, parsed, stalled
 from tests.shared.job_deaths import job
 
@@ -174,6 +175,36 @@ def test_a_hostile_pickle_is_refused_in_one_line_and_soon() -> None:
             parsed(HEAD + body, "dump")
         assert str(refused.value).isprintable(), body
         assert time.process_time() - begun < 5, body
+
+
+@pytest.mark.threat
+def test_a_dump_that_names_its_parts_over_and_over_takes_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = b"X\x11\0\0\0collective_seq_idK\1X\6\0\0\0frames"
+    entries = b"](}q\1(" + key + b"](}q\2" + b"h\2" * 3000 + b"eu" + b"h\1" * 3000 + b"e"
+    data = b"\x80\x02}(X\x07\0\0\0entries" + entries + b"u."
+    begun = time.process_time()
+    assert parsed(data, "nccl_trace_rank_0").groups.keys() == {""}
+    assert time.process_time() - begun < 1
+    monkeypatch.setattr("lumiimg.joblog.flight._CODES", 6000)
+    with pytest.raises(BadInputError):
+        parsed(data, "nccl_trace_rank_0")
+
+
+@pytest.mark.threat
+def test_a_number_whose_hash_can_be_chosen_is_not_a_key() -> None:
+    for key in (b"\x8a\x08" + (2**61 - 1).to_bytes(8, "little"), b"\x8a\x10" + b"\x7f" * 16):
+        with pytest.raises(ValueError, match="key"):
+            _Unpickler(io.BytesIO(b"\x80\x02}(" + key + b"Nu.")).load()
+
+
+def test_lines_that_begin_as_a_dump_are_read_in_blocks_as_others(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_text('{"entries": ' + "step 1\n" * 300_000)
+    warned: list[str] = []
+    sizes = [len(block) for block in blocks(str(log), warned.append, lambda _: None)]
+    assert sum(sizes) == log.stat().st_size
+    assert max(sizes) < 300_000
+    assert len(warned) == 1
 
 
 def test_dumps_of_another_form_are_refused_or_say_nothing(tmp_path: Path, capsys: Capture) -> None:
