@@ -37,7 +37,7 @@ OWN_MOUNTS = "--mounts"
 PROOT_SLOWLY = {"PROOT_NO_SECCOMP": "1"}
 """Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
 lets all of them pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would have this machine's files."""
-_GET_MKSQUASHFS = "install squashfs-tools, or load the site's module of it"
+GET_MKSQUASHFS = "install squashfs-tools, or load the site's module of it"
 _OWN_AGENTS = ("debootstrap", "docker", "localimage")
 _TRIAL_S = 20.0
 _PASSING = frozenset({"no-space"})
@@ -199,7 +199,7 @@ class BuildHost:
         """Everything that builds may need, tried."""
         packs, serves = self.mksquashfs_version, _version(self.program("squashfuse_ll"), self.environment)
         programs = [
-            CapabilityTrial("mksquashfs", bool(packs), packs or "not on PATH", remedy="" if packs else _GET_MKSQUASHFS),
+            CapabilityTrial("mksquashfs", bool(packs), packs or "not on PATH", remedy="" if packs else GET_MKSQUASHFS),
             CapabilityTrial("squashfuse_ll", bool(serves), serves or "not on PATH"),
         ]
         debootstrap, proot = debootstrap_at(self.environment.get("PATH")), self.program("proot")
@@ -274,10 +274,10 @@ def program_of(name: str, path: str | None) -> Path | None:
     return Path(found) if found else None
 
 
-def mksquashfs_at(path: str | None) -> Path:
+def mksquashfs_at(path: str | None, hint: str = GET_MKSQUASHFS) -> Path:
     """Return the program that packs squashfs files. Raises MissingHereError where there is none."""
     if (program := program_of("mksquashfs", path)) is None:
-        raise MissingHereError("mksquashfs is not on PATH", hint=_GET_MKSQUASHFS)
+        raise MissingHereError("mksquashfs is not on PATH", hint=hint)
     return program
 
 

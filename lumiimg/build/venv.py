@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from lumiimg import __version__
-from lumiimg.build.build_host import mksquashfs_at
+from lumiimg.build.build_host import GET_MKSQUASHFS, mksquashfs_at
 from lumiimg.build.layer_build import pack
 from lumiimg.core.decode import DecodeError, decode_json, to_json
 from lumiimg.core.errors import BadInputError, FailedError, RefusedError, one_line
@@ -161,7 +161,8 @@ def make_venv(
     Raises FailedError where it cannot be made, MissingHereError without an engine or mksquashfs.
     """
     engine = find_engine(environment)
-    mksquashfs = None if as_folder else mksquashfs_at(environment.get("PATH"))
+    hint = f"{GET_MKSQUASHFS}; -o FOLDER/ needs none"
+    mksquashfs = None if as_folder else mksquashfs_at(environment.get("PATH"), hint)
     files = sources.store.sources(plan.wheels, sources.on_line)
     with scratch_folder(output.absolute().parent if as_folder else sources.cache / "venv") as scratch:
         folder, wheels = scratch / "venv", scratch / "wheels"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.build.venv import _Listing, _refuse_wrong
+from lumiimg.build.venv import _Listing, _refuse_wrong, make_venv
 from lumiimg.cli.main import main
 from lumiimg.core.decode import to_json
-from lumiimg.core.errors import BadInputError, ExitCode, FailedError
+from lumiimg.core.errors import BadInputError, ExitCode, FailedError, MissingHereError
 from lumiimg.image import open_image
 from lumiimg.inventory.python import read_python
 from lumiimg.resolve.venv import RECORD, VenvRecord, mark_of, open_venv, with_venv
@@ -325,6 +325,13 @@ def test_what_pip_says_is_not_met_ends_it_where_it_is_of_what_was_put_in(tmp_pat
         record = VenvRecord("/x.sif", None, "3.12", None, (name,), {name: "1.0"})
         with pytest.raises(FailedError, match="requires nowhere-at-all") if is_refused else nullcontext():
             _refuse_wrong(record, _Listing("3.12", {}), there, said)
+
+
+def test_without_mksquashfs_a_folder_is_proposed(tmp_path: Path) -> None:
+    (tmp_path / "apptainer").write_text("#!/bin/sh\necho apptainer version 1.4.5\n")
+    (tmp_path / "apptainer").chmod(0o755)
+    with pytest.raises(MissingHereError, match="load the site's module of it; -o FOLDER/ needs none"):
+        make_venv(None, tmp_path / "x", None, {"PATH": str(tmp_path)}, as_folder=False)  # type: ignore[arg-type]
 
 
 def test_nothing_is_overwritten(image: Path, tmp_path: Path, capsys: Capture) -> None:
