@@ -48,7 +48,7 @@ SURVIVORS = ROOT / "tools/mutation-survivors.toml"
 NOTES = ROOT / ".mutation"
 """What was measured, for the next run."""
 MODULES = (
-    *(f"resolve/{name}" for name in ("rules", "search", "stack", "planner", "nearest")),
+    *(f"resolve/{name}" for name in ("rules", "search", "stack", "planner")),
     *(f"fabric/{name}" for name in ("path", "rccl")),
     *(f"joblog/{name}" for name in ("network", "death", "answer", "report", "state")),
     *(f"check/{name}" for name in ("answer", "drift")),

@@ -19,3 +19,7 @@ def test_each_survivor_that_was_looked_at_is_a_mutant_of_the_code_and_says_why()
         gone = [entry["mutant"] for entry in entries if entry["module"] == module and entry["mutant"] not in texts]
         assert gone == [], f"take them out of {mutation.SURVIVORS}, or run make mutate MODULE={module}"
     assert all(entry["reason"] and isinstance(entry["date"], dt.date) for entry in entries)
+
+
+def test_each_module_that_is_measured_is_there() -> None:
+    assert [module for module in mutation.MODULES if not (mutation.ROOT / f"lumiimg/{module}.py").is_file()] == []
