@@ -153,15 +153,16 @@ class _LastLines:
     def __init__(self, processes: Sequence[ProcessLog], held: Sequence[Trouble], log: JobLog) -> None:
         self.log, self.processes = log, processes
         self.near = _NEAR_LINES + _OF_EACH * len(processes)
-        self.ignored = [one.last_at for process in processes for one in process.saw("exception-ignored")]
-        starts = list(_starts(processes))
+        self.ignored = self._by_file(one.last_at for process in processes for one in process.saw("exception-ignored"))
+        self.alive = self._by_file(sign.last_at for process in processes for sign in process.saw(*_ALIVE))
+        starts = self._by_file(_starts(processes))
         seen = [
             one
             for one in sorted(held, key=lambda one: one.at)
             if one.signature.is_grave
             and not self._is_ignored(one.match.last_at)
             # of the run before
-            and not any(start > one.match.last_at and log.same_file(start, one.at) for start in starts)
+            and max(starts.get(log.file(one.at), ()), default=-1) <= one.match.last_at
         ]
         self.clearing = [one.at for one in seen if one.ends in _OF_CLEARING]
         deaths = [at for one in seen for at in self._deaths(one)]
@@ -200,16 +201,22 @@ class _LastLines:
             yield from (one for one in begun if not any(c == one.value("comm") and at > one.last_at for c, at in ends))
 
     def _is_near_the_end(self, at: int) -> bool:
-        alive = (one.last_at for process in self.processes for one in process.saw(*_ALIVE))
-        if any(sign > at and self.log.same_file(sign, at) for sign in alive):
+        if max(self.alive.get(self.log.file(at), ()), default=-1) > at:
             return False
         after = self.log.lines_after(at)
         return after is not None and len(after) < _LAST_WORDS
 
     def _is_ignored(self, at: int) -> bool:
         """Whether Python printed the error and went on with its own end, as of a destructor."""
-        near = (mark for mark in self.ignored if mark < at and self.log.same_file(mark, at))
-        return any(self._distance(mark, at) <= _FRAMES for mark in near)
+        before = (mark for mark in self.ignored.get(self.log.file(at), ()) if mark < at)
+        return any(self._distance(mark, at) <= _FRAMES for mark in before)
+
+    def _by_file(self, positions: Iterable[int]) -> dict[str, list[int]]:
+        """Return positions by their files: of many ranks each may have its own, and each an error."""
+        found: dict[str, list[int]] = {}
+        for at in positions:
+            found.setdefault(self.log.file(at), []).append(at)
+        return found
 
     def _distance(self, at: int, later: int) -> int:
         """Return the lines between two places of a file."""

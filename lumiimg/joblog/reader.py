@@ -76,6 +76,7 @@ class LogReader:
             if segment.tail is not None:
                 segment.tail = (segment.tail + block)[-TAIL_BYTES:]
         segment.lines += count
+        self._log.last_piece[file] = self._number
 
     def take_dump(self, dump: FlightDump) -> None:
         """Take in a dump of PyTorch's flight recorder."""

@@ -220,6 +220,8 @@ class JobLog:
     job: ProcessLog = field(default_factory=lambda: ProcessLog("job", limit=JOB_VALUE_LIMIT))
     """What is true of the whole job, whoever printed it: variables, versions."""
     segments: dict[int, LogSegment] = field(default_factory=dict)
+    last_piece: dict[str, int] = field(default_factory=dict)
+    """Of each file, the number of the last segment that has lines."""
     bandwidth: BandwidthReader | None = None
     """Tables of benchmarks, where there are any."""
     dumps: list[FlightDump] = field(default_factory=list)
@@ -273,16 +275,19 @@ class JobLog:
 
     def same_file(self, one: int, other: int) -> bool:
         """Whether two positions are in one file, so that the smaller one was written first."""
-        return self.segments[piece_and_line(one)[0]].file == self.segments[piece_and_line(other)[0]].file
+        return self.file(one) == self.file(other)
+
+    def file(self, at: int) -> str:
+        """Return the file of a position."""
+        return self.segments[piece_and_line(at)[0]].file
 
     def lines_after(self, at: int) -> list[bytes] | None:
         """Return the lines of its file that follow a position; None where they are more than are kept."""
         number, line = piece_and_line(at)
         here = self.segments[number]
-        later = any(one.lines and one.file == here.file for n, one in self.segments.items() if n > number)
         count = here.lines - line - 1
         kept = (here.tail or b"").removesuffix(b"\n").split(b"\n")
-        if later or (count >= len(kept) > 0 and count):
+        if self.last_piece[here.file] > number or (count >= len(kept) > 0 and count):
             return None
         return kept[len(kept) - count :]
 
@@ -368,7 +373,7 @@ def last_run(log: JobLog) -> tuple[JobLog, int]:
 
     In several files the order of lines is not known: they count as one run.
     """
-    if len({log.segments[piece_and_line(match.first_at)[0]].file for match in log.matches}) != 1:
+    if len({log.file(match.first_at) for match in log.matches}) != 1:
         return log, 1
     runs: list[_Span] = []
     marks = list(_marks(log))

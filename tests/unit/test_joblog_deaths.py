@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import product
 
 from lumiimg.check.run.log_answer import LogAnswer
@@ -327,3 +328,18 @@ def test_of_a_job_out_of_time_the_nodes_that_were_on_tcp_are_named_first() -> No
     own = "nid005101:103:1 [0] NCCL INFO"
     alone = [f"{own} comm 0xa rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0", f"{own} Using network Socket"]
     assert "nodes-on-tcp" not in [cause.id for cause in read([*alone, limit]).causes], "nothing had to cross"
+
+
+def test_errors_of_many_ranks_each_in_its_own_file_take_time_in_proportion() -> None:
+    def seconds(ranks: int) -> float:
+        reader = LogReader()
+        for rank in range(ranks):
+            error = ["Exception ignored in: <x>", "step 1"] if rank % 2 else [*FRAMES, "RuntimeError: x"]
+            lines = [*job("cxi", rank), *error]
+            reader.begin(f"{rank}.out")
+            reader.feed(f"{rank}.out", "".join(f"{line}\n" for line in lines).encode())
+        begun = time.process_time()
+        assert reader.report().end_unclear
+        return time.process_time() - begun
+
+    assert seconds(600) < 9 * seconds(150)
