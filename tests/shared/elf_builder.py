@@ -171,25 +171,6 @@ def runpath(*directories: str | Path) -> tuple[str, str, str]:
     return "--enable-new-dtags", "-rpath", ":".join(map(str, directories))
 
 
-def shared_object(names: int, name_bytes: int) -> bytes:
-    """Return a library whose symbols have names that are the ends of one long string."""
-    strings = b"\0" + b"a" * name_bytes + b"\0"
-    hash_table = struct.pack("<II", 1, names + 1) + bytes(4 * (names + 2))
-    symbols = bytes(24) + b"".join(struct.pack("<IBBHQQ", 1 + n, 0x12, 0, 1, 0x1000, 0) for n in range(names))
-    dynamic_at = 64 + 3 * 56
-    hash_at = dynamic_at + 6 * 16
-    symbols_at = (hash_at + len(hash_table) + 7) & -8
-    strings_at = symbols_at + len(symbols)
-    end = strings_at + len(strings)
-    entries = ((4, hash_at), (5, strings_at), (6, symbols_at), (10, len(strings)), (11, 24), (0, 0))
-    dynamic = b"".join(struct.pack("<QQ", *entry) for entry in entries)
-    head = b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 3, 64, 0, 0)
-    segments = ((1, 5, 0, 0, 0, end, end, 4096), (2, 6, *[dynamic_at] * 3, *[len(dynamic)] * 2, 8))
-    stack = (0x6474E551, 6, 0, 0, 0, 0, 0, 16)
-    data = head + b"".join(struct.pack("<IIQQQQQQ", *segment) for segment in (*segments, stack)) + dynamic + hash_table
-    return data.ljust(symbols_at, b"\0") + symbols + strings
-
-
 def patched(path: Path, at: int, value: bytes) -> Path:
     data = bytearray(path.read_bytes())
     data[at : at + len(value)] = value
