@@ -51,7 +51,8 @@ _HEAD = f"{_BEGINS} to change it, change the request and write it again.\n"
 
 _Name = Annotated[str, matching(NAME.pattern, "a name of lower-case letters, digits, dots and dashes")]
 _Digest = Annotated[str, matching("sha256:[0-9a-f]{64}", "sha256: and 64 hexadecimal digits")]
-_Agent = Annotated[str, matching("|".join(sorted({*AGENTS, *LOCAL_AGENTS})), "an agent")]
+_AGENTS = sorted({*AGENTS, *LOCAL_AGENTS})
+_Agent = Annotated[str, matching("|".join(_AGENTS), f"one of {', '.join(_AGENTS)}")]
 
 
 class _Written(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):

@@ -394,3 +394,9 @@ def test_a_version_that_an_image_names_is_no_template(stranger: Stranger) -> Non
     base = {"name": "box", "agent": "localimage", "from": "/x.sif", "image": image}
     lock = stranger.lock(lambda document: document.update(base=base))
     assert (lock.base.versions, PythonTarget.of(lock.versions)) == (image["has"], None)
+
+
+def test_a_base_by_an_agent_of_an_earlier_lumiimg_is_refused_with_those_of_today(stranger: Stranger) -> None:
+    base = {"name": "box", "agent": "oras", "from": "x.test/box:1"}
+    with pytest.raises(LumiimgError, match=r"'base.agent' is 'oras'; one of debootstrap, docker, .*localimage"):
+        stranger.lock(lambda document: document.update(base=base))
