@@ -209,8 +209,8 @@ class RootFileSystem:
     def walk(self, path: str = "/") -> Iterator[WalkedEntry]:
         """Yield every name below a directory, a directory before what is in it; symlinks are not followed.
 
-        A directory that may not be read is yielded and not entered. Raises ImageError where directories contain
-        themselves or each other, or are deeper than any image has them.
+        A directory that may not be read is yielded and not entered; the root is an OSError. Raises ImageError where
+        directories contain themselves or each other, or are deeper than any image has them.
         """
         for folder, name, kind in self._walk(path):
             yield WalkedEntry(f"{folder.path}/{name}", kind)
@@ -248,6 +248,8 @@ class RootFileSystem:
             try:
                 names = sorted(self._mounts.entries(folder).items())
             except OSError:
+                if not folder.path:
+                    raise  # an image of which nothing can be read is not one without files
                 continue
             below: list[Place] = []
             for name, kind in names:
@@ -263,6 +265,8 @@ class RootFileSystem:
                 try:
                     found = self._mounts.child(folder, name)
                 except OSError:
+                    if not folder.path:
+                        raise
                     continue  # it may be listed, and not be entered
                 if found is None:
                     continue  # gone since it was listed

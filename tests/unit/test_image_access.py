@@ -110,3 +110,19 @@ def test_a_folder_that_may_be_listed_and_not_entered_is_walked_past(root: Path) 
                 compare(image.root, image.root)
     finally:
         os.seteuid(user)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0])
+def test_an_image_whose_root_may_not_be_entered_is_not_one_without_libraries(
+    root: Path, mode: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(root, "usr/lib/libx.so", 0o755)
+    root.chmod(mode)
+    user = os.geteuid()
+    os.seteuid(NOBODY if user == 0 else user)
+    try:
+        assert main(["ldd", str(root), "--all"]) == 2
+    finally:
+        os.seteuid(user)
+        root.chmod(0o755)
+    assert "Permission denied" in capsys.readouterr().err
