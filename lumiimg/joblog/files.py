@@ -142,6 +142,8 @@ def _fault(head: bytes) -> str | None:
         return None
     if b"\0" in head.lstrip(b"\0"):
         return "is not text"
+    if head.startswith(b"1AY&SY", 4):
+        return "is packed with bzip2"
     return "is an answer of lumiimg (--json)" if head.startswith(_ANSWER) else None
 
 

@@ -254,3 +254,10 @@ def test_a_file_is_read_once_and_folders_to_a_depth(tmp_path: Path, monkeypatch:
     assert log_files([logs[0], str(tmp_path), logs[0], "-", "-"]) == [*logs, "-"]
     monkeypatch.setattr(sources, "DEPTH_LIMIT", 1)
     assert log_files([str(tmp_path)]) == logs[:1]
+
+
+def test_a_log_that_is_packed_with_bzip2_is_not_read_as_text(tmp_path: Path) -> None:
+    log = tmp_path / "job.out.bz2"
+    log.write_bytes(b"BZh91AY&SY" + b"\x93" * 100 + b"\n")  # few have a zero byte at their beginning
+    with pytest.raises(BadInputError, match="is packed with bzip2"):
+        read_log([str(log)], warn=print)
