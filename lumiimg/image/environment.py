@@ -99,7 +99,11 @@ class _Script(WordReader):
                 self._lose()
 
     def _doubt_expansions(self, words: Sequence[ShellWord]) -> None:
-        self._doubt(*(name for word in words for name in word.sets))
+        """Leave in doubt what `${K:=word}` sets; in Apptainer 1.4.5 it is exported no more then."""
+        for name in (name for word in words for name in word.sets):
+            self._doubt(name)
+            variable = self.shell.variable(name)
+            variable.exported = None if variable.exported else variable.exported
 
     # -- what comes next --
 

@@ -137,6 +137,7 @@ OPEN = (
     "export A=1 3>&-",
     "export A=1 9>/dev/null",
     "export A; unset A; A=1",
+    "export A; : ${A:=x}; A=y",
     "[ -z = -z ] && export A=1",
     "[ ! = ! ] && export A=1",
     '[ "(" = "(" ] && export A=1',
