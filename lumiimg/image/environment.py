@@ -98,9 +98,9 @@ class _Script(WordReader):
             if name in READONLY:
                 self._lose()
 
-    def _doubt_expansions(self, words: Sequence[ShellWord]) -> None:
-        """Leave in doubt what `${K:=word}` sets; in Apptainer 1.4.5 it is exported no more then."""
-        for name in (name for word in words for name in word.sets):
+    def _doubt_expansions(self, words: Sequence[ShellWord], *names: str) -> None:
+        """Leave in doubt what `${K:=word}` sets, or a loop; in Apptainer 1.4.5 it is exported no more then."""
+        for name in (*names, *(name for word in words for name in word.sets)):
             self._doubt(name)
             variable = self.shell.variable(name)
             variable.exported = None if variable.exported else variable.exported
@@ -254,8 +254,7 @@ class _Script(WordReader):
         if not words or not NAME.fullmatch(words[0].text):
             raise ShellError
         if perhaps is not False:
-            self._doubt_expansions(words)
-            self._doubt(words[0].text)
+            self._doubt_expansions(words, words[0].text)
 
     def _function(self, name: str) -> None:
         self._expect("(")

@@ -138,6 +138,7 @@ OPEN = (
     "export A=1 9>/dev/null",
     "export A; unset A; A=1",
     "export A; : ${A:=x}; A=y",
+    "export A; for A in b; do :; done; A=c",
     "[ -z = -z ] && export A=1",
     "[ ! = ! ] && export A=1",
     '[ "(" = "(" ] && export A=1',
