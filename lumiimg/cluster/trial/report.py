@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,9 +116,10 @@ class _Names:
 
 
 def _as_written(path: Path) -> Iterator[str]:
-    """Yield a path as it is called, and without links."""
+    """Yield a path as it is called, and without links; a plan may name what no file can be called."""
     yield str(path.absolute())
-    yield os.path.realpath(path)
+    with suppress(ValueError):
+        yield os.path.realpath(path)
 
 
 def _cut(found: re.Match[str]) -> str:
