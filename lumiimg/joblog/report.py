@@ -90,7 +90,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A known trouble that the log shows (an entry of signatures.toml, filled in)."""
+    """A known trouble that the log shows (an entry of the knowledge base, filled in)."""
 
     id: str
     """Of the signature (`lumiimg log --signatures`)."""

@@ -1,4 +1,4 @@
-"""The knowledge base (signatures.toml, job_endings.toml), compiled: what messages mean, and which are troubles."""
+"""The knowledge base (general.toml and a file for each topic), compiled: what messages mean, and which are troubles."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from lumiimg.joblog.lines import Message
 
 _Entry = TypeVar("_Entry")
+
+TOPICS = ("plugin.toml", "libfabric.toml", "nccl.toml", "gpu.toml", "slurm.toml", "oneccl.toml", "programs.toml")
+"""Files of troubles, those first that are the likelier cause where several are in a log."""
 
 
 class Effect(StrEnum):
@@ -252,13 +255,14 @@ class Vocabulary:
 @cache
 def vocabulary() -> Vocabulary:
     """Return the knowledge base; a mistake in it is an error, found by its tests."""
-    data, endings = package_toml(__package__, "signatures.toml"), package_toml(__package__, "job_endings.toml")
-    troubles: list[dict[str, Any]] = [*data["signature"], *endings["signature"]]
+    data, topics = package_toml(__package__, "general.toml"), [package_toml(__package__, name) for name in TOPICS]
+    troubles: list[dict[str, Any]] = [table for topic in topics for table in topic["signature"]]
+    codes = _entries(ReturnCode, [table for topic in topics for table in topic.get("rc", ())])
     for order, table in enumerate(troubles):
         table["order"] = order
     for table in (*data["event"], *troubles):
         for key in table.keys() & {"pattern", "within", "after"}:
-            table[key] = _filled(table[key], endings["fragments"] | data["fragments"])
+            table[key] = _filled(table[key], data["fragments"])
     signatures = _entries(Signature, troubles)
     return Vocabulary(
         entries=(*_entries(MessagePattern, data["event"]), *signatures),
@@ -269,9 +273,9 @@ def vocabulary() -> Vocabulary:
         advice={one.id: one for one in _entries(GeneralCause, data["advice"])},
         slingshot_host=re.compile(data["slingshot"]["host"]),
         slingshot_device=re.compile(data["slingshot"]["device"]),
-        return_codes={one.value: one for one in _entries(ReturnCode, data["rc"])},
-        places=tuple(map(re.compile, endings["places"]["patterns"])),
-        aftermath=re.compile("|".join(table["pattern"] for table in endings["aftermath"])),
+        return_codes={one.value: one for one in codes},
+        places=tuple(map(re.compile, data["places"]["patterns"])),
+        aftermath=re.compile("|".join(table["pattern"] for table in data["aftermath"])),
     )
 
 

@@ -17,7 +17,7 @@ from lumiimg.joblog.vocabulary import Weight, compiled, vocabulary
 from tests.shared.remedies import COMMAND
 
 VOCABULARY = vocabulary()
-NOISE = package_toml("lumiimg.joblog", "signatures.toml")["noise"]["examples"]
+NOISE = package_toml("lumiimg.joblog", "general.toml")["noise"]["examples"]
 ENTRIES = VOCABULARY.entries
 SIGNATURES = list(VOCABULARY.signatures.values())
 HOSTILE_SIZE = 100_000
