@@ -1,6 +1,6 @@
 /*
- * allreduce: a real collective with this RCCL on real GPUs, checked and timed, for images that have neither rccl-tests nor
- * torch.
+ * allreduce: a real collective with this RCCL on real GPUs, checked and timed: `lumiimg check --level run` starts it in images
+ * whose jobs do not use torch.
  *
  * One process a GPU, as jobs have it: each is a child of this program, which starts as many ranks as it is told to on its node.
  * On several nodes a launcher starts it once on each; the ranks then meet through a folder that all of them see, in which the
@@ -14,6 +14,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -22,6 +23,7 @@ enum { EXIT_DEVICE = 20, EXIT_MEETING = 21, EXIT_COMMUNICATOR = 22, EXIT_COLLECT
 enum { MAX_LOCAL = 64, MAX_TASKS = 100000, SMALLEST = 1 << 20, LARGEST = 256 << 20, STEP = 4, WARM_UP = 5, ROUNDS = 20 };
 enum { OF_INDEX = 13, OF_RANK = 7 };
 enum { FLOAT = 7, SUM = 0, TO_DEVICE = 1, TO_HOST = 2, FIRST_POLL_MS = 20, LAST_POLL_MS = 1000, PATIENCE_S = 5 };
+enum { NOT_READY = 600 }; /* hipErrorNotReady */
 
 struct unique_id {
     char bytes[128];
@@ -35,7 +37,7 @@ struct hip {
     int (*malloc)(void **, size_t);
     int (*memcpy)(void *, const void *, size_t, int);
     int (*stream_create)(void **);
-    int (*stream_synchronize)(void *);
+    int (*stream_query)(void *);
     const char *(*get_error_string)(int);
 };
 
@@ -43,6 +45,8 @@ struct rccl {
     int (*get_unique_id)(struct unique_id *);
     int (*comm_init_rank)(void **, int, struct unique_id, int);
     int (*all_reduce)(const void *, void *, size_t, int, int, void *, void *);
+    int (*comm_get_async_error)(void *, int *);
+    int (*comm_abort)(void *);
     int (*comm_destroy)(void *);
     const char *(*get_error_string)(int);
 };
@@ -70,7 +74,8 @@ static const char usage[] =
     "  --task K --tasks N this is process K of N (default 0 of 1)\n"
     "  --slurm            K and N are those of this Slurm step: SLURM_PROCID, SLURM_STEP_NUM_TASKS\n"
     "exit: 0 all sums are right; 10 LIBRARY cannot be loaded; 11 it is no RCCL, or has no HIP; 16 timed out; 20 no GPU;\n"
-    "      21 the ranks did not meet; 22 no communicator; 23 a collective failed; 24 a sum was wrong; 2 usage\n";
+    "      21 the ranks did not meet; 22 no communicator; 23 a collective failed, or a rank died in it; 24 a sum was wrong;\n"
+    "      2 usage\n";
 
 /* ---- what happens is told by events ---- */
 
@@ -100,16 +105,19 @@ static bool find_functions(void *library)
     FIND(library, "hipMalloc", hip.malloc);
     FIND(library, "hipMemcpy", hip.memcpy);
     FIND(library, "hipStreamCreate", hip.stream_create);
-    FIND(library, "hipStreamSynchronize", hip.stream_synchronize);
+    FIND(library, "hipStreamQuery", hip.stream_query);
     FIND(library, "hipGetErrorString", hip.get_error_string);
     FIND(library, "ncclGetUniqueId", rccl.get_unique_id);
     FIND(library, "ncclCommInitRank", rccl.comm_init_rank);
     FIND(library, "ncclAllReduce", rccl.all_reduce);
+    FIND(library, "ncclCommGetAsyncError", rccl.comm_get_async_error);
+    FIND(library, "ncclCommAbort", rccl.comm_abort);
     FIND(library, "ncclCommDestroy", rccl.comm_destroy);
     FIND(library, "ncclGetErrorString", rccl.get_error_string);
     return hip.get_device_count && hip.set_device && hip.device_get_name && hip.device_get_pci_bus_id && hip.malloc &&
-           hip.memcpy && hip.stream_create && hip.stream_synchronize && hip.get_error_string && rccl.get_unique_id &&
-           rccl.comm_init_rank && rccl.all_reduce && rccl.comm_destroy && rccl.get_error_string;
+           hip.memcpy && hip.stream_create && hip.stream_query && hip.get_error_string && rccl.get_unique_id &&
+           rccl.comm_init_rank && rccl.all_reduce && rccl.comm_get_async_error && rccl.comm_abort && rccl.comm_destroy &&
+           rccl.get_error_string;
 }
 
 /* ---- the meeting of the ranks ---- */
@@ -171,6 +179,34 @@ static float sum_of(size_t index, int ranks)
     return (float)((long long)(index % OF_INDEX) * ranks + of_ranks);
 }
 
+static void on_stuck(int number)
+{
+    (void)number;
+    _exit(EXIT_COLLECTIVE);
+}
+
+/*
+ * A kernel waits for ever for a rank that died, and the threads of RCCL note what they met: both are asked, as nccl-tests do
+ * (src/common.cu, testStreamSynchronize). Where nothing is noted, the alarm ends the wait.
+ */
+static bool wait_for(const struct buffers *b, int rank)
+{
+    int rc, failed, noted = 0;
+
+    while ((rc = hip.stream_query(b->stream)) == NOT_READY) {
+        failed = rccl.comm_get_async_error(b->comm, &noted);
+        if (failed || noted) {
+            tell("allreduce", rank, failed ? failed : noted, rccl.get_error_string);
+            signal(SIGALRM, on_stuck); /* to abort waits for those threads */
+            alarm(PATIENCE_S);
+            rccl.comm_abort(b->comm);
+            return false;
+        }
+        sched_yield();
+    }
+    return is_done(rc, "hipStreamQuery", rank);
+}
+
 static bool reduce(const struct buffers *b, const void *from, void *into, size_t count, int times, int rank)
 {
     int rc = 0;
@@ -179,7 +215,7 @@ static bool reduce(const struct buffers *b, const void *from, void *into, size_t
         rc = rccl.all_reduce(from, into, count, FLOAT, SUM, b->comm, b->stream);
     if (rc != 0)
         return tell("allreduce", rank, rc, rccl.get_error_string);
-    return is_done(hip.stream_synchronize(b->stream), "hipStreamSynchronize", rank);
+    return wait_for(b, rank);
 }
 
 /* Seconds for one all-reduce, or a negative number after a failure. */

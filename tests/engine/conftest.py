@@ -30,6 +30,7 @@ from lumiimg.elf import read_elf
 from lumiimg.engine.engine import PACKED, Engine, clean_environment, find_engine
 from lumiimg.fetch.mirrors import apt_mirror
 from tests.engine.groups import SLURM, Groups, group, place
+from tests.shared.gpu_standin import standin_libraries
 from tests.shared.programs import needs, patient
 from tests.shared.validation import told_by
 
@@ -235,7 +236,6 @@ def findings(result: Result) -> dict[str, dict[str, Any]]:
     return {entry["id"]: entry for entry in reversed(result.data["findings"])}
 
 
-SOURCES = Path(__file__).parent / "standin_gpu"
 LIB = "/usr/lib/x86_64-linux-gnu"
 GPU_SITE = """\
 title = "The machine of the stand-ins"
@@ -259,11 +259,7 @@ def gpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     if shutil.which("gcc") is None:
         pytest.skip("no gcc here")
     folder = tmp_path_factory.mktemp("gpus")
-    hip, rccl = folder / "libamdhip64.so.5", folder / "librccl.so.1"
-    compiler = ["gcc", "-std=c11", "-O3", "-fPIC", "-shared"]
-    subprocess.run([*compiler, f"-Wl,-soname,{hip.name}", "-o", hip, SOURCES / "hip.c"], check=True)
-    subprocess.run([*compiler, f"-Wl,-soname,{rccl.name}", "-o", rccl, SOURCES / "rccl.c", hip], check=True)
-    return {"APPTAINER_BIND": ",".join(f"{file}:{LIB}/{file.name}" for file in (hip, rccl))}
+    return {"APPTAINER_BIND": ",".join(f"{file}:{LIB}/{file.name}" for file in standin_libraries(folder))}
 
 
 REGISTRY_CONFIG = """\

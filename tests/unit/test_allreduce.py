@@ -9,9 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probe.container import read_events
-from tests.shared.programs import needs, patient
+from tests.shared.gpu_standin import standin_libraries
+from tests.shared.programs import EVERYTHING, needs, patient
 
 NETPROBE = shipped_layers() / "netprobe"
 SUMS = """
@@ -56,6 +59,39 @@ def test_both_programs_sum_the_same_numbers() -> None:
     assert in_c is not None
     assert in_python is not None
     assert in_c.groups() == in_python.groups()
+
+
+# ---- a rank that died, while another one waits for it in an all-reduce
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
+    """The all-reduce, on stand-ins for librccl and libamdhip64."""
+    needs("gcc")
+    folder = tmp_path_factory.mktemp("allreduce")
+    built = folder / "allreduce"
+    subprocess.run(["gcc", "-std=c11", "-O2", "-o", built, NETPROBE / "allreduce.c", "-ldl"], check=True)
+    return [built, standin_libraries(folder)[1]]
+
+
+STUCK = {"STANDIN_DIED": "30", "STANDIN_ABORTS": "60"}
+DEATHS = [({"STANDIN_DIED": "30"}, 23), ({"STANDIN_DIED": "0"}, 16), *([(STUCK, 23)] if EVERYTHING else [])]
+
+
+@pytest.mark.parametrize(("died", "code"), DEATHS, ids=["noted", "not noted", "cannot abort"][: len(DEATHS)])
+def test_a_rank_that_waits_for_one_that_died_ends_with_the_error_of_rccl(
+    program: list[str | Path], died: dict[str, str], code: int, tmp_path: Path
+) -> None:
+    start = time.monotonic()
+    limit = "1" if code == 16 else "50"
+    argv = [program[0], "--folder", tmp_path, "--timeout", limit, program[1]]
+    done = subprocess.run(argv, env=os.environ | died, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert time.monotonic() - start < patient(10)
+    events = [event for event in read_events(done.stdout) if event["topic"] in {"allreduce", "timeout"}]
+    error = {"rank": "0", "rc": "6", "error": "remote process exited or there was a network error"}
+    noted, silent = {"topic": "allreduce"} | error, {"topic": "timeout", "seconds": "1", "during": "allreduce"}
+    assert events == [noted if code == 23 else silent]
 
 
 # ---- ranks that do not come back: nothing of torch is needed to see how they end

@@ -11,10 +11,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SUCCESS = 0, NO_DEVICE = 100, TO_DEVICE = 1 };
+enum { SUCCESS = 0, NO_DEVICE = 100, NOT_READY = 600, TO_DEVICE = 1 };
 
 int standin_device;
 int standin_changed;
+int standin_waits; /* for a rank that died */
 
 int hipGetDeviceCount(int *count)
 {
@@ -62,10 +63,10 @@ int hipStreamCreate(void **stream)
     return SUCCESS;
 }
 
-int hipStreamSynchronize(void *stream)
+int hipStreamQuery(void *stream)
 {
     (void)stream;
-    return SUCCESS;
+    return standin_waits ? NOT_READY : SUCCESS;
 }
 
 const char *hipGetErrorString(int error)

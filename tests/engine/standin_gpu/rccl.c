@@ -8,6 +8,8 @@
  *   STANDIN_SLOW_IF  the name of a variable that halves it where it is set, whatever its value
  *   STANDIN_WRONG    one element of each result of the last rank is wrong
  *   STANDIN_FAILS    making the communicator fails
+ *   STANDIN_DIED     another rank died: no all-reduce ends, and RCCL notes it when it is asked for the N-th time (0: never)
+ *   STANDIN_ABORTS   how many seconds it takes to abort (default 0)
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -21,9 +23,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, SYSTEM_ERROR = 2, MAX_RANKS = 8, LARGEST = 256 << 20 };
+enum { SUCCESS = 0, SYSTEM_ERROR = 2, REMOTE_ERROR = 6, MAX_RANKS = 8, LARGEST = 256 << 20 };
 
-extern int standin_device, standin_changed;
+extern int standin_device, standin_changed, standin_waits;
 int hipGetDeviceCount(int *);
 
 struct unique_id {
@@ -107,7 +109,7 @@ int ncclGetUniqueId(struct unique_id *id)
 
 const char *ncclGetErrorString(int error)
 {
-    return error ? "unhandled system error" : "no error";
+    return error == REMOTE_ERROR ? "remote process exited or there was a network error" : error ? "unhandled system error" : "no error";
 }
 
 /* All ranks wait for each other. */
@@ -190,6 +192,10 @@ int ncclAllReduce(const void *from, void *into, size_t count, int type, int oper
     float *result = into;
 
     (void)type, (void)operation, (void)stream;
+    if (getenv("STANDIN_DIED")) {
+        standin_waits = 1;
+        return SUCCESS;
+    }
     if (standin_changed) {
         standin_changed = 0;
         memcpy(comm->data + stride * (size_t)comm->rank, from, count * sizeof(float));
@@ -203,6 +209,26 @@ int ncclAllReduce(const void *from, void *into, size_t count, int type, int oper
     }
     usleep((useconds_t)((double)(count * sizeof(float)) / busbw / 1e3 * 2 * (comm->ranks - 1) / comm->ranks));
     meet(comm);
+    return SUCCESS;
+}
+
+int ncclCommGetAsyncError(struct comm *comm, int *error)
+{
+    static int left = -1;
+    const char *died = getenv("STANDIN_DIED");
+
+    (void)comm;
+    left = left < 0 && died ? atoi(died) : left;
+    *error = left > 0 && --left == 0 ? REMOTE_ERROR : SUCCESS;
+    return SUCCESS;
+}
+
+int ncclCommAbort(struct comm *comm)
+{
+    const char *seconds = getenv("STANDIN_ABORTS");
+
+    (void)comm;
+    sleep(seconds ? (unsigned)atoi(seconds) : 0);
     return SUCCESS;
 }
 
