@@ -1,0 +1,285 @@
+"""Jobs and their ends, put together from parts (tests/fixtures/job-endings.toml, job-deaths.toml): what is true of each is known.
+
+Four ranks on two nodes print what NCCL of a version prints, as far as they come. Then some of them die, or none does. What the
+others, the launcher and Slurm print of it stands behind it.
+"""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.shared.composed_jobs import LAUNCHERS
+from tests.shared.job_deaths import DEATHS, EXITED
+
+DATA: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/job-endings.toml").read_text())
+VERSIONS: dict[str, Any] = DATA["version"]
+NETWORKS: dict[str, Any] = DATA["network"]
+STAGES = ("before init", "in init", "connected", "in a collective", "at exit")
+RANKS = range(4)
+LABELS = {
+    "srun": ("none", "time"),
+    "srun -l": ("srun -l",),
+    "mpirun": ("Open MPI",),
+    "torchrun": ("torchrun",),
+    "pdsh": ("pdsh",),
+    "Ray": ("Ray", "Ray in colour"),
+    "none": ("none", "Docker", "CRI"),
+}
+"""Of each launcher, what may stand before the lines of its ranks (LAUNCHERS)."""
+_OF_EVERYTHING = ("Docker", "CRI", "time")
+_DYING = ((0,), (3,), (1,), (2, 3), (0, 1, 2, 3))
+_NAMES_RANKS = ("srun -l", "mpirun")
+_SAYS_LITTLE = ("nothing", "store")
+"""Consequences after which a job may have gone on."""
+
+
+class Said(NamedTuple):
+    """A line of a job, before a launcher puts its own before it."""
+
+    by: int | None
+    """The rank; None: the launcher."""
+    line: str
+    after: int = 0
+    """What it comes behind: 1 all that ranks print while they live, 2 all lines of those that died."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedJob:
+    """A job and what is true of it."""
+
+    name: str
+    launcher: str
+    label: str
+    said: tuple[Said, ...]
+    """By each rank in its order."""
+    verdict: str
+    """Where it was connected."""
+    connected: bool
+    how: str
+    ids: frozenset[str] = frozenset()
+    """Signatures of which one names what ended it; none where nothing did."""
+    dying: tuple[int, ...] = ()
+    names_rank: bool = False
+    """Whether the log says which rank died."""
+    words: str = ""
+    """Of a death of which no signature has to be known."""
+
+    def log(self, seed: int) -> list[str]:
+        """Return its lines among each other: those of each rank in their order, what follows on a death after it."""
+        chance = random.Random(seed)  # noqa: S311 - an order that can be repeated
+        waiting = {by: [one for one in self.said if one.by == by] for by in (*RANKS, None)}
+        lines = []
+        while any(waiting.values()):
+            heads = {by: of[0].after for by, of in waiting.items() if of}
+            over = 2 if all(heads.get(rank, 2) == 2 for rank in self.dying or RANKS) else min(heads.values())
+            ready = [waiting[by] for by, after in heads.items() if after <= over]
+            said = chance.choice(ready).pop(0)
+            is_bare = said.by is None and self.label not in _OF_EVERYTHING
+            lines.append(said.line if is_bare else LAUNCHERS[self.label](said.by or 0, said.line))
+        return lines
+
+    def files(self) -> dict[str, list[str]]:
+        """Return a file for each rank, without a launcher's prefix, and the launcher's own."""
+        by: dict[str, list[str]] = {}
+        for one in self.said:
+            by.setdefault("job.out" if one.by is None else f"job.{one.by}.out", []).append(one.line)
+        return by
+
+
+class _Death(NamedTuple):
+    name: str
+    ids: set[str]
+    lines: list[str]
+    """Of the rank that dies; `@`: a WARN of the version."""
+    status: int = 1
+    launched: Sequence[str] = ()
+    """Slurm's words for it, where it has own ones."""
+    at: str = ""
+    """The stage, where it can be only one."""
+
+    @property
+    def of_nccl(self) -> bool:
+        return self.at != ""
+
+
+_DEATHS = [
+    _Death(name, set(of["ids"]), of.get("rank", []), of.get("status", 1), (), of.get("at", ""))
+    for name, of in DATA["death"].items()
+]
+_DEATHS += [
+    _Death(name, {of.id}, of.rank, -11 if name == "segfault" else 1, () if of.launcher == EXITED else of.launcher)
+    for name, of in DEATHS.items()
+    if of.id not in ("time-limit", "cancelled", "node-failed")
+]
+
+
+def composed(seed: int) -> EndedJob:
+    """Return the job of a number."""
+    chance = random.Random(seed)  # noqa: S311 - a job that can be composed again
+    launcher, version = chance.choice([*LABELS]), chance.choice([*VERSIONS])
+    label = chance.choice(LABELS[launcher])
+    networks = [chance.choice([*NETWORKS, ""])] * 2
+    if networks[0] and chance.random() < 0.1:
+        networks[1] = "socket"
+    kind = chance.choices(("death", "silent", "outside", "completed", "runs", "refused"), (60, 8, 12, 8, 8, 4))[0]
+    job = EndedJob(
+        name=", ".join((launcher, label, version, *networks, kind)),
+        launcher=launcher,
+        label=label,
+        said=(),
+        verdict=NETWORKS[networks[0]]["verdict"] if networks[0] else "none",
+        connected=False,
+        how=kind,
+    )
+    if networks[0] != networks[1]:
+        job = replace(job, verdict="mixed")
+    if kind == "refused":
+        said = Said(None, chance.choice([*DATA["refused"].values()]))
+        return replace(job, said=(said,), ids=frozenset({"step-refused"}), how="died", verdict="none", words=said.line)
+    return _COMPOSERS[kind](job, version, networks, chance)
+
+
+def _that_goes_on(job: EndedJob, version: str, networks: list[str], chance: random.Random) -> EndedJob:
+    """Return a job that ran to its end, still runs, or was ended by somebody."""
+    stage = STAGES[4] if job.how == "completed" else chance.choice(STAGES[2:4] if job.how == "runs" else STAGES[:4])
+    said = [one for rank in RANKS for one in _life(version, networks, rank, stage)]
+    if job.how == "outside":
+        name, outside = chance.choice([*DATA["outside"].items()])
+        said += [Said(None, line, after=2) for line in outside["says"]]
+        job = replace(job, name=f"{job.name}, {name}", ids=frozenset(outside["ids"]), how=outside["ids"][0])
+    return replace(job, name=f"{job.name}, {stage}", said=tuple(said), connected=_connects(stage, networks))
+
+
+def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.Random) -> EndedJob:
+    """Return a job that a rank ended; of one that died in silence only what followed is in the log."""
+    is_silent, of_slurm = job.how == "silent", job.launcher.startswith("srun")
+    fitting = (of for of in _DEATHS if (of.lines or of_slurm or not of.launched) and (networks[0] or not of.of_nccl))
+    death = _DEATHS[0] if is_silent else chance.choice([*fitting])
+    is_silent |= not death.lines and job.launcher == "none"
+    stage = death.at or chance.choice(STAGES)
+    dying = chance.choice(_DYING[:4] if is_silent else _DYING)
+    others = [rank for rank in RANKS if rank not in dying]
+    waits = STAGES[1] if stage == STAGES[0] and chance.random() < 0.5 else stage
+    said = [one for rank in others for one in _life(version, networks, rank, waits)]
+    for rank in dying:
+        said += _life(version, networks, rank, stage, ends=False)
+        said += [one._replace(after=job.launcher == "none") for one in _lines(version, rank, death.lines)]
+    consequences: dict[str, list[str]] = DATA["consequence"][
+        "connected" if _connects(stage, networks) else "not connected"
+    ]
+    consequence = chance.choice([one for one in consequences if not is_silent or one not in _SAYS_LITTLE])
+    said += [one._replace(after=2) for rank in others for one in _lines(version, rank, consequences[consequence])]
+    family = "srun" if of_slurm else job.launcher
+    is_said = family in DATA["launched"] and not is_silent
+    if is_said:
+        for rank in dying:
+            launched = (of_slurm and death.launched) or DATA["launched"][family][str(death.status)]
+            said += _of_launcher(launched, rank)
+        if not of_slurm or chance.random() < 0.6:
+            said += _of_launcher(DATA["cleaned"].get(family, ()), dying[0], status=death.status, others=others)
+    ids = death.ids
+    if not death.lines and (not is_said or family == "Ray"):
+        ids = {*DATA["follows"][consequence], *(["peer-gone"] if is_said else [])}
+    return replace(
+        job,
+        name=f"{job.name}, {death.name}, {stage}, {dying}, {consequence}",
+        said=tuple(said),
+        connected=_connects(stage, networks),
+        how="died",
+        ids=frozenset(ids),
+        dying=dying,
+        names_rank=bool(death.lines) and job.launcher in _NAMES_RANKS,
+    )
+
+
+_COMPOSERS = {
+    "death": _that_dies,
+    "silent": _that_dies,
+    "outside": _that_goes_on,
+    "completed": _that_goes_on,
+    "runs": _that_goes_on,
+}
+
+
+def after_healthy(version: str, warn: str) -> EndedJob:
+    """Return a job that was connected over Slingshot, and then a WARN that ends it, of `fatal` or of the version."""
+    said = [one for rank in RANKS for one in _life(version, ["ofi cxi"] * 2, rank, "in a collective")]
+    words = DATA["fatal"].get(warn) or VERSIONS[version][warn]
+    said += [one._replace(after=2) for one in _warned(version, 3, words)]
+    return EndedJob(
+        name=f"{version}, {warn}",
+        launcher="srun",
+        label="none",
+        said=tuple(said),
+        verdict="ofi-cxi",
+        connected=True,
+        how="died",
+        words=words[1],
+    )
+
+
+def _connects(stage: str, networks: list[str]) -> bool:
+    return bool(networks[0]) and stage not in STAGES[:2]
+
+
+def _life(version: str, networks: list[str], rank: int, stage: str, *, ends: bool = True) -> Iterator[Said]:
+    """Yield what a rank prints until it comes to a stage; of its end where it `ends` well."""
+    of, network, come = VERSIONS[version], networks[rank // 2], STAGES.index(stage)
+    if network and come:
+        how = NETWORKS[network]
+        first = [line for part in how["says"] for line in (of[part[1:]] if part.startswith("@") else [part])]
+        yield from _info(rank, (*of["begun"], *first, *of["chosen"], *of["start"]), network=how["name"])
+        if come > 1:
+            to = (rank + 1) % 4
+            via = f"[send] via NET/{how['via']}" if rank % 2 else "via P2P/CUMEM"
+            channel = f"Channel 00/0 : {rank}[{rank % 2}] -> {to}[{to % 2}] {via}"
+            yield from _info(rank, (*of["complete"], channel, of["connected"]))
+    if come > 2:
+        yield from (Said(rank, f"step {step} loss 2.3{step}") for step in range(3) if not rank)
+    if come > 3 and ends and network:
+        yield from _info(rank, of["destroyed"])
+
+
+def _lines(version: str, rank: int, lines: Iterable[str]) -> Iterator[Said]:
+    for line in lines:
+        if line.startswith("@"):
+            yield from _warned(version, rank, VERSIONS[version].get(line[1:]) or DATA["fatal"][line[1:]])
+        else:
+            yield Said(rank, _filled(line, rank))
+
+
+def _warned(version: str, rank: int, words: list[str]) -> Iterator[Said]:
+    place, text, *trace = words
+    origin = _filled("{node}:{pid}:{pid} [{local}] ", rank)
+    warn = VERSIONS[version]["of_warn"].replace("{place}", origin + place).replace("{text}", text)
+    yield from (Said(rank, line) for line in warn.split("\n"))
+    yield from _info(rank, trace)
+
+
+def _info(rank: int, texts: Iterable[str], network: str = "") -> Iterator[Said]:
+    for text in texts:
+        line = "{node}:{pid}:{pid} [{local}] NCCL INFO " + text.replace("{network}", network)
+        yield Said(rank, _filled(line, rank))
+
+
+def _of_launcher(lines: Iterable[str], rank: int, *, status: int = 0, others: Iterable[int] = ()) -> list[Said]:
+    names = ",".join(map(str, others))
+    return [
+        Said(None, _filled(line, rank, status=status, others=names), after=2)
+        for line in lines
+        if names or "{others}" not in line
+    ]
+
+
+def _filled(line: str, rank: int, **more: object) -> str:
+    local, node = rank % 2, f"nid00510{1 + rank // 2}"
+    comm = f"comm 0x55{rank} rank {rank} nranks 4 cudaDev {local} nvmlDev {local} busId {local}6000"
+    values = {"rank": rank, "node": node, "local": local, "pid": 4710 + rank, "other": 3 - rank, "comm": comm, **more}
+    for name, value in values.items():
+        line = line.replace(f"{{{name}}}", str(value))
+    return line
