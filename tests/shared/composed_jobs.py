@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from tests.shared.job_deaths import CASCADE, DEATHS
 from tests.shared.nccl_wordings import FAMILIES, outcomes, written
 
 LAUNCHERS: dict[str, Callable[[int, str], str]] = {
@@ -87,14 +86,6 @@ QUOTED_DEATHS = (
 TRANSPORTS = ("cxi", "tcp", "efa", "absent", "dependency", "init", "ib")
 """Outcomes of which a job may have two, on different nodes."""
 NODES = (2, 3, 8)
-OF_DEATHS = ("cxi", "absent", "none")
-"""Outcomes of the network of jobs that end in each of the deaths; `none`: before any library of the network prints."""
-DYING = {"the first": (0,), "the last": (8,), "all": (0, 8)}
-"""Ranks that die."""
-_OF_EVERYTHING = LAUNCHERS.keys() - {
-    *("none", "red", "CRLF", "srun -l", "Open MPI", "torchrun", "Ray", "Ray in colour", "vLLM", "PALS", "pdsh"),
-}
-"""What is before each line, a launcher's own ones among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +101,6 @@ class ComposedJob:
     verdict: str
     confidence: str | None
     """None where the versions differ in it."""
-    death: str | None = None
-    """What ended it, of DEATHS."""
 
     def with_quotes(self, seed: int) -> tuple[str, ...]:
         """Return its lines with what it quotes of another job among them, by each launcher's rank."""
@@ -135,9 +124,6 @@ def recipes() -> Iterator[Callable[[], ComposedJob]]:
             for other_name, other in of_transport.items():
                 if other.verdict != outcome.verdict:
                     yield partial(_of_two_kinds, launcher, version, nodes, name, other_name)
-    versions = list(FAMILIES)
-    for number, (launcher, death, dying, network) in enumerate(product(LAUNCHERS, DEATHS, DYING, OF_DEATHS)):
-        yield partial(_that_dies, launcher, versions[number % len(versions)], network, death, dying)
 
 
 def _of_one_kind(launcher: str, version: str, name: str) -> ComposedJob:
@@ -157,24 +143,6 @@ def _of_two_kinds(launcher: str, version: str, nodes: int, name: str, other: str
         if "nid005102" not in line
     ]
     return ComposedJob(launcher, version, name, other, tuple(lines), "mixed", None)
-
-
-def _that_dies(launcher: str, version: str, network: str, death: str, dying: str) -> ComposedJob:
-    outcome = outcomes(FAMILIES[version]).get(network)
-    before = _ranks(written(FAMILIES[version], outcome)) if outcome else ()
-    lines = [_tagged(launcher, rank, line) for rank, line in before]
-    lines += _dying(launcher, death, DYING[dying])
-    verdict = outcome.verdict if outcome else "none"
-    return ComposedJob(launcher, version, network, dying, tuple(lines), verdict, None, death)
-
-
-def _dying(launcher: str, name: str, ranks: tuple[int, ...]) -> Iterator[str]:
-    death = DEATHS[name]
-    where = {rank: {"rank": rank, "node": f"nid00510{1 + rank // 8}", "other": 15 - rank} for rank in ranks}
-    yield from (_tagged(launcher, rank, line.format(**of)) for rank, of in where.items() for line in death.rank)
-    of_launcher = [line.format(**of) for of in where.values() for line in death.launcher]
-    of_launcher += [line.format(**where[ranks[0]]) for line in CASCADE]
-    yield from (_tagged(launcher, 0, line) if launcher in _OF_EVERYTHING else line for line in of_launcher)
 
 
 def _ranks(lines: list[str]) -> Iterator[tuple[int, str]]:

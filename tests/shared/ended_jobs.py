@@ -21,19 +21,20 @@ VERSIONS: dict[str, Any] = DATA["version"]
 NETWORKS: dict[str, Any] = DATA["network"]
 STAGES = ("before init", "in init", "connected", "in a collective", "at exit")
 RANKS = range(4)
+_OF_EVERYTHING = ("time", "CloudWatch", "kubectl", "compose", "CRI", "journal", "Docker", "journald", "CRLF", "red")
 LABELS = {
-    "srun": ("none", "time"),
+    "srun": ("none", *_OF_EVERYTHING),
     "srun -l": ("srun -l",),
-    "mpirun": ("Open MPI",),
+    "mpirun": ("Open MPI", "PALS"),
     "torchrun": ("torchrun",),
     "pdsh": ("pdsh",),
-    "Ray": ("Ray", "Ray in colour"),
-    "none": ("none", "Docker", "CRI"),
+    "Ray": ("Ray", "Ray in colour", "vLLM"),
+    "none": ("none", *_OF_EVERYTHING),
 }
-"""Of each launcher, what may stand before the lines of its ranks (LAUNCHERS)."""
-_OF_EVERYTHING = ("Docker", "CRI", "time")
+"""Of each launcher, what may stand before the lines of its ranks (LAUNCHERS); `_OF_EVERYTHING` before its own, too."""
 _DYING = ((0,), (3,), (1,), (2, 3), (0, 1, 2, 3))
-_NAMES_RANKS = ("srun -l", "mpirun")
+_NAMES_RANKS = ("srun -l", "Open MPI")
+"""Of LAUNCHERS."""
 _SAYS_LITTLE = ("nothing", "store")
 """Consequences after which a job may have gone on."""
 
@@ -193,7 +194,7 @@ def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.
         how="died",
         ids=frozenset(ids),
         dying=dying,
-        names_rank=bool(death.lines) and job.launcher in _NAMES_RANKS,
+        names_rank=bool(death.lines) and job.label in _NAMES_RANKS,
     )
 
 

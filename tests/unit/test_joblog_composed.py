@@ -11,7 +11,6 @@ import pytest
 from lumiimg.core.findings import Severity
 from lumiimg.joblog import LogReader, LogReport, read_lines
 from tests.shared.composed_jobs import LAUNCHERS, QUOTED, QUOTES, ComposedJob, recipes
-from tests.shared.job_deaths import DEATHS
 from tests.shared.nccl_wordings import FAMILIES, OUTCOMES, outcomes, written
 from tests.shared.programs import EVERYTHING, sampled
 
@@ -22,7 +21,7 @@ PARTS = 16 if EVERYTHING else 1
 @pytest.mark.parametrize("part", range(PARTS))
 def test_each_job_is_read_as_it_was_composed_and_what_it_quotes_changes_nothing(part: int) -> None:
     every = list(enumerate(recipes()))
-    assert len(every) > 20_000
+    assert len(every) > 19_000
     jobs = [(seed, compose()) for seed, compose in sampled(every[part::PARTS], 200)]
     assert {job.launcher for _, job in jobs} == LAUNCHERS.keys()
     assert {job.version for _, job in jobs} == FAMILIES.keys()
@@ -38,16 +37,10 @@ def _fault(job: ComposedJob, seed: int) -> str:
     if (plain.verdict, job.confidence or plain.confidence) != (job.verdict, plain.confidence):
         return f"{name}: {plain.verdict}, {plain.confidence} for {job.verdict}, {job.confidence}"
     kept = _kept(job, seed)
-    if not job.death and (kept.verdict, kept.confidence, kept.severity) != (
-        plain.verdict,
-        plain.confidence,
-        plain.severity,
-    ):
+    if (kept.verdict, kept.confidence, kept.severity) != (plain.verdict, plain.confidence, plain.severity):
         return f"{name}: {kept.verdict}, {kept.confidence} in other files and another order"
-    ended = DEATHS[job.death].id if job.death else None
-    for report in (plain, quoting):
-        if (report.ended.id if report.ended else None) != ended:
-            return f"{name}: ended by {report.ended}, not {job.death}"
+    if quoting.ended != plain.ended:
+        return f"{name}: ended by {quoting.ended} with quotes, by {plain.ended} without"
     if (quoting.verdict, quoting.confidence, quoting.severity) != (plain.verdict, plain.confidence, plain.severity):
         return (
             f"{name}: {quoting.verdict}, {quoting.confidence} with quotes, {plain.verdict}, {plain.confidence} without"
