@@ -1,9 +1,9 @@
 r"""One line of a job log -> the messages in it, each with the process that wrote it.
 
-NCCL and RCCL print `host:pid:tid [device] [file:line] NCCL LEVEL text` (src/debug.cc), at the start of a line or behind
-what a known launcher puts there (prefixes.toml); elsewhere such a text is a quotation. A text line may hold several
-messages. Level and file:line are not read: they differ by build, and ROCm 7.2 prints the plugin's INFO as WARN and its
-WARN without any prefix.
+NCCL and RCCL print `host:pid:tid [device] [file:line] NCCL LEVEL text` (src/debug.cc), at the start of a line or
+behind what a known launcher puts there (prefixes.toml; learned.py has taken away what another one wrote); elsewhere
+such a text is a quotation. A text line may hold several messages. Level and file:line are not read: they differ by
+build, and ROCm 7.2 prints the plugin's INFO as WARN and its WARN without any prefix.
 oneCCL prints `time:(tid) |CCL_LEVEL| text` (src/common/log), and no host: only a launcher's prefix gives that.
 """
 
@@ -52,7 +52,7 @@ _ONECCL_ORIGIN = re.compile(r"\d{4}:\d\d:\d\d-\d\d:\d\d:\d\d:(?:\( {0,9}(\d{1,10
 of the network."""
 _PALS = re.compile(r"[>\s]{0,8}([A-Za-z][\w.\-]{0,254}) \d{1,7}: $")
 """`mpiexec -l` of PALS, as on Aurora: the host, and the task."""
-_TASK = re.compile(r"\s*(?:(\d{1,7}): |\[\d{1,7},(\d{1,7})\]<std(?:out|err)>:)")
+_TASK = re.compile(r"\s*(?:(\d{1,7}): |\[[\w.@-]{1,112},(\d{1,7})\](?:\[[\w.:-]{1,80}\])?<std(?:out|err)>:)")
 """`srun -l` and Open MPI's --tag-output: the task that wrote the line."""
 _COPIED = re.compile(r"(?:[ \t>#*|•`-]|//){0,16}+(?:[\w./+-]{1,200}\.(?:out|err|log|txt)[:-](?:\d{1,9}[:-])?)?+")
 """What people put before a line that they copy: marks of Markdown, a comment's, what grep prints of several files."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.joblog.answer import answer
 from lumiimg.joblog.flight import DUMP_LIMIT
 from lumiimg.joblog.gate import Gate, Repeats, is_flooded
+from lumiimg.joblog.learned import LearnedPrefix
 from lumiimg.joblog.lines import Message, announces_table, excerpt, messages, warns, without_records
 from lumiimg.joblog.state import CommunicatorSeen, JobLog, LogSegment, Match, position
 from lumiimg.joblog.vocabulary import ExitRole, MessagePattern, Signature, vocabulary
@@ -32,6 +33,7 @@ class LogReader:
         self._gate = Gate(self._vocabulary)
         self._repeats = Repeats()
         self._log = JobLog()
+        self._learned: dict[str, LearnedPrefix] = {}
         self._number = -1
         """Of the segment of the log that is read."""
         self._tails = 0
@@ -59,6 +61,7 @@ class LogReader:
         start = segment.lines
         block, records = without_records(block, segment.records, start - segment.records)
         segment.records += records
+        block = self._learned.setdefault(file, LearnedPrefix()).without(block)
         is_cut = not block.endswith(b"\n")
         if not is_cut and is_flooded(block):
             count = block.count(b"\n")

@@ -44,6 +44,7 @@ _ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
     "joblog.lines.messages",
     "joblog.lines.probe_event",
     "joblog.lines.without_records",
+    "joblog.learned.LearnedPrefix",
     "joblog.gate.Gate",
     "joblog.vocabulary.vocabulary",
     "joblog.network",

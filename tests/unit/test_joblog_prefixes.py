@@ -1,0 +1,130 @@
+"""A message is read behind what a launcher puts before it, known or not, and a quotation behind neither."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from lumiimg.joblog import LogReader, LogReport, read_lines
+from tests.shared.composed_jobs import QUOTED
+
+JOB = [
+    "nid005101:7:7 [0] NCCL INFO NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)",
+    "nid005101:7:7 [0] NCCL INFO Using network AWS Libfabric",
+    "nid005101:7:7 [0] NCCL INFO Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/AWS Libfabric/0/GDRDMA",
+    "Traceback (most recent call last):",
+    '  File "train.py", line 3, in <module>',
+    "    main()",
+    "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.",
+]
+KNOWN = """\
+10.0.0.43: 10.0.0.43:\x20
+nid001:\x20
+20:13:32 -\x20
+2026-05-22 14:26:33,405 -\x20
+2026-05-22T14:26:33.405+02:00\x20
+2026-05-22 14:26:33 CEST\x20
+[20:13:32]\x20
+(RayWorkerWrapper pid=498, ip=10.255.255.3)\x20
+(EngineCore_DP0 pid=123)\x20
+[36m(RayWorkerWrapper pid=498)[0m\x20
+(worker1, rank=1, pid=1234, ip=10.0.0.2)\x20
+[pod/train-0/pytorch]\x20
+worker-1  |\x20
+train.1.9fk2@node1    |\x20
+2026-05-22T14:26:33Z {container="pytorch", pod="train-0"}\x20
+[1,0]<stdout>:
+[prterun-nid001-4711@1,0]<stdout>:\x20
+[1,0][nid001:4711]<stderr>:\x20
+x3005c0s13b0n0.hsn.cm.polaris.alcf.anl.gov 0:\x20
+Nov 24 05:31:08\x20
+2026-11-24T05:31:08+0100 nid001 train[4242]:\x20
+[rank=3]\x20
+""".splitlines()
+UNKNOWN = """\
+train-0-worker pytorch\x20
+<nid001/3>\x20
+[train-0] [worker 3] ||\x20
+rank3>>\x20
+{i}/16 @ nid00{i}:\x20
+12.3s stdout:\x20
+\x1b[32mpod-{i}\x1b[0m \x1b[33mpytorch\x1b[0m\x20
+0{i} nid005101 out ->\x20
+""".splitlines()
+WORDS = (
+    "The log says: ",
+    'In step 3 of it: "',
+    "> 3: ",
+    "# 3: ",
+    "job.out:3: ",
+    "README.md:12: ",
+    "- 3: ",
+    "print(3, '",
+    '{"n": 3, "text": "',
+)
+
+
+def read(*lines: str) -> LogReport:
+    return read_lines("job.out", lines)
+
+
+def ended(report: LogReport) -> str | None:
+    return report.ended.id if report.ended else None
+
+
+@pytest.mark.parametrize("prefix", [*KNOWN, *UNKNOWN])
+def test_a_message_is_read_behind_what_a_launcher_puts_before_each_line(prefix: str) -> None:
+    alone = read(*JOB)
+    assert (alone.verdict, ended(alone)) == ("ofi-cxi", "gpu-out-of-memory")
+    report = read(*(prefix.replace("{i}", f"{number}") + line for number, line in enumerate(JOB)))
+    assert (report.verdict, report.confidence, ended(report)) == (alone.verdict, alone.confidence, ended(alone))
+
+
+@pytest.mark.parametrize("record", [
+    {"line": "", "labels": {"pod": "train-0"}, "timestamp": "2026"},
+    {"LogMessage": "", "PodName": "train-0"},
+    {"message": "", "podName": "train-0", "containerName": "pytorch"},
+    {"message": "", "logStreamName": "train", "timestamp": 1},
+])  # fmt: skip
+def test_records_of_collectors_are_read(record: dict[str, object]) -> None:
+    text = next(iter(record))
+    assert read(*(json.dumps(record | {text: line}) for line in JOB)).verdict == "ofi-cxi"
+
+
+@pytest.mark.threat
+@pytest.mark.parametrize("words", [*WORDS, *UNKNOWN])
+def test_what_a_text_quotes_of_a_log_is_no_message(words: str) -> None:
+    """Of a paper, an advice, a report: whatever stands before it, once, or before each of the lines in marks."""
+    text = [f"Section {number} has other words." for number in range(8)]
+    for kind in QUOTED:
+        said = [f"{words}nid009999:7:7 [0] NCCL INFO {message}" for message in QUOTED[kind]]
+        assert read(*text, *said[:2], *text).verdict == "none", kind
+        assert words in UNKNOWN or read(*said).verdict == "none", kind
+        real = "nid000001:7:7 [0] NCCL INFO Using network IB"
+        assert "ib" in {rank.verdict for rank in read(real, *said * 3).ranks}
+        assert len(read(real, *said * 3).ranks) == 1
+
+
+def test_a_prefix_that_is_learned_late_counts_from_there_on() -> None:
+    reader = LogReader()
+    quiet = "".join(f"<nid001/3> step {number}\n" for number in range(500))
+    reader.feed("job.out", quiet.encode())
+    reader.feed("job.out", "".join(f"<nid001/3> {line}\n" for line in JOB).encode())
+    reader.feed("job.err", b"<nid001/3> nid001:7:7 [0] NCCL INFO Using network IB\n")
+    report = reader.report()
+    assert (report.verdict, report.proof[0].line) == ("ofi-cxi", 503)
+
+
+@pytest.mark.threat
+def test_a_hostile_prefix_teaches_in_bounded_time() -> None:
+    sign = b"n1:1:1 [0] NCCL INFO Using network IB"
+    for filler in (b"1 ", b"a1.", b"<", b"1<1> ", b"\x1b[1m", b" ", b"[1,"):
+        for size in (100, 118, 10_000):
+            block = (filler * size)[:size] + sign + b"\n" + ((filler * size)[:size] + b"\n") * (200_000 // size)
+            started = time.process_time()
+            reader = LogReader()
+            for _ in range(4):
+                reader.feed("j", block)
+            assert time.process_time() - started < 1, (filler, size)
