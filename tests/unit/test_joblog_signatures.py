@@ -139,3 +139,13 @@ def test_what_a_log_says_runs_nothing_in_a_command_that_is_proposed() -> None:
                 told += text in cause.summary
                 assert not [step for step in cause.remedy if text in step]
     assert told
+
+
+def test_a_return_code_is_read_with_or_without_its_sign() -> None:
+    """Old plugins print `RC: 12`, new ones `RC: -12`."""
+    printed = re.compile(r"(\bRC:?|, ret:|failed:) -(?=\d)")
+    signed = [one for one in SIGNATURES if one.id not in NEEDS_MORE and printed.search(one.example)]
+    assert len(signed) > 8
+    for signature in signed:
+        line = printed.sub(r"\1 ", signature.example)
+        assert read_lines("j", [line]).causes[0].id == signature.id, line
