@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumiimg.core.findings import Remedy
 from lumiimg.core.toml import package_toml
+from lumiimg.joblog.gpu_memory import RELATIONS
 from lumiimg.joblog.lines import prefixes
 from lumiimg.joblog.report import Verdict
 
@@ -101,6 +102,8 @@ class MessagePattern:
     """Must be found in the message as well."""
     of_job: bool = False
     """What is seen holds for the whole job, whoever printed it: variables, versions."""
+    numbers: str | None = None
+    """A relation of sizes in its groups that holds, of gpu_memory.RELATIONS."""
     after: str | None = None
     """What may stand before it in a line that no library signed; before a trouble, prefixes of programs as well."""
 
@@ -123,6 +126,8 @@ class MessagePattern:
             return None
         found = compiled(self.pattern).search(text, message.start)
         if found is None or (self.within is not None and compiled(self.within).search(text) is None):
+            return None
+        if self.numbers is not None and not RELATIONS[self.numbers](found):
             return None
         return found if message.signed or self._lead.fullmatch(text, message.start, found.start()) else None
 
