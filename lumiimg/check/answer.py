@@ -100,6 +100,8 @@ def merge_levels(
         merged.append(_noted(finding, of_files) if kind.demoted_by in seen else finding)
     if _ran(ran):  # a collective calls RCCL alone, of all that has GPU code
         merged = [f if f.family == "gpu" else _noted(f, "the collective went over Slingshot") for f in merged]
+    if any(finding.id in {"run.network", "run.selected"} for finding in ran):  # RCCL was asked with a GPU
+        merged = [f for f in merged if f.id != "rccl.silent"]
     if any(finding.id == "run.selected" and finding.severity is Severity.OK for finding in ran):
         served = "a collective ran on the GPUs here"
         merged = [_noted(f, served) if f.id == "image.driver" else f for f in merged]

@@ -175,6 +175,16 @@ def test_a_collective_that_went_over_slingshot_outdoes_doubts_about_it() -> None
     assert [finding.id for finding in failed if finding.severity is BAD] == ["fabric.mixed", "run.network"]
 
 
+def test_after_a_collective_nobody_is_asked_to_look_for_the_plugin_without_a_gpu() -> None:
+    silent = found("rccl.silent", INFO, Level.PROBE)
+    for ran, left in (
+        (RAN, []),
+        (found("run.selected", GOOD, Level.RUN), []),
+        (found("run.failed", OPEN, Level.RUN), [silent]),
+    ):
+        assert [finding for finding in merge_levels([], [silent], [ran]) if finding.level is Level.PROBE] == left
+
+
 @pytest.mark.parametrize("severity", [BAD, OPEN])
 def test_a_collective_that_ran_shows_that_the_driver_serves_the_image(severity: Severity) -> None:
     driver = found("image.driver", severity)
