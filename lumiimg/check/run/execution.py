@@ -32,7 +32,7 @@ from lumiimg.core.errors import MissingHereError
 from lumiimg.core.findings import Level, Severity
 from lumiimg.core.text import count
 from lumiimg.engine.process import Completed, run
-from lumiimg.joblog import FAST, Cause, Effect, LogReport, Verdict, read_log, vocabulary
+from lumiimg.joblog import FAST, TRANSPORTS, Cause, Effect, LogReport, Verdict, read_log, vocabulary
 from lumiimg.resolve.stack import stack_of
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ LIMIT_S = TIMEOUT_S + 60.0
 """Of a run: a program that does not end by itself gets a minute beyond its own limit."""
 _TIMED_OUT = 16
 """Exit code of the all-reduce of this project where a rank waited too long; srun may give that of another one."""
+_PEER_GONE = "6"
+"""Error of RCCL on a rank whose peer died, or whose network failed (nccl.h, ncclRemoteError)."""
 _RANK_LINE = re.compile(r"^#\s+Rank\s+\d+ ", re.MULTILINE)
 """Of a table's head, in which a benchmark lists its ranks."""
 _NO_VNI = frozenset({"cxi-no-service", "cxi-no-default-vni", "cxi-slingshot-environment"})
@@ -192,6 +194,8 @@ class _Run:
             what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
             lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
             found.add("run.data-errors", Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
+        elif error := self._first_error():
+            found.add("run.failed", self._of_network(severity), f"the collective failed: {error}", **details)
         elif program.is_hung or program.exit_code == _TIMED_OUT:
             during = program.first("timeout").get("during", "its run")
             what = f"the collective did not return from {during} within {TIMEOUT_S} s"
@@ -202,15 +206,35 @@ class _Run:
             found.add("run.hang", severity, what, **details)
         elif program.exit_code != 0 and not is_known:
             what = f"the collective failed: {program.name} {program.ending}"
-            severity = severity if self.report.failed_running else Severity.UNKNOWN
-            found.add("run.failed", severity, what, **details)
+            found.add("run.failed", self._of_network(severity), what, **details)
+
+    def _of_network(self, severity: Severity) -> Severity:
+        """Return what a failure says of the image: nothing, unless the network was at work."""
+        return severity if self.report.failed_running else Severity.UNKNOWN
+
+    def _first_error(self) -> str | None:
+        """Return what failed first on any rank; that another one waited, or missed a peer, follows from it."""
+        failed = [
+            e for e in self.program.events if e["topic"] == "signal" or e.get("rc", "0") != "0" or e.get("ok") == "0"
+        ]
+        first = min(failed, key=lambda event: event.get("rc") == _PEER_GONE, default=None)
+        if first is None:
+            return None
+        if first["topic"] == "signal":
+            return f"a rank died of signal {first.get('number')} during {first.get('during')}"
+        who = f" of rank {first['rank']}" if "rank" in first else ""
+        return f"{first['topic']}{who}: {first.get('error')}"
 
     def judge_network(self, inconclusive: str | None) -> None:
         """Judge which network carried the traffic, or would have on several nodes."""
         report, collective, found = self.report, self.collective, self.found
         verdict, is_one = report.verdict, collective.nodes == 1
         by = f"{self.program.name}, {count(collective.ranks, 'rank')} on {count(collective.nodes, 'node')}"
-        network, proof = _name(report), tuple(evidence.text for evidence in report.proof)
+        network, took, proof = (
+            _name(report),
+            _took(report, is_one=is_one),
+            tuple(evidence.text for evidence in report.proof),
+        )
         together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
         other = report.library if report.library and report.library.version != collective.version else None
         severity, reason, details = Severity.UNKNOWN, None, FindingDetails(evidence=proof)
@@ -220,6 +244,8 @@ class _Run:
             what = f"the ranks did not come together (the largest communicator has {together}), so nothing is shown"
         elif is_one and verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY}:
             reason, what = "one-node", "the log does not say which network RCCL selected"
+        elif is_one and verdict in FAST and not self.ended.ok:
+            what = f"RCCL selected {network}; it is not proved that it works: it did not finish"
         elif is_one and verdict in FAST:
             what = f"{by}: RCCL selected {network}; nothing crosses it on one node, so no traffic is proved"
             found.add("run.selected", Severity.OK, what, evidence=proof)
@@ -234,13 +260,15 @@ class _Run:
             details = explained(self.causes, evidence=proof)
         elif is_one and any(cause.id in _NO_VNI for cause in self.causes):
             why = "no VNI on the NIC in this step; that proves nothing about the image"
-            reason, what = "no-vni", f"RCCL fell back to {network}: {why}"
+            reason, what = "no-vni", f"{took}: {why}"
             details = {**explained(self.causes, evidence=proof), "remedy": ()}
         elif inconclusive:
-            reason, what = "one-node", f"RCCL took {network}; that proves nothing here: {inconclusive}"
+            reason, what = "one-node", f"{took}; that proves nothing here: {inconclusive}"
         else:
-            would = "is what RCCL took, and would carry that of two nodes" if is_one else "carried the traffic"
-            severity, what, details = Severity.PROBLEM, f"{network} {would}", explained(self.causes, evidence=proof)
+            carried = not is_one and report.connected and verdict in TRANSPORTS
+            what = f"{network} carried the traffic" if carried else took
+            what += "; two nodes would do the same" if is_one else ""
+            severity, details = Severity.PROBLEM, explained(self.causes, evidence=proof)
         found.add("run.network", severity, f"{by}: {what}", reason=reason, **details)
 
     def _missing(self) -> str | None:
@@ -253,6 +281,13 @@ class _Run:
         if not any(measured.wrong == 0 for measured in self.report.measurements):
             return "no table shows that the sums were right"
         return None
+
+
+def _took(report: LogReport, *, is_one: bool) -> str:
+    """Return what RCCL came to, for a sentence: a network that was selected has not carried anything yet."""
+    if report.verdict in TRANSPORTS:
+        return f"RCCL selected {_name(report)}{'' if is_one or report.connected else ', and connected nothing over it'}"
+    return "the ranks took different networks" if report.verdict is Verdict.MIXED else "RCCL came to no network"
 
 
 def _name(report: LogReport) -> str:
