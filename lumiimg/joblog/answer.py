@@ -32,10 +32,10 @@ from lumiimg.joblog.summary import (
     is_single_node,
     node_groups,
     rank_results,
-    stall_of,
     transport,
 )
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Weight, vocabulary
+from lumiimg.joblog.watchdog import stall_of
 
 if TYPE_CHECKING:
     from lumiimg.joblog.state import JobLog, Match

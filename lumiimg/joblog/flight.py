@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.text import ranges
@@ -29,8 +30,8 @@ _RANKS = 65_536
 """Ranks that are read of a process group."""
 _NAMED = 64
 """Ranks that are named in a line, or groups of them."""
-_CALLS = 64
-"""Calls that are kept of a process group, the last ones."""
+_CALLS, _DIMENSIONS = 64, 64
+"""Calls that are kept of a process group, the last ones; dimensions of a tensor."""
 _ENTRIES, _FRAMES = 100_000, 256
 """Entries that are read of a dump, and frames of a call stack: a pickle may name one of them any number of times."""
 _CODES, _VALUES = 8_000_000, 1_000_000
@@ -38,8 +39,13 @@ _CODES, _VALUES = 8_000_000, 1_000_000
 _NUMBER_LIMIT = 10**18
 _PICKLE = re.compile(rb"\x80\x02\}\(X.\0\0\0(?:version|entries|pg_config)", re.DOTALL)
 _JSON = re.compile(rb'\s{0,16}\{\s{0,16}"(?:comm_lib_version|entries|nccl_comm_state|nccl_version|pg_config)"\s{0,4}:')
+_Value = TypeVar("_Value")
 _RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pickle|pkl))?$")
 _WORD = 200
+_BETWEEN_TWO = re.compile(r"(?:\w{1,20}:)?_?(?:send|recv|coalesced)", re.IGNORECASE)
+"""Calls that may differ between ranks."""
+_OF_ANY_SIZE = re.compile(r"(?:\w{1,20}:)?_?(?:all_?to_?all|gather|scatter)", re.IGNORECASE)
+"""Calls for which ranks may have more to give than others."""
 
 
 def is_dump(head: bytes) -> bool:
@@ -60,6 +66,8 @@ class Stall:
     """For which the others waited: `0-3,8`."""
     reason: str
     """What shows it: the end of a sentence about these ranks."""
+    differs: bool = False
+    """Whether they called another collective than the others, and not fewer."""
 
     @property
     def who(self) -> str:
@@ -156,6 +164,8 @@ class GroupSeen:
     """Number of the last one that ended; -1: not known."""
     calls: dict[int, str]
     """Of the last collectives, what each was: `nccl:all_reduce`, with the line of the program where it is kept."""
+    sizes: dict[int, int]
+    """Elements that the rank gave to each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +209,7 @@ def _groups(dump: dict[object, object]) -> dict[str, GroupSeen]:
         if entry.get("state") == "completed":
             ended[group] = max(ended.get(group, -1), number)
     calls = {group: {number: _call(entry) for number, entry in of.items()} for group, of in entries.items()}
+    sizes = {group: {number: _elements(entry) for number, entry in of.items()} for group, of in entries.items()}
     status = {names.get(str(key), str(key)): of for key, of in _pairs(dump.get("pg_status"))}
     seen = {}
     for group in [*calls, *(name for name in status if name not in calls)][:GROUP_LIMIT]:
@@ -206,7 +217,7 @@ def _groups(dump: dict[object, object]) -> dict[str, GroupSeen]:
         last = max(calls.get(group, {}), default=-1)
         enqueued = max(_number(known.get("last_enqueued_collective")), last)
         completed = max(_number(known.get("last_completed_collective")), ended.get(group, -1))
-        seen[group] = GroupSeen(enqueued, completed, calls.get(group, {}))
+        seen[group] = GroupSeen(enqueued, completed, calls.get(group, {}), sizes.get(group, {}))
     return seen
 
 
@@ -225,6 +236,17 @@ def _call(entry: dict[object, object]) -> str:
         if file.endswith(".py") and "/torch/" not in file and type(line) is int:
             return f"{name} ({file}:{line})"
     return name
+
+
+def _elements(entry: dict[object, object]) -> int:
+    """Return how many numbers the tensors of a call have; -1 where the dump does not say."""
+    tensors = entry.get("input_sizes")
+    if not isinstance(tensors, list) or not all(
+        isinstance(one, list) and len(one) < _DIMENSIONS for one in tensors[:_CALLS]
+    ):
+        return -1
+    counts = [prod(max(_number(side), 0) for side in one) for one in tensors[:_CALLS]]
+    return sum(counts) if sum(counts) < _NUMBER_LIMIT else -1
 
 
 def _members(config: object) -> dict[str, tuple[int, ...]]:
@@ -281,18 +303,18 @@ def stalled(dumps: Sequence[FlightDump]) -> Stall | None:
     for group in groups:
         of = {rank: dump.groups[group] for rank, dump in ranked.items() if group in dump.groups}
         members = {rank for dump in ranked.values() for rank in dump.members.get(group.partition(" (")[0], ())}
-        of |= {rank: GroupSeen(0, 0, {}) for rank in members & ranked.keys() - of.keys()}
+        of |= {rank: GroupSeen(0, 0, {}, {}) for rank in members & ranked.keys() - of.keys()}
         if found := _behind(group, of) or _mismatch(group, of):
             return found
     return _silent(ranked)
 
 
 def _behind(group: str, of: dict[int, GroupSeen]) -> Stall | None:
-    """Return the ranks that began the fewest collectives, where others wait for them; dumps of a job that goes on
-    are of different moments.
+    """Return the ranks that began the fewest collectives, where others wait in the next one; dumps of a job that goes
+    on are of different moments, and of one that hangs ranks may have asked for more or less behind the one that hangs.
     """
     least = min(seen.enqueued for seen in of.values())
-    if not any(seen.completed <= least < seen.enqueued for seen in of.values()):
+    if not any(seen.completed in {-1, least} and least < seen.enqueued for seen in of.values()):
         return None
     ranks = [rank for rank, seen in of.items() if seen.enqueued == least]
     waiting = next((seen.calls[least + 1] for seen in of.values() if least + 1 in seen.calls), "")
@@ -302,16 +324,36 @@ def _behind(group: str, of: dict[int, GroupSeen]) -> Stall | None:
 
 
 def _mismatch(group: str, of: dict[int, GroupSeen]) -> Stall | None:
-    """Return the ranks that call another collective than most, under the same number."""
+    """Return the ranks that call another collective than most under the same number, or one of another size that has
+    not ended: NCCL lets many of these pass.
+    """
+    ended = min(seen.completed for seen in of.values())
     for number in sorted({number for seen in of.values() for number in seen.calls}):
-        calls = {rank: seen.calls[number].partition(" (")[0] for rank, seen in of.items() if number in seen.calls}
-        most = Counter(calls.values()).most_common(1)[0][0]
-        if other := [rank for rank, call in calls.items() if call != most]:
-            here = calls[other[0]]
-            return Stall(
-                rank_ranges(other), f"called {here} as collective {number} of process group {group}, others {most}"
-            )
+        begun = {rank: seen for rank, seen in of.items() if number in seen.calls}
+        calls = {rank: seen.calls[number].partition(" (")[0] for rank, seen in begun.items()}
+        sizes = {rank: seen.sizes[number] for rank, seen in begun.items()} if number > ended else {}
+        if found := differing(f"collective {number} of process group {group}", calls, sizes):
+            return found
     return None
+
+
+def differing(what: str, calls: dict[int, str], sizes: dict[int, int]) -> Stall | None:
+    """Return the ranks whose call differs from that of most, or whose size does (-1: not known)."""
+    if any(_BETWEEN_TWO.match(call) for call in calls.values()):
+        return None
+    most, size = _commonest(calls.values()), _commonest(sizes.values())
+    if other := [rank for rank, call in calls.items() if call != most]:
+        return Stall(rank_ranges(other), f"called {calls[other[0]]} as {what}, others {most}", differs=True)
+    other = [rank for rank, one in sizes.items() if one != size]
+    if not other or -1 in sizes.values() or _OF_ANY_SIZE.match(f"{most}"):
+        return None
+    called = f"called {most} with {sizes[other[0]]} elements as {what}"
+    return Stall(rank_ranges(other), f"{called}, others with {size}", differs=True)
+
+
+def _commonest(values: Iterable[_Value]) -> _Value | None:
+    """Return the value that is there most often, the first one of several."""
+    return next((value for value, _ in Counter(values).most_common(1)), None)
 
 
 def _silent(ranked: dict[int, FlightDump]) -> Stall | None:

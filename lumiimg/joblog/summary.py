@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.core.redact import HIDDEN, is_secret_name, redact
-from lumiimg.joblog.flight import Stall, rank_ranges
 from lumiimg.joblog.report import (
     FAST,
     Communicator,
@@ -204,20 +203,3 @@ def is_single_node(processes: Sequence[ProcessLog]) -> bool:
     complete = all(len(ranks) == sizes[key] and len(set(ranks.values())) == 1 for key, ranks in ranks_seen.items())
     hosts = {process.node for process in processes if process.communicators}
     return len(hosts) == 1 and None not in hosts and complete
-
-
-def stall_of(job: ProcessLog, ranks: Sequence[RankResult], seen: Coverage) -> Stall | None:
-    """Return which ranks a stall began with: those behind the others, or those that never said that they waited."""
-    begun = {int(one.value("rank")): int(one.value("enqueued")) for one in job.saw("work-begun")}
-    last = max(begun.values(), default=-1)
-    if behind := {rank for rank, number in begun.items() if 0 <= number < last}:
-        least = min(begun[rank] for rank in behind)
-        return Stall(rank_ranges(behind), f"had begun {least} collectives where others had begun {last}")
-    waited = {int(one.value("rank")) for one in job.saw("collective-waited")}
-    everyone = {rank.rank for rank in ranks if rank.rank is not None}
-    if seen.of_ranks and len(waited) <= seen.of_ranks:
-        everyone = set(range(seen.of_ranks))
-    missing = everyone - waited
-    if waited and missing and 2 * len(missing) <= len(everyone):
-        return Stall(rank_ranges(missing), "never reported that a collective timed out, as the others did")
-    return None

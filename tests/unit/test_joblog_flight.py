@@ -41,6 +41,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_the_call(suffix: str, l
     assert answer["stall"] == {
         "ranks": "2",
         "reason": f"did not begin collective 7 of process group 0 (default_pg), gloo:all_reduce{line}, as the others did",
+        "differs": False,
     }
     by_rank = {(one["rank"], one["group"]): one for one in answer["progress"]}
     assert by_rank[2, "0 (default_pg)"] == {
@@ -65,7 +66,7 @@ def test_a_folder_of_dumps_beside_a_log_is_one_job(tmp_path: Path, capsys: Captu
     assert shown.err == ""
 
 
-def _dump(rank: int, *calls: str, done: int, members: str = "") -> FlightDump:
+def _dump(rank: int, *calls: str, done: int, members: str = "", begun: int = 0, size: int = 0) -> FlightDump:
     entries = [
         {
             "pg_id": 0,
@@ -73,10 +74,11 @@ def _dump(rank: int, *calls: str, done: int, members: str = "") -> FlightDump:
             "collective_seq_id": n,
             "profiling_name": call,
             "is_p2p": False,
+            "input_sizes": [[size, 2]],
         }
         for n, call in enumerate(calls, 1)
     ]
-    status = {"0": {"last_enqueued_collective": str(len(calls)), "last_completed_collective": str(done)}}
+    status = {"0": {"last_enqueued_collective": str(begun or len(calls)), "last_completed_collective": str(done)}}
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": members}}
     data = json.dumps({"entries": entries, "pg_config": config, "pg_status": status, "version": "2.10"})
     return parsed(data.encode(), f"nccl_trace_rank_{rank}")
@@ -100,9 +102,21 @@ def test_the_rank_that_differs_never_began_or_wrote_no_dump_is_named() -> None:
         "did not begin collective 1 of process group 0 (default_pg), nccl:all_reduce, as the others did",
     )
     assert _said(*waiting) == ("2", "wrote no dump of the flight recorder, as the others did")
-    # a job that goes on has no stall
+    # a job that goes on has no stall, nor one in which ranks asked for more or less behind the call that hangs
+    assert _said(*(_dump(rank, *[reduce] * 9, done=5, begun=9 + rank) for rank in range(3))) is None
     assert _said(_dump(0, *[reduce] * 9, done=9), _dump(1, *[reduce] * 7, done=7)) is None
     assert _said(_dump(0, *[reduce] * 9, done=9), _dump(1, *[reduce] * 9, done=9)) is None
+
+
+def test_a_rank_that_gave_another_size_is_named_where_the_call_has_not_ended_and_the_sizes_must_agree() -> None:
+    gather, done = "nccl:_all_gather_base", (0, 0, 1)
+    assert _said(*(_dump(rank, gather, done=done[rank], size=(64, 64, 16)[rank]) for rank in range(3))) == (
+        "2",
+        "called nccl:_all_gather_base with 32 elements as collective 1 of process group 0 (default_pg), others with 128",
+    )
+    assert _said(*(_dump(rank, gather, done=1, size=rank) for rank in range(3))) is None, "NCCL let it pass"
+    for call in ("nccl:all_to_all", "nccl:gather", "nccl:coalesced", "nccl:send 0->1"):
+        assert _said(*(_dump(rank, call, done=0, size=rank) for rank in range(3))) is None, call
 
 
 def test_beside_the_log_of_a_fast_network_dumps_leave_a_green_answer_only_where_all_had_ended() -> None:

@@ -328,18 +328,3 @@ def test_where_the_fast_network_worked_on_few_nodes_the_image_is_looked_at() -> 
         causes = {cause.id: cause for cause in read(*ranks(8 * 16, *slow)).causes}
         assert "some-nodes" not in causes, slow
         assert not slow or causes["plugin-absent"].remedy, slow
-
-
-WATCHDOG = "[rank{0}]:[E1124 10:00:00.123 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)"
-BEGUN = "[rank{0}]:[E1124 10:00:00.123 ProcessGroupNCCL.cpp:1537] [PG ID 0 PG GUID 0 Rank {0}] Timeout at NCCL work: {1}, last enqueued NCCL work: {1}, last completed NCCL work: 10."
-
-
-def test_a_stall_began_with_the_rank_that_had_begun_fewer_collectives_or_never_said_that_it_waited() -> None:
-    stall = read(*ranks(4), *(BEGUN.format(rank, 11 if rank == 2 else 12) for rank in range(4))).stall
-    assert stall is not None
-    assert (stall.ranks, stall.reason) == ("2", "had begun 11 collectives where others had begun 12")
-    stall = read(*ranks(4), *(WATCHDOG.format(rank) for rank in (0, 1, 3))).stall
-    assert stall is not None
-    assert stall.ranks == "2"
-    assert read(*ranks(4), *map(WATCHDOG.format, range(4))).stall is None
-    assert read(*ranks(4), WATCHDOG.format(0)).stall is None
