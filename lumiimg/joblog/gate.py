@@ -88,7 +88,7 @@ class Gate:
         return entries
 
     def _searched(self, shape: bytes) -> Entries:
-        if shape.startswith(self._probe):
+        if self._probe in shape:
             return self._all
         found: dict[str, MessagePattern] = {}
         for word in set(shape.split()):

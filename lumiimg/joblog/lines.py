@@ -52,8 +52,11 @@ _ONECCL_ORIGIN = re.compile(r"\d{4}:\d\d:\d\d-\d\d:\d\d:\d\d:(?:\( {0,9}(\d{1,10
 of the network."""
 _PALS = re.compile(r"[>\s]{0,8}([A-Za-z][\w.\-]{0,254}) \d{1,7}: $")
 """`mpiexec -l` of PALS, as on Aurora: the host, and the task."""
-_TASK = re.compile(r"\s*(?:(\d{1,7}): |\[[\w.@-]{1,112},(\d{1,7})\](?:\[[\w.:-]{1,80}\])?<std(?:out|err)>:)")
-"""`srun -l` and Open MPI's --tag-output: the task that wrote the line."""
+_TASK = re.compile(
+    r"\s*(?:(\d{1,7}): |\[[\w.@-]{1,112},(\d{1,7})\](?:\[[\w.:-]{1,80}\])?<std(?:out|err)>:|"
+    r"probe \w{1,40} (?:rc=\d{1,5} )?rank=(\d{1,7})\b)"
+)
+"""`srun -l`, Open MPI's --tag-output, a probe of lumiimg: the task that wrote the line."""
 _COPIED = re.compile(r"(?:[ \t>#*|•`-]|//){0,16}+(?:[\w./+-]{1,200}\.(?:out|err|log|txt)[:-](?:\d{1,9}[:-])?)?+")
 """What people put before a line that they copy: marks of Markdown, a comment's, what grep prints of several files."""
 _INDENTS = frozenset({"", " ", "  ", "\t"})
@@ -147,7 +150,7 @@ def messages(line: bytes) -> list[Message]:
     if not texts:
         return []
     tag = _TASK.match(texts[0])
-    task = (tag[1] or tag[2]) if tag else None
+    task = tag[tag.lastindex or 0] if tag else None
     return [message for text in texts for message in _joined(text, task)]
 
 
@@ -196,7 +199,9 @@ def plain(part: bytes) -> str:
     text = part[: 4 * LINE_LIMIT].decode("utf-8", "replace")[:LINE_LIMIT]
     if "\x1b" in text or "[" in text:
         text = _COLOUR.sub("", text)
-    return _quoted_by_probe(text) if text.startswith(PROBE) else text
+    if PROBE in text and text.startswith(PROBE, begin := end_of(prefixes().launcher, text)):
+        return text[:begin] + _quoted_by_probe(text[begin:])
+    return text
 
 
 def excerpt(text: str, span: tuple[int, int]) -> str:
@@ -230,15 +235,17 @@ def probe_event(line: str) -> tuple[str, dict[str, str]] | None:
 def _quoted_by_probe(line: str) -> str:
     """Return what a line of a probe says.
 
-    A plugin's log line stands for itself, a loader's error follows `dlopen-failed: `, a call's return code reads
-    `probe <topic> rc=<n>`.
+    A plugin's log line stands for itself, a loader's error follows `dlopen-failed: `, all else reads
+    `probe <topic> rc=<n> key=value: HIP error: <text>`.
     """
     topic, values = probe_event(line) or ("", {})
+    error, of = values.pop("error", ""), "HIP" if topic.startswith("hip") else "NCCL"
     if topic == "log":
         return values.get("text", "")
     if topic == "dlopen" and values.get("ok") == "0":
-        return f"dlopen-failed: {values.get('error', '')}"
-    return f"probe {topic} rc={values['rc']}" if "rc" in values else ""
+        return f"dlopen-failed: {error}"
+    said = " ".join(f"{key}={value}" for key, value in ({"rc": values.pop("rc", "")} | values).items() if value)
+    return f"probe {topic} {said}" + f": {of} error: {error}" * bool(error)
 
 
 def without_records(block: bytes, records: int, others: int) -> tuple[bytes, int]:
