@@ -52,3 +52,8 @@ def test_what_a_probe_reports_beside_errors_ends_nothing(event: str, launcher: s
     report = read(event, launcher)
     assert report.ended is None
     assert report.verdict == "socket"
+
+
+def test_libfabric_may_find_no_gpu_and_go_on() -> None:
+    said = "libfabric:1569:1795225042::core:core:rocr_hmem_init():934<info> Failed to perform hsa_init: "
+    assert read_lines("fi_info.log", [f"{said}HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed"]).ended is None
