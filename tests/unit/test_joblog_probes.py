@@ -18,7 +18,7 @@ ENDED = {
     "hipGetDeviceCount rank=3 rc=100 error=no%20CUDA-capable%20device%20is%20detected|end code=20": "gpu-not-seen",
     "hipStreamCreate rank=3 rc=999 error=unknown%20error|end stage=memory code=20": "probe-gpu-call",
     "timeout rank=3 seconds=300 during=meeting|end stage=ranks code=16": "probe-waited",
-    "communicator rank=3 rc=5 error=invalid%20usage|end stage=communicator code=22": "probe-ended",
+    "communicator rank=3 rc=5 error=invalid%20usage|end stage=communicator code=22": "library-call-raised",
     "allreduce rank=3 rc=6 error=remote%20process%20exited|end stage=allreduce code=23": "probe-ended",
 }
 HARMLESS = (
