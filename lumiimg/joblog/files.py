@@ -40,6 +40,7 @@ DEPTH_LIMIT = 8
 HEAD_BYTES = 64
 XZ_MEMORY_BYTES = 128 << 20
 """`xz -9` asks for 65 MiB; zstd's own limit is the same."""
+_BZIP2 = "is packed with bzip2"
 _ANSWER = b'{\n  "schema": '
 """The beginning of an answer in JSON about a log: it may quote lines of one, and is none."""
 _POLL_SECONDS = 1.0
@@ -57,7 +58,7 @@ def read_log(
     `warn` gets what could not be read to its end, `progress` how many bytes were read so far, and of how many; None
     where that is not known. Raises BadInputError if one cannot be read, or is not a log.
     """
-    files = log_files(names)
+    files = log_files(names, warn)
     are_files = all(file != STDIN and Path(file).is_file() for file in files)
     total = sum(Path(file).stat().st_size for file in files) if are_files else None
     reader, done = LogReader(), 0
@@ -85,16 +86,17 @@ def _uncollected() -> Iterator[None]:
 # -- which files
 
 
-def log_files(names: Sequence[str]) -> list[str]:
+def log_files(names: Sequence[str], warn: Warn = lambda _: None) -> list[str]:
     """Return the files to read, folders replaced by the text files in them, in natural order of their names.
 
-    One that is named twice, or through a folder too, is there once. Raises BadInputError for a name that is not there,
-    a folder without a log, or a file that is not text.
+    `warn` is called for logs of a folder that are packed with bzip2, and not read. One that is named twice, or through
+    a folder too, is there once. Raises BadInputError for a name that is not there, a folder without a log, or a file
+    that is not text.
     """
     once: dict[object, str] = {}
     for name in names:
         is_folder = name != STDIN and Path(name).is_dir()
-        for file in _in_folder(name) if is_folder else [name]:
+        for file in _in_folder(name, warn) if is_folder else [name]:
             if file != STDIN and not is_folder:
                 refuse_binary(file)
             status = None if file == STDIN else Path(file).stat()
@@ -102,21 +104,26 @@ def log_files(names: Sequence[str]) -> list[str]:
     return list(once.values())
 
 
-def _in_folder(folder: str) -> list[str]:
+def _in_folder(folder: str, warn: Warn) -> list[str]:
     def refuse(error: OSError) -> None:
         what = f"cannot be read: {error.strerror or error}"
         raise BadInputError(what, where=str(error.filename), hint="name the files that can be read") from error
 
     files: list[str] = []
+    packed: list[Path] = []
     for parent, folders, names in os.walk(folder, onerror=refuse):
         depth = len(Path(parent).relative_to(folder).parts)
         folders[:] = sorted(folders, key=_natural) if depth < DEPTH_LIMIT else []
         paths = [Path(parent, name) for name in sorted(names, key=_natural)]
-        files += [str(path) for path in paths if path.is_file() and not _fault(read_beginning(path, HEAD_BYTES))]
+        faults = {path: _fault(read_beginning(path, HEAD_BYTES)) for path in paths if path.is_file()}
+        files += [str(path) for path, fault in faults.items() if not fault]
+        packed += [path for path, fault in faults.items() if fault == _BZIP2]
         if len(files) > FILE_LIMIT:
             raise BadInputError(f"more than {FILE_LIMIT} files", where=folder, hint="name the files of one job")
     if not files:
-        raise BadInputError("no log in this folder", where=folder)
+        raise BadInputError(f"no log in this folder{', but those with bzip2' if packed else ''}", where=folder)
+    if packed:
+        warn(f"{packed[0]} {_BZIP2} and not read" + f", as {len(packed) - 1} more" * (len(packed) > 1))
     return files
 
 
@@ -140,10 +147,10 @@ def _fault(head: bytes) -> str | None:
     """Return why a file that starts so cannot be a log; one whose start was cut off while it grew begins with zeros."""
     if is_dump(head) or _packing(head):
         return None
+    if head.startswith(b"1AY&SY", 4):
+        return _BZIP2
     if b"\0" in head.lstrip(b"\0"):
         return "is not text"
-    if head.startswith(b"1AY&SY", 4):
-        return "is packed with bzip2"
     return "is an answer of lumiimg (--json)" if head.startswith(_ANSWER) else None
 
 

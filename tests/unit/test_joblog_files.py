@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
 import gzip
 import io
@@ -231,7 +232,7 @@ def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     with pytest.raises(BadInputError, match="no log in this folder"):
         log_files([str(tmp_path)])
-    for data in ("n1:1:1 [0] NCCL INFO Using network Socket\n".encode("utf-16"), b"\x7fELF\0\0", b"BZh91AY&SY\0"):
+    for data in ("n1:1:1 [0] NCCL INFO Using network Socket\n".encode("utf-16"), b"\x7fELF\0\0"):
         log.write_bytes(data)
         with pytest.raises(BadInputError, match="is not text"):
             log_files([str(log)])
@@ -256,8 +257,15 @@ def test_a_file_is_read_once_and_folders_to_a_depth(tmp_path: Path, monkeypatch:
     assert log_files([str(tmp_path)]) == logs[:1]
 
 
-def test_a_log_that_is_packed_with_bzip2_is_not_read_as_text(tmp_path: Path) -> None:
-    log = tmp_path / "job.out.bz2"
-    log.write_bytes(b"BZh91AY&SY" + b"\x93" * 100 + b"\n")  # few have a zero byte at their beginning
+def test_a_log_that_is_packed_with_bzip2_is_named_and_not_read(tmp_path: Path) -> None:
+    logs = [tmp_path / f"job.{number}.bz2" for number in range(3)]
+    for log in logs:
+        log.write_bytes(bz2.compress(SOCKET))
     with pytest.raises(BadInputError, match="is packed with bzip2"):
-        read_log([str(log)], warn=print)
+        read_log([str(logs[0])], unexpected)
+    with pytest.raises(BadInputError, match="no log in this folder, but those with bzip2"):
+        read_log([str(tmp_path)], unexpected)
+    (tmp_path / "job.out").write_bytes(SOCKET)
+    said: list[str] = []
+    assert read_log([str(tmp_path)], said.append).verdict == "socket"
+    assert said == [f"{logs[0]} is packed with bzip2 and not read, as 2 more"]
