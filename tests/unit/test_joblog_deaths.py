@@ -268,9 +268,9 @@ CLEARED = [
     "0: slurmstepd: error: *** STEP 4242.0 ON nid005102 CANCELLED AT 2026-11-24T16:20:46 ***",
     "srun: launch/slurm: _step_signal: Terminating StepId=4242.0",
     "srun: error: nid005102: tasks 8-15: Terminated",
+    "srun: Force Terminated StepId=4242.0",
 ]
 CANCELLED = [
-    "srun: Force Terminated StepId=4242.0",
     "srun: Force Terminated job 4242",
     "slurmstepd: error: *** JOB 4242 ON nid005101 CANCELLED AT 2026-11-24T16:20:46 ***",
     "0: slurmstepd: error: *** JOB 4242 ON nid005101 CANCELLED AT 2026-11-24T16:20:46 ***",

@@ -1,0 +1,97 @@
+"""What never started is named by its cause: a step that Slurm refused, a container, a program. Words of Slurm 22.05 and Apptainer 1.4.5
+where no other is named, as they printed them in these situations."""
+
+from __future__ import annotations
+
+from lumiimg.core.findings import Severity
+from lumiimg.joblog import read_lines
+
+DENIED = "srun: error: Unable to allocate resources: "
+STEP = "srun: error: Unable to create step for job 18: "
+CREATION = "FATAL:   container creation failed: "
+OPEN = "FATAL:   While checking container encryption: could not open image /scratch/a.sif: "
+REFUSED = {
+    # Slurm
+    f"{STEP}Memory required by task is not available": "step-refused",
+    f"{STEP}Requested nodes are busy": "step-refused",
+    f"{STEP}More processors requested than permitted": "step-layout",
+    f"{STEP}Requested node configuration is not available": "step-layout",
+    "srun: error: Only allocated 2 nodes asked for 4": "step-layout",
+    f"srun: error: Step requested GRES but job doesn't have GRES\n{STEP}Invalid generic resource (gres) specification": "step-gpus",
+    "srun: error: CPU binding outside of job step allocation, allocated CPUs are: 0x3.\n"
+    "srun: error: Task launch for StepId=18.2 failed on node nid000002: Unable to satisfy cpu bind request\n"
+    "srun: error: Application launch failed: Unable to satisfy cpu bind request\nsrun: Job step aborted": "cpu-binding-refused",
+    f"{STEP}Zero Bytes were transmitted or received": "slurm-does-not-answer",
+    "srun: error: slurm_receive_msg: Zero Bytes were transmitted or received": "slurm-does-not-answer",
+    "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation": "slurm-does-not-answer",
+    "squeue: error: slurm_load_jobs error: Unable to contact slurm controller (connect failure)": "slurm-does-not-answer",
+    f"{DENIED}Invalid account or account/partition combination specified": "account-refused",
+    f"{DENIED}User's group not permitted to use this partition": "account-refused",
+    "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
+    "(job submit limit, user's size and/or time limits)": "account-refused",
+    f"srun: error: invalid partition specified: nosuch\n{DENIED}Invalid partition name specified": "job-refused",
+    f"srun: error: Memory specification can not be satisfied\n{DENIED}Requested node configuration is not available": "job-refused",
+    f"{DENIED}Requested time limit is invalid (missing or exceeds some limit)": "job-refused",
+    "srun: error: Unable to confirm allocation for job 4242: Invalid job id specified\n"
+    "srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 4242": "job-expired",
+    "srun: error: Slurm job 4242 has expired\nsrun: Check SLURM_JOB_ID environment variable. Expired or invalid job 4242": "job-expired",
+    "srun: error: timeout waiting for task launch, started 3 of 8 tasks\nsrun: Job step 42.0 aborted before step completely "
+    "launched.": "task-launch-failed",
+    "srun: error: nid000001: task 0: Exited with exit code 2\n"
+    "slurmstepd-nid000001: error: execve(): singularity: No such file or directory": "program-not-started",
+    "slurmstepd: error: execve(): bad interpreter(/no/such/sh): No such file or directory": "program-not-started",
+    "/var/spool/slurmd/job42/slurm_script: line 9: apptainer: command not found": "command-not-found",
+    # containers
+    f"{CREATION}mount hook function failure: mount /opt/cray->/opt/cray error: while mounting /opt/cray: destination /opt/cray doesn't "
+    "exist in container": "bind-point-missing",
+    f"{CREATION}mount hook function failure: mount /appl/x->/mnt error: while mounting /appl/x: mount source /appl/x doesn't "
+    "exist": "bind-source-missing",
+    f"{CREATION}mount hook function failure: mount /etc/passwd->/tmp error: while mounting /etc/passwd: could not mount /etc/passwd: not "
+    "a directory": "bind-failed",
+    "FATAL:   While setting bind mount configuration: while parsing bind path: while getting bind path: xx is not a valid bind "
+    "option": "bind-failed",
+    # Singularity 3.0, 3.8, as pasted
+    f"{CREATION}mount error: can't mount image /proc/self/fd/8: failed to find loop device: could not attach image file too loop device: "
+    "operation not permitted": "container-no-loop-device",
+    f"{CREATION}mount /proc/self/fd/3->/usr/local/var/singularity/mnt/session/rootfs error: while mounting image /proc/self/fd/3: failed "
+    "to find loop device: could not attach image file to loop device: no loop devices available": "container-no-loop-device",
+    f"{CREATION}failed to resolve session directory /var/lib/apptainer/mnt/session: lstat /var/lib/apptainer/mnt: no such file or "
+    "directory": "container-no-session",
+    "FATAL:   While performing build: packer failed to pack: while unpacking local image: copy Failed: write /tmp/build-temp-17/rootfs/bin/"
+    "sh: no space left on device": "container-no-session",
+    f"{OPEN}failed to retrieve path for /scratch/a.sif: lstat /scratch/a.sif: no such file or directory": "container-image-missing",
+    f"{OPEN}/scratch/a.sif is not readable by the current user, check permissions": "container-image-missing",
+    f"{OPEN}image format not recognized": "container-image-broken",
+    f"{OPEN}reading descriptors: unexpected EOF": "container-image-broken",
+    f"{CREATION}image driver mount failure: image driver squashfuse_ll instance exited with error: squashfuse_ll exited: Something went "
+    "wrong trying to read the squashfs image.": "container-image-broken",
+    "/bin/sh: error while loading shared libraries: /lib/libc.so.6: cannot read file data: Input/output error": "container-image-broken",
+    f"{OPEN}the image's architecture (arm64) could not run on the host's (amd64)": "container-architecture",
+    'FATAL:   "python3": executable file not found in $PATH': "container-program-missing",
+    "FATAL:   stat /opt/venv/bin/python: no such file or directory": "container-program-missing",
+    "FATAL:   exec /bin/sh failed: a shared library is likely missing in the image": "container-program-missing",
+    'docker: Error response from daemon: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container '
+    'process: exec: "python": executable file not found in $PATH: unknown.': "container-program-missing",
+    "Error: crun: executable file `python` not found in $PATH: No such file or directory: OCI runtime attempted to invoke a command that "
+    "was not found": "container-program-missing",
+    "ERROR  : Failed to create user namespace: not allowed to create user namespace": "container-no-user-namespace",
+    "FATAL:   while extracting lolcow.sif: root filesystem extraction failed: extract command failed: ERROR  : Failed to create user "
+    "namespace: maximum number of user namespaces exceeded, check /proc/sys/user/max_user_namespaces": "container-no-user-namespace",
+    f"{CREATION}image driver mount failure: image driver squashfuse_ll instance exited with error: squashfuse_ll exited: fuse: failed to "
+    "open /dev/fuse: Permission denied": "container-no-fuse",
+    f"{CREATION}mount /proc/self/fd/3->/var/apptainer/mnt/session/rootfs error: while mounting image /proc/self/fd/3: squashfuse_ll exited "
+    "with status 1: fuse: failed to exec fusermount3: No such file or directory": "container-no-fuse",
+    "FATAL:   failed to set working directory: chdir /work: no such file or directory": "container-not-started",
+}  # fmt: skip
+
+
+def test_what_never_started_is_named_by_its_cause_in_the_words_of_the_program() -> None:
+    for said, cause in REFUSED.items():
+        for lines in (said.split("\n"), [f"3: {line}" for line in said.split("\n")]):
+            report = read_lines("job.out", ["loading modules", *lines])
+            assert report.ended is not None, said
+            assert (report.ended.id, report.severity) == (cause, Severity.PROBLEM), said
+            assert [one.id for one in report.causes][:1] == [cause], said
+            assert "(not named)" not in report.causes[0].summary, said
+        report = read_lines("job.out", [said.split("\n")[0], *["epoch 1 of 9: loss 2.3"] * 200])
+        assert report.ended is None or cause == "program-not-started", "the job went on"
