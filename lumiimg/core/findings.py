@@ -200,6 +200,8 @@ class Advice:
     """One command to go on with, with the names of this case; null where none helps."""
     where: str | None = None
     """Where to type it, or what for; null: here, and it shows."""
+    likely: str | None = None
+    """What most likely led to it, by experience: nothing here shows it."""
 
 
 NO_ADVICE = Advice()

@@ -11,7 +11,7 @@ from lumiimg.core.text import hostlist, shell_quote
 from lumiimg.joblog.death import (
     End,
     Trouble,
-    death_of,
+    end_of_job,
     events_of,
     filled,
     job_numbers,
@@ -38,7 +38,7 @@ from lumiimg.joblog.vocabulary import Effect, ExitRole, Weight, vocabulary
 from lumiimg.joblog.watchdog import stall_of
 
 if TYPE_CHECKING:
-    from lumiimg.joblog.state import JobLog, Match
+    from lumiimg.joblog.state import JobLog, Match, ProcessLog
 
 _CAUSES = 40
 """That are reported."""
@@ -67,7 +67,7 @@ def answer(whole: JobLog) -> LogReport:
         judged.append(JudgedProcess(process, of, judge_process(process, of, context)))
     network = judge_job([(one.process, one.network) for one in judged])
     held = [trouble for one in judged for trouble in one.troubles]
-    end = death_of(processes, held, log)
+    end = end_of_job(processes, held, log, [one.process.name for one in judged if one.network.ended])
     held += troubles(log.job, seen_in_job, ())
     seen, ranks = coverage(judged, log.job), rank_results(judged)
     measured = log.bandwidth.measurements(log.place) if log.bandwidth else ()
@@ -83,9 +83,8 @@ def answer(whole: JobLog) -> LogReport:
         excerpt=bool(network.proof) and not any(match.has_origin for match in network.proof),
         single_node=is_single_node(processes),
         failed_running=any(t.signature.effect is Effect.RUN_ERROR for t in held),
-        connected=any(process.saw("channel", "local-channel", "connected") for process in processes),
-        ended=end.death,
-        end_unclear=end.unclear or bool(end.calls),
+        connected=any(map(_is_connected, processes)),
+        ended=end.ending,
         stall=stalled(log.dumps) or stall_of(log.job, ranks, seen),
         progress=progress(log.dumps),
         communicators=communicators(judged),
@@ -109,22 +108,30 @@ def _job_number(log: JobLog) -> str:
     return numbers.pop() if len(numbers) == 1 else "$SLURM_JOB_ID"
 
 
-# -- the order of an answer: doubts of a network that is proved, then causes, the likeliest first
+def _is_connected(process: ProcessLog) -> bool:
+    """Return whether a process shows connections over a network: `Connected` does not say of which communicator."""
+    seen = process.communicators.values()
+    apart = not seen or any(one.crosses is not False for one in seen)
+    return bool(process.saw("channel")) or (apart and bool(process.saw("connected")))
+
+
+# -- the order of an answer: what is known of its end without a signature, then causes, the likeliest first
 
 
 def _doubts(report: LogReport, end: End, log: JobLog) -> tuple[Cause, ...]:
-    """Return what stands first where a network is proved, and not that the job went well."""
+    """Return what stands first where no signature says how the job ended, or where it stalled."""
     is_named = report.verdict is not Verdict.NONE
-    calls = tuple(map(log.evidence, end.calls[:EVIDENCE_OF_CAUSE]))
     shown = {
-        "call-not-ended": bool(calls),
-        "end-unclear": end.unclear and not (calls and is_named),
         "rank-behind": _is_stalled(report) and is_named,
         "collective-not-ended": report.stall is None and any(one.waits_in for one in report.progress),
     }
     of = Verdict.INTRA_NODE_ONLY if report.single_node else report.verdict
     said = _advice(of, *(id_ for id_, holds in shown.items() if holds))
-    return tuple(replace(one, evidence=calls) if one.id == "call-not-ended" else one for one in said)
+    general = vocabulary().advice.get(report.ended.cause or "")
+    if general is None:
+        return said
+    lines = tuple(map(log.evidence, end.lines[:EVIDENCE_OF_CAUSE]))
+    return (Cause(general.id, report.ended.summary, general.because, general.remedy, general.source, lines), *said)
 
 
 def _is_stalled(report: LogReport) -> bool:
@@ -138,12 +145,14 @@ def _explanations(report: LogReport, end: End, held: Sequence[Trouble], log: Job
     What ended the job comes first, and what only followed on that is left out. It explains no network, unless none was
     chosen. Before a time limit come the nodes for which it was too short.
     """
-    verdict, first = report.verdict, end.signature
+    verdict, first = report.verdict, report.ended.cause if report.ended.leads else None
     nodes = _some_nodes(report, out_of_time=first == _TIME_LIMIT and not report.single_node)
     real = any(
         t.signature.weight in _REAL and (t.signature.ends is ExitRole.NO or verdict is Verdict.NONE) for t in held
     )
     causes = _shown_by_lines(held, end, log, nodes, real=real)
+    if first is not None and nodes is None:
+        return causes
     if nodes is not None:
         return (*causes[:1], nodes, *causes[1:]) if first not in {None, _TIME_LIMIT} else (nodes, *causes)
     if report.single_node and max(report.coverage.nodes, report.coverage.of_nodes or 0) > 1:
@@ -165,17 +174,16 @@ def _shown_by_lines(
     held: Sequence[Trouble], end: End, log: JobLog, nodes: Cause | None, *, real: bool
 ) -> tuple[Cause, ...]:
     """Return the causes that lines of the log show, what ended the job first."""
+    first = end.ending.cause if end.ending.leads else None
     groups: dict[tuple[str, str], list[Trouble]] = {}
     for trouble in sorted(held, key=lambda t: t.match.first_at):
         signature = trouble.signature
         # an error of Python that nothing else is known of may have been caught
         is_aside = signature.ends is ExitRole.OTHER or (real and signature.weight is Weight.ECHO)
-        is_aside |= end.signature is not None and signature.ends in _ONLY_FOLLOW
-        if signature.id == end.signature or not (is_aside or signature.id in end.clean_up):
+        is_aside |= first is not None and signature.ends in _ONLY_FOLLOW
+        if signature.id == first or not (is_aside or signature.id in end.clean_up):
             groups.setdefault((signature.id, trouble.summary), []).append(trouble)
-    ordered = sorted(
-        groups.values(), key=lambda group: (group[0].signature.id != end.signature, group[0].signature.likelihood)
-    )
+    ordered = sorted(groups.values(), key=lambda group: (group[0].signature.id != first, group[0].signature.likelihood))
     return tuple(_cause(group, log, nodes) for group in ordered[:_CAUSES])
 
 

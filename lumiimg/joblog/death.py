@@ -8,11 +8,14 @@ whenever it was printed.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.joblog.lines import end_of, plain, prefixes
-from lumiimg.joblog.report import Death
-from lumiimg.joblog.vocabulary import Effect, ExitRole, Signature, vocabulary
+from lumiimg.joblog.flight import rank_ranges, ranks_word
+from lumiimg.joblog.lines import end_of, evidence_text, plain, prefixes
+from lumiimg.joblog.report import Ending, How
+from lumiimg.joblog.state import PROCESS_LIMIT
+from lumiimg.joblog.vocabulary import Effect, ExitRole, Signature, Weight, vocabulary
 
 if TYPE_CHECKING:
     from lumiimg.joblog.state import JobLog, Match, ProcessLog
@@ -32,6 +35,15 @@ _OF_ERROR = frozenset({ExitRole.RAISED, ExitRole.OTHER})
 _OF_EXIT = frozenset({ExitRole.EXIT, ExitRole.FOLLOWS, ExitRole.CLEARED})
 _OF_DEATH = frozenset({ExitRole.CAUSE, ExitRole.CRASH, ExitRole.EXIT})
 _OF_CLEARING = frozenset({ExitRole.CANCELLED, ExitRole.CLEARED})
+_KINDS = (
+    (_STANDS_ALONE, frozenset[Weight]()),
+    (frozenset[ExitRole](), frozenset({Weight.ROOT})),
+    (_MAY_FOLLOW, frozenset(Weight)),
+)
+"""Of what ended a process, what is looked for first: how it ends a process, or how a failure of a transfer ranks."""
+_SAYS_NO_REASON = frozenset({ExitRole.EXIT, ExitRole.CLEARED, ExitRole.OTHER})
+"""What the library says of a call that failed is nearer to the reason."""
+_HOW = {"time-limit": How.TIME_LIMIT, "preempted": How.CANCELLED}
 _INDENTED = (" ", "\t")
 """A launcher's prefix may have taken a space."""
 
@@ -98,36 +110,48 @@ def _explained(name: str, value: str) -> str:
     return f"{value} ({code.name}: {code.meaning or code.text})" if code else value
 
 
-class End(NamedTuple):
-    """What is known of how the job ended."""
+class FailedCall(NamedTuple):
+    """A call of the library that failed, by the trace that it prints, and the warning before it."""
 
-    death: Death | None
-    """What ended it; None where no line says so, or where it was the network."""
-    unclear: bool = False
-    """An error stands so near the end of the log that it may have ended the job."""
-    signature: str | None = None
-    """Id of the death, or of that error, where one is known."""
+    process: ProcessLog
+    call: Match
+    warning: Match | None
+
+    @property
+    def lines(self) -> tuple[Match, ...]:
+        return tuple(filter(None, (self.warning, self.call)))
+
+
+class End(NamedTuple):
+    """What is known of how the job ended, and the lines that show it."""
+
+    ending: Ending
     clean_up: frozenset[str] = frozenset()
     """Ids of what looks like a death, and only follows on one."""
-    calls: tuple[Match, ...] = ()
-    """Calls of the library that failed or did not end, where nothing shows that the job went on."""
+    lines: tuple[Match, ...] = ()
+    """Those of a cause that has no signature."""
 
 
-def death_of(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: JobLog) -> End:
-    """Return how the job ended, by the lines of its processes and the troubles that they show."""
+def end_of_job(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: JobLog, dead: Collection[str]) -> End:
+    """Return how the job ended, by the lines of its processes and the troubles that they show.
+
+    `dead`: names of the processes that their own network ended.
+    """
     lines = _LastLines(processes, held, log)
     clean_up = frozenset(one.signature.id for one in lines.clean_up)
-    first = lines.first(_STANDS_ALONE, _OF_NETWORK) or lines.first(_MAY_FOLLOW, frozenset({Effect.RUN_ERROR}))
-    if first is None:
-        return lines.unclear()
-    signature = first.signature
-    if signature.effect is not Effect.NONE:
-        return End(None, clean_up=clean_up)
-    named = [_whom(one) for one in (first, *(one for one in lines.candidates if one.signature is signature))]
-    rank, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
-    return End(
-        Death(signature.id, first.summary, rank, node), signature=signature.id, clean_up=clean_up - {signature.id}
-    )
+    first, calls = lines.first_death(dead), lines.calls_that_failed()
+    if first is not None and not (calls and first.ends in _SAYS_NO_REASON and calls[0].call.first_at < first.at):
+        return End(lines.ending(first), clean_up - {first.signature.id})
+    error = lines.last_error()
+    if error is not None and not (calls and error.ends in _SAYS_NO_REASON):
+        return End(lines.ending(error, is_likely=True), clean_up)
+    if calls:
+        return End(lines.ending_by(calls[0], is_likely=first is None), clean_up, calls[0].lines)
+    if begun := lines.not_completed():
+        return End(_of_init(begun[0], processes), clean_up, tuple(one for _, one in begun))
+    if warned := lines.last_warning():
+        return End(Ending(cause="library-warned", summary=evidence_text(warned.value("text"))), clean_up, (warned,))
+    return End(lines.unclear(), clean_up)
 
 
 def of_another_job(match: Match, log: JobLog) -> bool:
@@ -151,7 +175,7 @@ class _LastLines:
     """The lines of a job that may have ended it, and what stands around them."""
 
     def __init__(self, processes: Sequence[ProcessLog], held: Sequence[Trouble], log: JobLog) -> None:
-        self.log, self.processes = log, processes
+        self.log, self.processes, self.held = log, processes, held
         self.near = _NEAR_LINES + _OF_EACH * len(processes)
         self.ignored = self._by_file(one.last_at for process in processes for one in process.saw("exception-ignored"))
         self.alive = self._by_file(sign.last_at for process in processes for sign in process.saw(*_ALIVE))
@@ -167,38 +191,93 @@ class _LastLines:
         self.clearing = [one.at for one in seen if one.ends in _OF_CLEARING]
         deaths = [at for one in seen for at in self._deaths(one)]
         self.clean_up = [one for one in seen if self._is_clean_up(one, deaths)]
-        completed = log.job.saw("completed") or any("init-complete" in process.events for process in processes)
-        self.are_completed = bool(completed)
         self.exits = [at for one in seen if one.ends in _OF_EXIT or one in self.clean_up for at in one.places]
         self.candidates = [one for one in seen if one not in self.clean_up]
         self.outside = [one.at for one in self.candidates if one.ends is ExitRole.OUTSIDE]
         self.outside += [self._cleared(one.at) for one in self.candidates if one.ends is ExitRole.CANCELLED]
 
-    def first(self, ends: frozenset[ExitRole], effects: frozenset[Effect]) -> Trouble | None:
-        """Return the first line of these kinds that ended a process."""
-        of_kind = (one for one in self.candidates if one.ends in ends or one.signature.effect in effects)
-        return next((one for one in of_kind if one.ends not in _OF_ERROR or self._ended_its_process(one)), None)
+    def first_death(self, dead: Collection[str]) -> Trouble | None:
+        """Return the line that ended a process and does not follow from another: the first of its kind."""
+        for ends, weights in _KINDS:
+            for one in self.candidates:
+                by_network = one.signature.effect in _OF_NETWORK and one.process.name in dead
+                failed = one.signature.effect is Effect.RUN_ERROR and one.signature.weight in weights
+                is_of_kind = one.ends in ends or failed or (by_network and ends is _STANDS_ALONE)
+                if is_of_kind and (one.ends not in _OF_ERROR or self._ended_its_process(one)):
+                    return one
+        return None
 
-    def unclear(self) -> End:
-        """Return whether an error, or a traceback, has so little behind it that it may have been the end."""
+    def ending(self, first: Trouble, *, is_likely: bool = False) -> Ending:
+        """Return what a line that ended the job says, and whom it hit."""
+        named = [_whom(one) for one in (first, *(one for one in self.candidates if one.signature is first.signature))]
+        ranks, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
+        how = _HOW.get(first.signature.id, How.CANCELLED if first.ends is ExitRole.CANCELLED else How.DIED)
+        by_network = first.signature.effect in _OF_NETWORK
+        return Ending(how, first.signature.id, first.summary, ranks, node, is_likely, by_network)
+
+    def last_error(self) -> Trouble | None:
+        """Return an error that is known, and that stands so near the end of the log that it may have been the end."""
         last = [(one.match.last_at, one) for one in self.candidates if one.ends in _OF_ERROR]
         errors = [one for at, one in last if one.ends is ExitRole.RAISED and self._is_near_the_end(at)]
-        tracebacks = [one.last_at for process in self.processes for one in process.saw("traceback")]
-        near = [at for at in tracebacks if not self._is_ignored(at) and self._is_near_the_end(at)]
+        near = self._last_tracebacks()
         errors += [one for at, one in last if near and at > min(near)]
-        calls = tuple(call for process in self.processes for call in self._open_calls(process))
-        return End(None, bool(errors or near), errors[0].signature.id if errors else None, calls=calls)
+        return errors[0] if errors else None
 
-    def _open_calls(self, process: ProcessLog) -> Iterator[Match]:
-        """Yield the calls of a process that failed and were its last, and communicators that it began and never had.
+    def unclear(self) -> Ending:
+        """Return how a job ended of which no line is known that may have ended it."""
+        if self._last_tracebacks():
+            return Ending(cause="end-unclear", summary=vocabulary().advice["end-unclear"].summary)
+        return Ending(How.COMPLETED if self.log.job.saw("completed") else How.UNKNOWN)
 
-        These count where the job has ended, or other lines show that completed ones are in the log.
-        """
-        alive = max((one.last_at for one in process.saw(*_ALIVE, "init-complete")), default=-1)
-        yield from (call for call in process.saw("call-failed") if call.last_at > alive)
-        if self.are_completed and len(begun := process.saw("init-begun")) < process.limit:
-            ends = {(one.value("comm"), one.last_at) for one in process.saw("init-complete")}
-            yield from (one for one in begun if not any(c == one.value("comm") and at > one.last_at for c, at in ends))
+    def last_warning(self) -> Match | None:
+        """Return a warning of the library that is not known, and behind which nothing shows that the job went on."""
+        known = {at for one in self.held for at in one.places}
+        for process in self.processes:
+            alive = max((one.last_at for one in process.saw(*_ALIVE, "init-complete")), default=-1)
+            for one in process.saw("warning"):
+                if one.last_at > alive and one.last_at not in known and self._is_near_the_end(one.last_at):
+                    return one
+        return None
+
+    def _last_tracebacks(self) -> list[int]:
+        tracebacks = [one.last_at for process in self.processes for one in process.saw("traceback")]
+        return [at for at in tracebacks if not self._is_ignored(at) and self._is_near_the_end(at)]
+
+    def calls_that_failed(self) -> list[FailedCall]:
+        """Return the library's own calls that failed and were the last of their process."""
+        found = []
+        for process in self.processes:
+            alive = max((one.last_at for one in process.saw(*_ALIVE, "init-complete")), default=-1)
+            failed = [one for one in process.saw("call-failed") if one.last_at > alive]
+            for call in failed[:1]:
+                before = [one for one in process.saw("warning") if one.first_at < call.last_at]
+                found.append(FailedCall(process, call, before[-1] if before else None))
+        return sorted(found, key=lambda one: one.call.first_at)
+
+    def ending_by(self, failed: FailedCall, *, is_likely: bool) -> Ending:
+        """Return the ending by a call that failed: what is known of its warning, else the warning as it stands."""
+        process, call, warning = failed
+        words = warning.value("text") if warning else f"a call failed: {call.text}"
+        known = [one for one in self.held if warning and one.process is process and warning.first_at in one.places]
+        if known:
+            return replace(self.ending(known[0], is_likely=is_likely), by_network=False)
+        ranks = {one.rank for one in process.communicators.values()}
+        rank = f"{ranks.pop()}" if len(ranks) == 1 else None
+        return Ending(How.DIED, "library-call-failed", evidence_text(words), rank, process.node, is_likely)
+
+    def not_completed(self) -> list[tuple[ProcessLog, Match]]:
+        """Return the beginnings of communicators of several ranks that were never completed."""
+        found = []
+        for process in self.processes:
+            if len(begun := process.saw("init-begun")) < process.limit:
+                ends = {(one.value("comm"), one.last_at) for one in process.saw("init-complete")}
+                found += [
+                    (process, one)
+                    for one in begun
+                    if one.value("ranks") != "1"
+                    and not any(c == one.value("comm") and at > one.last_at for c, at in ends)
+                ]
+        return found
 
     def _is_near_the_end(self, at: int) -> bool:
         if max(self.alive.get(self.log.file(at), ()), default=-1) > at:
@@ -284,6 +363,22 @@ def _whom(one: Trouble) -> tuple[str | None, str | None]:
     ranks = {communicator.rank for communicator in one.process.communicators.values()}
     rank = said.get("rank") or (f"{ranks.pop()}" if len(ranks) == 1 else None)
     return rank, said.get("node") or one.process.node
+
+
+def _of_init(begun: tuple[ProcessLog, Match], processes: Sequence[ProcessLog]) -> Ending:
+    """Return the ending of a job of which a communicator was never completed, with the ranks that did not begin it."""
+    process, begin = begun
+    here = next(
+        (one for key, one in process.communicators.items() if key.startswith(f"{begin.value('comm')}/")),
+        None,
+    )
+    summary, missing = vocabulary().advice["init-not-completed"].summary, set[int]()
+    if here is not None and here.id is not None and here.ranks <= PROCESS_LIMIT:
+        seen = (one for process in processes for one in process.communicators.values())
+        missing = set(range(here.ranks)) - {one.rank for one in seen if one.id == here.id}
+    if missing and here is not None:
+        summary = f"{summary}: {ranks_word(rank_ranges(missing))} of {here.ranks} did not begin it in this log"
+    return Ending(cause="init-not-completed", summary=summary)
 
 
 def is_aftermath(lines: Iterable[bytes]) -> bool:

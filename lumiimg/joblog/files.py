@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from io import BytesIO
 from itertools import chain
@@ -20,6 +21,7 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import open_regular, read_beginning
 from lumiimg.joblog.flight import DUMP_LIMIT_BYTES, is_dump, is_pickle, parsed
 from lumiimg.joblog.reader import LogReader
+from lumiimg.joblog.report import How
 
 if TYPE_CHECKING:
     from lumiimg.joblog.flight import FlightDump
@@ -354,7 +356,7 @@ def follow(files: Sequence[str], sleep: Callable[[float], None] = time.sleep) ->
     still run. Raises BadInputError if a file cannot be read.
     """
     reader, tails, seen = LogReader(), [Tail(file) for file in files], 0
-    yield reader.report()
+    yield _running(reader.report())
     while True:
         try:
             for tail in tails:
@@ -365,5 +367,11 @@ def follow(files: Sequence[str], sleep: Callable[[float], None] = time.sleep) ->
             continue
         if reader.changes != seen:
             seen = reader.changes
-            yield reader.report()
+            yield _running(reader.report())
         sleep(_POLL_SECONDS)
+
+
+def _running(report: LogReport) -> LogReport:
+    """Return a report on a log that is still written: what shows no end runs."""
+    is_open = report.ended.how is How.UNKNOWN and report.ended.cause is None
+    return replace(report, ended=replace(report.ended, how=How.RUNNING)) if is_open else report

@@ -107,6 +107,8 @@ class LogReader:
         found = [(entry, match) for entry, match in found if not (entry.is_grave and warns(message, match.start()))]
         if not found or self._vocabulary.foreign.search(message.text) is not None:
             return
+        if self._vocabulary.harmless.search(message.text) is not None:
+            found = [(entry, match) for entry, match in found if entry.id != "warning"]
         process = self._log.process(message.process, message.task, file)
         for entry, match in found:
             groups = match.groupdict(default="")
@@ -124,7 +126,7 @@ class LogReader:
                 continue
             new = Match(entry.id, values, excerpt(message.text, match.span()), at, at, message.has_origin)
             home.add(new)
-            if entry.id == "traceback" or (isinstance(entry, Signature) and entry.ends is ExitRole.RAISED):
+            if entry.id in {"traceback", "warning"} or (isinstance(entry, Signature) and entry.ends is ExitRole.RAISED):
                 self._keep_tail()
             yield new
             self.changes += 1

@@ -106,24 +106,56 @@ class Cause:
     """The lines that show it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
-    """What ended the job."""
+class How(StrEnum):
+    """How a job ended."""
 
-    id: str
-    """Of the signature, which leads the causes, but for nodes that were not on the fast network when time ran out."""
-    summary: str
-    """What it was."""
-    rank: str | None
+    COMPLETED = "completed"
+    """Slurm says that it completed."""
+    RUNNING = "running"
+    """It is followed while it runs, and nothing shows that it ended."""
+    DIED = "died"
+    TIME_LIMIT = "time-limit"
+    CANCELLED = "cancelled"
+    """Somebody cancelled it, or Slurm took its nodes back."""
+    UNKNOWN = "unknown"
+    """The log does not show how, or whether, it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the job ended, and what ended it."""
+
+    how: How = How.UNKNOWN
+    """Whether it came to its own end."""
+    cause: str | None = None
+    """Id of what ended it, or may have: of a signature, or of what is said where none is known. Null: nothing seen."""
+    summary: str = ""
+    """What it was; of a failure that no signature knows the library's own words."""
+    ranks: str | None = None
     """The rank, or ranks (`0-3,7`), that it hit first; null where the log does not say."""
-    node: str | None
+    node: str | None = None
     """The node that it hit first; null where the log does not say."""
+    is_likely: bool = False
+    """Whether that it ended the job is inferred: no line after it shows that the job went on, and none that it died."""
+    by_network: bool = False
+    """Whether the network itself ended it, as the verdict says: it could not be started, and nothing replaces it."""
 
     @property
     def sentence(self) -> str:
         """What it was, and whom it hit."""
-        where = " on ".join(filter(None, (ranks_word(self.rank) if self.rank else "", self.node)))
-        return f"{self.summary} ({where})" if where else self.summary
+        where = " on ".join(filter(None, (ranks_word(self.ranks) if self.ranks else "", self.node)))
+        said = ", ".join(filter(None, (where, "likely" if self.is_likely else "")))
+        return f"{self.summary} ({said})" if said else self.summary
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the job did not come to its own end."""
+        return self.how in {How.DIED, How.TIME_LIMIT, How.CANCELLED}
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the first thing to be said of the job, before its network."""
+        return self.cause is not None and not self.by_network
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,11 +396,9 @@ class LogReport:
     failed_running: bool
     """Whether a transfer or a collective failed after the ranks were connected."""
     connected: bool
-    """Whether a line shows that ranks were connected."""
-    ended: Death | None
-    """What ended the job, where it was not the network; null where the log does not show it."""
-    end_unclear: bool
-    """Whether an error stands so near the end of the log that it may have ended the job; then no answer is `good`."""
+    """Whether a line shows that ranks were connected over a network."""
+    ended: Ending
+    """How the job ended; where that is not known and a cause is named, no answer is `good`."""
     stall: Stall | None
     """With which ranks a stall began; null where none is seen, or the log does not show it."""
     progress: tuple[RankProgress, ...]
@@ -413,19 +443,24 @@ class LogReport:
     @property
     def severity(self) -> Severity:
         """Whether a fast network carried the traffic to its end, or none was needed: ok, unknown or a problem."""
-        if self.failed_running or self.ended is not None:
+        if self.failed_running or (self.ended.is_failure and not self.ended.is_likely):
             return Severity.PROBLEM
-        found = severity_of(self.verdict, self.provider, self.confidence)
-        if self.nothing_crossed:
-            found = Severity.UNKNOWN if self.other_nodes_silent else Severity.OK
-        is_open = self.end_unclear or self.stall is not None or any(one.waits_in for one in self.progress)
+        is_open = self.ended.cause is not None or self.stall is not None or any(one.waits_in for one in self.progress)
+        found = self.network_severity
         return Severity.UNKNOWN if is_open and found is Severity.OK else found
+
+    @property
+    def network_severity(self) -> Severity:
+        """Whether it was a fast network, or none was needed, however the job ended."""
+        if self.nothing_crossed:
+            return Severity.UNKNOWN if self.other_nodes_silent else Severity.OK
+        return severity_of(self.verdict, self.provider, self.confidence)
 
     @property
     def headline(self) -> str:
         """The answer in one line: what ended the job, where something did, else the network."""
-        if self.ended is not None:
-            return f"{self.ended.id}: {self.ended.sentence}"
+        if self.ended.leads:
+            return f"{self.ended.cause}: {self.ended.sentence}"
         if self.verdict is Verdict.NONE and self.progress and self.stall:
             return f"stalled: {self.stall.who} {self.stall.reason}"
         return self.network_line
@@ -433,7 +468,7 @@ class LogReport:
     @property
     def network_line(self) -> str:
         """Which network the job used, in one line."""
-        failed = "; then a transfer or a collective failed" if self.failed_running and self.ended is None else ""
+        failed = "; then a transfer or a collective failed" if self.failed_running and not self.ended.leads else ""
         if self.nothing_crossed:
             unsure = "; what other nodes did it does not show" if self.other_nodes_silent else ""
             return f"{self.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
@@ -451,4 +486,4 @@ class LogReport:
         """Whether anything shows that ranks were connected, as what proves libfabric does."""
         proved = self.verdict is Verdict.OFI_OTHER and self.confidence is Confidence.PROVED
         measured = any(one.points for one in self.measurements)
-        return proved or measured or self.connected or self.failed_running
+        return proved or measured or self.connected

@@ -186,11 +186,11 @@ class GeneralCause:
     """What is said about a verdict that no single line explains."""
 
     id: str
-    verdicts: frozenset[Verdict]
-    """Of which it is said."""
     summary: str
     remedy: tuple[Remedy, ...]
     source: str
+    verdicts: frozenset[Verdict] = frozenset()
+    """Of which it is said; none of what is said of an ending."""
     because: tuple[str, ...] = ()
 
 
@@ -230,6 +230,8 @@ class Vocabulary:
     """What names the rank or the node that a death hit."""
     aftermath: re.Pattern[str]
     """Lines that may follow when a program has ended."""
+    harmless: re.Pattern[str]
+    """Warnings of the library behind which it goes on."""
 
     @property
     def known_signatures(self) -> tuple[Signature, ...]:
@@ -281,6 +283,7 @@ def vocabulary() -> Vocabulary:
         return_codes={one.value: one for one in codes},
         places=tuple(map(re.compile, data["places"]["patterns"])),
         aftermath=re.compile("|".join(table["pattern"] for table in data["aftermath"])),
+        harmless=re.compile("|".join(table["pattern"] for topic in topics for table in topic.get("harmless", ()))),
     )
 
 

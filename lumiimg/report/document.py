@@ -54,6 +54,8 @@ class Item:
     remedies: tuple[Remedy, ...] = ()
     any_one: bool = False
     """Whether one of the remedies is enough."""
+    is_likely: bool = False
+    """Whether `why` is what leads to it by experience, and nothing here shows it."""
     source: str | None = None
     """Where the rule comes from; shown with --verbose."""
     verbose: bool = False

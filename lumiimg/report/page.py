@@ -102,6 +102,8 @@ def _advice(document: Document) -> Iterator[ET.Element]:
     advice = document.advice
     if advice.why:
         yield element("p", f"why: {advice.why}")
+    if advice.likely:
+        yield element("p", f"likely: {advice.likely}")
     if advice.next:
         where = f"next, {advice.where}: " if advice.where else "next: "
         yield element("p", where, element("code", _unbroken(advice.next)), class_="next")
@@ -213,10 +215,11 @@ def _behind(item: Item, said: str | None) -> Iterator[tuple[str, list[Node]]]:
     """Yield the way to it, its reasons, what to do, and where the rule comes from."""
     if len(item.via) > 1:
         yield "via", [element("code", " → ".join(item.via))]
+    word = "likely" if item.is_likely else "why"
     if len(item.why) == 1:
-        yield "why", [item.why[0]]
+        yield word, [item.why[0]]
     elif item.why:
-        yield "why", [element("ul", *(element("li", text) for text in item.why))]
+        yield word, [element("ul", *(element("li", text) for text in item.why))]
     if remedies := [one for one in item.remedies if said is None or said != one.command]:
         made = element("ul", *map(_remedy, remedies[:EVIDENCE]), class_="remedies")
         yield "one of" if item.any_one and len(remedies) > 1 else "do", [made]

@@ -163,6 +163,8 @@ class _Writer:
             tag = next((item.tag for item in self._items() if item.text == advice.why and item.tag), "")
             why = f"why: {advice.why}  [{tag}]" if tag else f"why: {advice.why}"
             yield self._sentence(why, _Importance.ALWAYS, rest=" " * 5)
+        if advice.likely:
+            yield self._sentence(f"likely: {advice.likely}", _Importance.ALWAYS, rest=" " * 8)
         if advice.next:
             word = f"next, {advice.where}" if advice.where else "next"
             yield self._verbatim(f"{word}:  {advice.next}", _Importance.ALWAYS)
@@ -232,7 +234,7 @@ class _Writer:
         below = list(self._below(item))
         is_at_top = item.text == self._document.advice.why
         if not (is_at_top and ((item is self._first and self._is_answer_above) or not below)):
-            importance = _Importance.SENTENCE if item.names else None
+            importance = _Importance.SENTENCE if item.names or item.case else None
             yield self._marked(f"{item.text}  [{item.tag}]" if item.tag else item.text, item.severity, importance)
         yield from below
         if below and (self._verbose or item.severity in _WEIGHTY):
@@ -255,10 +257,12 @@ class _Writer:
             yield self._sentence(f"via {' -> '.join(item.via)}", _Importance.MORE, first=_INDENT)
         for note in item.notes:
             yield self._sentence(note, reason, first=_INDENT)
-        reasons = [text for text in item.why if text != self._document.advice.why]
-        for number, text in enumerate(reasons, 1):
-            word = "why:" if len(reasons) == 1 else f"{number}."
-            yield self._sentence(f"{word} {text}", reason, first=_INDENT)
+        advice = self._document.advice
+        reasons = [text for text in item.why if text not in (advice.why, advice.likely)]
+        if len(reasons) == 1:
+            yield self._sentence(f"{'likely' if item.is_likely else 'why'}: {reasons[0]}", reason, first=_INDENT)
+        for number, text in enumerate(reasons, 1) if len(reasons) > 1 else ():
+            yield self._sentence(f"{number}. {text}", reason, first=_INDENT)
         shown = [words for words in map(self._remedy, item.remedies) if words and words not in self._shown]
         self._shown.update(shown)
         for number, words in enumerate(shown):

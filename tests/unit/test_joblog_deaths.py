@@ -7,7 +7,7 @@ from itertools import product
 
 from lumiimg.check.run.log_answer import LogAnswer
 from lumiimg.core.findings import Severity
-from lumiimg.joblog import Confidence, LogReader, LogReport, Verdict, read_lines
+from lumiimg.joblog import Confidence, How, LogReader, LogReport, Verdict, read_lines
 from tests.shared.job_deaths import DATA, DEATHS, EXITED, FRAMES, NETWORKS, died, job
 from tests.shared.programs import sampled
 
@@ -27,9 +27,14 @@ def read_apart(**files: list[str]) -> LogReport:
     return reader.report()
 
 
+def ended(report: LogReport) -> str | None:
+    """Return what is known to have ended a job, and not only likely."""
+    end = report.ended
+    return end.cause if end.leads and end.is_failure and not end.is_likely else None
+
+
 def ended_by(lines: list[str]) -> str | None:
-    ended = read(lines).ended
-    return ended.id if ended else None
+    return ended(read(lines))
 
 
 def raised(name: str) -> list[str]:
@@ -48,9 +53,8 @@ def exited() -> list[str]:
 def test_a_death_is_named_first_and_the_network_second() -> None:
     for name, network in product(DEATHS, NETWORKS):
         report = read([*job(network, 0, 3, 9), *died(name, 3)])
-        assert report.ended is not None, (name, network)
         first = "nodes-on-tcp" if (DEATHS[name].id, network) == ("time-limit", "tcp") else DEATHS[name].id
-        assert (report.ended.id, report.causes[0].id) == (DEATHS[name].id, first), (name, network)
+        assert (report.ended.cause, report.causes[0].id) == (DEATHS[name].id, first), (name, network)
         assert (report.verdict, report.severity) == (VERDICTS[network], Severity.PROBLEM), (name, network)
         assert report.causes[0].remedy, (name, network)
     causes = [cause.id for cause in read([*job("cxi", 0, 3), *died("time limit", 3, cascade=False)]).causes]
@@ -59,21 +63,21 @@ def test_a_death_is_named_first_and_the_network_second() -> None:
 
 def test_it_is_said_which_rank_died_first_and_where_and_no_other_where_no_line_says_it() -> None:
     for name in ["oom kill", "HIP memory", "segfault", "no GPUs", "no word"]:
-        ended = read([*job("cxi", 0, 3, 9), *died(name, 9)]).ended
-        assert ended is not None, name
-        assert ended.rank == "9", name
-        assert ended.node in {"nid005102", None}, name
-    ended = read([*job("cxi", 0), "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2 GiB"]).ended
-    assert ended is not None
-    assert (ended.rank, ended.node) == (None, None), "nor that of whoever else speaks"
+        ending = read([*job("cxi", 0, 3, 9), *died(name, 9)]).ended
+        assert ending.ranks == "9", name
+        assert ending.node in {"nid005102", None}, name
+    ending = read([*job("cxi", 0), "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2 GiB"]).ended
+    assert (ending.cause, ending.ranks, ending.node) == ("gpu-out-of-memory", None, None), (
+        "nor that of whoever else speaks"
+    )
 
 
 def test_deaths_as_users_paste_them_and_as_slurm_tells_them() -> None:
-    for line, ended in DATA["pasted"].items():
-        assert ended_by(["step 1", line]) == ended, line
-    for line, ended in DATA["of_slurm"].items():
+    for line, end in DATA["pasted"].items():
+        assert ended_by(["step 1", line]) == end, line
+    for line, end in DATA["of_slurm"].items():
         lines = ["       JobID    JobName    Account  AllocCPUS      State ExitCode", line]
-        assert ended_by([*job("cxi", 0, 3), *lines]) == (ended or None), line
+        assert ended_by([*job("cxi", 0, 3), *lines]) == (end or None), line
     bar = "20%|██        | 10/50 [1:45:54<7:03:50, 635.76s/it] 22%|██▏       | 11/50 [1:56:28<6:52:58, 635.36s/it]"
     line = "slurmstepd: error: *** JOB 42187 ON clr1247 CANCELLED AT 2022-04-14T16:17:16 DUE TO TIME LIMIT ***"
     assert ended_by([f"{bar}{line}"]) == "time-limit", "behind a progress bar"
@@ -97,27 +101,29 @@ def test_an_error_that_the_program_outlived_is_not_what_ended_it() -> None:
     for number, ending in ((300, "gpu-out-of-memory"), (3000, "step-ended")):
         assert ended_by([*job("cxi", 0, 3), *caught, *steps(number), *exited()]) == ending
     report = read([*job("cxi", 0, 3), *raised("port"), *steps(300)])
-    assert (report.ended, report.severity) == (None, Severity.OK), "it changes no answer"
+    assert (ended(report), report.severity) == (None, Severity.OK), "it changes no answer"
     assert "port-taken" in [cause.id for cause in report.causes]
-    assert read([*job("cxi", 0, 3), *raised("quota"), *[""] * 20_000]).ended is None
+    assert ended_by([*job("cxi", 0, 3), *raised("quota"), *[""] * 20_000]) is None
     # a process that speaks of its network later
     own = "nid005101:103:1 [0] NCCL INFO"
     lines = [f"{own} {line.format(rank=3)}" for line in NETWORKS["cxi"]]
     error = "nid005101:103:1 [0] init.cc:1 NCCL WARN HIP failure 'out of memory'"
-    assert read([*lines[:3], error, *lines[3:]]).ended is None
-    assert read([*lines, error]).ended is not None
+    assert ended_by([*lines[:3], error, *lines[3:]]) is None
+    assert ended_by([*lines, error]) is not None
 
 
-def test_an_error_near_the_end_of_a_log_ends_nothing_and_leaves_no_green_answer() -> None:
+def test_an_error_near_the_end_of_a_log_is_likely_its_end_and_leaves_no_green_answer() -> None:
     for after, name in product(LINES["after_an_error"], ["HIP memory", "quota", "module", "no GPUs", "NaN"]):
         caught = raised(name)
         report = read([*job("cxi", 0, 3), *caught, after])
-        assert (report.ended, report.end_unclear, report.severity) == (None, True, Severity.UNKNOWN), (after, name)
+        assert (report.ended.cause, report.ended.how) == (DEATHS[name].id, How.DIED), (after, name)
+        assert (report.ended.is_likely, report.severity) == (True, Severity.UNKNOWN), (after, name)
+        assert "likely)" in report.headline, (after, name)
         assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.PROVED), (after, name)
-        assert [cause.id for cause in report.causes[:2]] == ["end-unclear", DEATHS[name].id], (after, name)
+        assert report.causes[0].id == DEATHS[name].id, (after, name)
         for more in (["5: step 14"] * 100, job("cxi", 5)):
             report = read([*job("cxi", 0, 3), *caught, after, *more])
-            assert (report.ended, report.end_unclear, report.severity) == (None, False, Severity.OK), (after, name)
+            assert (report.ended.cause, report.severity) == (None, Severity.OK), (after, name)
             assert DEATHS[name].id in [cause.id for cause in report.causes], (after, name)
 
 
@@ -129,7 +135,8 @@ def test_with_a_traceback_near_its_end_no_log_is_green() -> None:
         lines = [f"{tag}{line}" for line in (*FRAMES, "    f(x)", error)]
         for end in (lines, [*lines, ""], [*lines, *lines], [*lines, "done"]):
             report = read([*job("cxi", 0, 3), *end])
-            assert (report.ended, report.end_unclear, report.severity) == (None, True, Severity.UNKNOWN), (tag, error)
+            assert report.ended.cause in {"python-error", "end-unclear"}, (tag, error)
+            assert (ended(report), report.severity) == (None, Severity.UNKNOWN), (tag, error)
         assert read_apart(out=job("cxi", 0, 3), err=lines).severity is Severity.UNKNOWN, (tag, error)
         assert read([*job("cxi", 0, 3), *lines, *steps(120)]).severity is Severity.OK, (tag, error)
     # of a job on one node it says nothing of other nodes
@@ -137,7 +144,7 @@ def test_with_a_traceback_near_its_end_no_log_is_green() -> None:
     lines = [f"{own} comm 0xa rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0", f"{own} Using network Socket"]
     assert read(lines).severity is Severity.OK
     report = read([*lines, *FRAMES, "KeyError: 'x'"])
-    assert (report.severity, report.causes[0].id) == (Severity.UNKNOWN, "end-unclear")
+    assert (report.severity, report.causes[0].id) == (Severity.UNKNOWN, "python-error")
     assert "other nodes" not in report.headline
 
 
@@ -145,12 +152,12 @@ def test_what_a_program_only_warns_of_or_ignores_ended_nothing() -> None:
     for name, warning in sampled(product(DEATHS, LINES["before_a_warning"]), 80):
         said = [warning + line.partition(": ")[2] for line in raised(name)]
         for before in (job("cxi", 0, 3), []):
-            assert read([*before, *said]).ended is None, (name, warning)
+            assert ended_by([*before, *said]) is None, (name, warning)
     for error in LINES["ignored"]:
         ignored = "Exception ignored in: <function Pool.__del__ at 0x7f00>"
         for lines in ([ignored, *FRAMES, "    f(x)", error], [ignored, error]):
             report = read([*job("cxi", 0, 3), *lines])
-            assert (report.ended, report.severity) == (None, Severity.OK), error
+            assert (ended(report), report.severity) == (None, Severity.OK), error
 
 
 def test_an_error_is_the_end_where_only_what_follows_on_an_end_comes_after_it() -> None:
@@ -165,10 +172,8 @@ def test_an_error_is_the_end_where_only_what_follows_on_an_end_comes_after_it() 
             reader = LogReader()
             for block in filter(None, (text[:at], text[at:] + after)):
                 reader.feed("job.out", block)
-            assert (reader.report().ended is not None) is ends, cut
-    ended = read_apart(out=job("cxi", 0, 3), err=died("quota", 3)).ended
-    assert ended is not None
-    assert ended.id == "quota-exceeded", "in a file of its own"
+            assert (ended(reader.report()) is not None) is ends, cut
+    assert ended(read_apart(out=job("cxi", 0, 3), err=died("quota", 3))) == "quota-exceeded", "in a file of its own"
 
 
 def test_what_the_network_died_of_is_the_verdict_and_needs_no_other_word() -> None:
@@ -177,7 +182,7 @@ def test_what_the_network_died_of_is_the_verdict_and_needs_no_other_word() -> No
         "nid005101:103:1 [0] net.cc:626 NCCL WARN Error: network AWS Libfabric not found.",
     ]
     report = read([*lines, *died("no word", 3)])
-    assert (report.verdict, report.ended) == (Verdict.PLUGIN_MISSING, None)
+    assert (report.verdict, report.ended.leads, report.ended.how) == (Verdict.PLUGIN_MISSING, False, How.DIED)
     crashed = "srun: error: nid005101: task 3: Segmentation fault (core dumped)"
     started = "nid005101:103:1 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.18.0"
     assert ended_by([started, crashed]) == "plugin-crash"
@@ -192,8 +197,8 @@ def test_a_death_that_is_quoted_ends_nothing() -> None:
         quoted = [mark + line.removeprefix("3: ") for line in died(name, 3, cascade=False)]
         quiet = [f"step {number}" for number in range(len(quoted) + 2)]
         report = read([*job("cxi", 0, 3), *quoted, *quiet])
-        assert (report.ended, report.severity) == (None, Severity.OK), (name, mark)
-        assert read([*quoted, *quiet]).ended is None, (name, mark)
+        assert (ended(report), report.severity) == (None, Severity.OK), (name, mark)
+        assert ended_by([*quoted, *quiet]) is None, (name, mark)
 
 
 ROWS = (
@@ -207,31 +212,30 @@ ROWS = (
 def test_of_sacct_the_rows_count_that_are_of_the_job_as_it_ended() -> None:
     for (state, end), row in sampled(product(DATA["state"].items(), ROWS), 9):
 
-        def ended(own: str, *rows: tuple[str, str], row: str = row) -> str | None:
+        def end_of(own: str, *rows: tuple[str, str], row: str = row) -> str | None:
             table = [row.format(job=job, state=of, code="0:0" if of == "COMPLETED" else "1:0") for job, of in rows]
             number = [f"SLURM_JOB_ID={own}"] if own else []
             report = read_apart(out=[*number, *job("cxi", 0, 3)], states=table)
-            assert report.severity is (Severity.PROBLEM if report.ended else Severity.OK)
-            return report.ended.id if report.ended else None
+            assert report.severity is (Severity.PROBLEM if report.ended.cause else Severity.OK)
+            return ended(report)
 
         good, bad = ("4242", "COMPLETED"), ("4242", state)
         for own in ("", "4242"):
-            assert ended(own, good) is None
-            assert ended(own, bad) == ended(own, ("4242.0", state), bad) == end, (state, row)
-            assert ended(own, good, ("4242.0", state)) == end, "the script went on behind its step"
-            assert ended(own, bad, ("4242.0", state), good, ("4242.0", "COMPLETED")) is None, "queued again"
-            assert ended(own, good, bad) == end, (state, row)
-        assert ended("4242", ("4200", state), good, ("4300.0", state)) is None, "of other jobs"
-        assert ended("4242", ("4200", "COMPLETED"), bad, ("4300", "COMPLETED")) == end, (state, row)
-        assert ended("4250", ("4242_7", state)) == end, "an array's own number is another one"
+            assert end_of(own, good) is None
+            assert end_of(own, bad) == end_of(own, ("4242.0", state), bad) == end, (state, row)
+            assert end_of(own, good, ("4242.0", state)) == end, "the script went on behind its step"
+            assert end_of(own, bad, ("4242.0", state), good, ("4242.0", "COMPLETED")) is None, "queued again"
+            assert end_of(own, good, bad) == end, (state, row)
+        assert end_of("4242", ("4200", state), good, ("4300.0", state)) is None, "of other jobs"
+        assert end_of("4242", ("4200", "COMPLETED"), bad, ("4300", "COMPLETED")) == end, (state, row)
+        assert end_of("4250", ("4242_7", state)) == end, "an array's own number is another one"
 
 
 def test_a_launchers_word_that_a_process_failed_is_never_overlooked() -> None:
     for line in LINES["of_an_end"]:
         before = [*job("cxi", 0, 3), *steps(200)]
         report = read([*before, line])
-        assert report.ended is not None, line
-        assert report.ended.id == ("worker-killed" if line == "Killed" else "step-ended"), line
+        assert report.ended.cause == ("worker-killed" if line == "Killed" else "step-ended"), line
         assert report.severity is Severity.PROBLEM, line
         assert ended_by([*before, *raised("quota"), line]) == "quota-exceeded", line
         for quoted in (f"The log says: {line}", f"# {line}", f"AssertionError: {line}"):
@@ -250,7 +254,7 @@ def test_a_command_names_the_job_where_the_log_says_its_number() -> None:
             report = read([*lines, *job("cxi", 0, 3), *raised("HIP memory"), "done"])
             proposed = [step for cause in report.causes for step in cause.remedy if "sacct -j" in step]
             assert all(f"sacct -j {number} " in step for step in proposed), line
-            assert proposed or report.ended, line
+            assert proposed or report.ended.cause, line
 
 
 RANK_DIED = [
@@ -283,8 +287,7 @@ def test_a_job_is_cancelled_only_where_no_process_had_died_before() -> None:
         between = [cleared] if cleared else []
         start = job(network, 0, 3, 9)
         report = read([*start, *death.split("\n"), *between, word])
-        ended = report.ended.id if report.ended else ""
-        assert (ended, report.severity) == (end, Severity.PROBLEM), (death, cleared, word)
+        assert (ended(report), report.severity) == (end, Severity.PROBLEM), (death, cleared, word)
         assert "cancelled" not in [cause.id for cause in report.causes], (death, cleared, word)
         # the same words, and only then the death that they led to
         after = [] if death.startswith("3: Tr") or "Segm" in death else death.split("\n")
@@ -300,8 +303,7 @@ def test_a_bus_error_behind_the_end_of_a_step_is_no_cause_of_it() -> None:
         for start in (job("cxi", 0, 3), []):
             assert ended_by([*start, death, cleared]) == end, (death, cleared)
             report = read([*start, cleared, death])
-            assert report.ended is not None
-            assert report.ended.id == "step-cancelled", (death, cleared)
+            assert report.ended.cause == "step-cancelled", (death, cleared)
             assert [cause.id for cause in report.causes if cause.id == end] == [], (death, cleared)
             out_of_memory = "slurmstepd: error: Detected 1 oom_kill event in StepId=4242.0."
             assert ended_by([*start, cleared, death, out_of_memory]) == "out-of-memory", "Slurm says it last"
@@ -320,8 +322,7 @@ def test_of_a_job_out_of_time_the_nodes_that_were_on_tcp_are_named_first() -> No
     ):
         for prefix in ("", "0: "):
             report = read([*lines, prefix + limit])
-            assert report.ended is not None
-            assert (report.ended.id, report.causes[0].id) == ("time-limit", first), lines
+            assert (report.ended.cause, report.causes[0].id) == ("time-limit", first), lines
             assert named in report.causes[0].summary, lines
             assert named in (LogAnswer(report).advice.why or ""), lines
             assert "time-limit" in [cause.id for cause in report.causes], lines
@@ -339,7 +340,7 @@ def test_errors_of_many_ranks_each_in_its_own_file_take_time_in_proportion() -> 
             reader.begin(f"{rank}.out")
             reader.feed(f"{rank}.out", "".join(f"{line}\n" for line in lines).encode())
         begun = time.process_time()
-        assert reader.report().end_unclear
+        assert reader.report().ended.cause == "python-error"
         return time.process_time() - begun
 
     assert seconds(600) < 9 * seconds(150)

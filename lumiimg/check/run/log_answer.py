@@ -55,10 +55,11 @@ class LogAnswer:
         if not report.causes or report.severity is Severity.OK:
             return NO_ADVICE
         cause = report.causes[0]
-        is_end = report.ended is not None and cause.id == report.ended.id and cause.because
-        why = cause.because[0] if is_end else cause.summary
+        is_end = cause.id == report.ended.cause and report.ended.leads  # the headline says it
+        advice = Advice(likely=cause.because[0] if cause.because else None) if is_end else Advice(cause.summary)
         steps = (remedy.concluded({}) for remedy in cause.remedy)
-        return next((Advice(why, step.command, step.reason) for step in steps if step.command), Advice(why))
+        step = next((step for step in steps if step.command), None)
+        return advice if step is None else replace(advice, next=step.command, where=step.reason)
 
 
 def answer_of_log(report: LogReport, site: Site | None, names: Mapping[str, str]) -> LogAnswer:

@@ -35,9 +35,11 @@ _CAUSES = 3
 def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
     """Return what the log `names` says of its job."""
     report, measured = answer.report, answer.findings
-    ended = () if report.ended is None else (_network(report),)
+    is_end = report.ended.leads
     variables = tuple(f"{name}={value}" for name, value in report.environment.items())
-    proof = Lines(tuple(map(str, report.proof)), few=1 if ended else 3, is_evidence=True)
+    causes = [one for one in report.causes if is_end and one.id == report.ended.cause]
+    lines = causes[0].evidence if causes else report.proof
+    proof = Lines(tuple(map(str, lines)), few=1 if is_end else 3, is_evidence=True)
     return Document(
         command="log",
         subject=", ".join(names),
@@ -46,8 +48,8 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
         advice=answer.advice,
         summary=tuple(_summary(report)),
         sections=(
-            Section("The network", ended),
             Section("The lines that decide it", (proof,)),
+            Section("The network", (_network(report),) if is_end else ()),
             Section("Why, and what to do", _causes(report)),
             Section("The nodes", _nodes(report)),
             Section("Measured", _measured(measured)),
@@ -57,7 +59,7 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("Communicators", (_communicators(report),), Shown.VERBOSE),
             Section("Variables in the log", (Lines(variables),), Shown.VERBOSE),
         ),
-        case="network of the job" if report.ended is None else "end of the job",
+        case="end of the job" if is_end else "network of the job",
     )
 
 
@@ -97,25 +99,25 @@ def signatures_document(known: Vocabulary) -> Document:
 
 
 def _network(report: LogReport) -> Item:
-    severity = replace(report, ended=None).severity
-    return Item(severity, f"network: {report.network_line}", case="network of the job")
+    return Item(report.network_severity, f"network: {report.network_line}", case="network of the job")
 
 
 def _causes(report: LogReport) -> Iterator[Item]:
     """Yield causes, the likeliest first: of a job that went well, or that something else ended, notes."""
     # on one node a plugin that is not there is no reason to worry
-    few = report.single_node or report.ended is not None
-    shown = (2 if report.ended else 1) if few else _CAUSES
+    is_end = report.ended.leads
+    shown = 1 if is_end or report.single_node else _CAUSES
     is_good = report.severity is Severity.OK
     severity = Severity.INFO if is_good else report.severity
     for number, cause in enumerate(report.causes):
-        is_note = is_good or (report.ended is not None and number > 0)
+        is_note = is_good or (is_end and number > 0)
         yield Item(
             Severity.INFO if is_note else severity,
             cause.summary,
             tag=cause.id,
             evidence=tuple(map(str, cause.evidence)),
             why=cause.because,
+            is_likely=True,
             remedies=cause.remedy,
             source=cause.source,
             verbose=number >= shown,
