@@ -39,7 +39,7 @@ def _faults(job: EndedJob, report: LogReport) -> list[str]:
         for fault, holds in {
             f"{report.severity} of one that failed": not goes_on and report.severity is Severity.OK,
             f"{report.severity}, {report.ended} of one that ran": goes_on
-            and (report.severity, report.ended) != (expected, None),
+            and (report.severity, report.ended.cause) != (expected, None),
             f"{said!r} where nothing was connected": not job.connected and any(one in said for one in SAID_TO_CARRY),
             f"{report.verdict} for {job.verdict}": job.connected and report.verdict != job.verdict,
         }.items()

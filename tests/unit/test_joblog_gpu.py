@@ -40,8 +40,7 @@ def test_a_full_gpu_is_told_from_a_shared_one_and_from_a_request_that_fits_none(
 ) -> None:
     for rank in ("", "[rank3]: ", "3: "):
         report = died(f"{rank}{line}")
-        assert report.ended is not None
-        assert (report.ended.id, report.causes[0].id) == (id_, id_)
+        assert (report.ended.cause, report.causes[0].id) == (id_, id_)
         assert words in report.ended.summary
         assert "64" not in " ".join(report.causes[0].because)
 
@@ -86,8 +85,7 @@ def test_a_full_gpu_is_told_from_a_shared_one_and_from_a_request_that_fits_none(
 )  # fmt: skip
 def test_each_way_in_which_a_gpu_or_its_libraries_end_a_job_has_its_own_cause(line: str, id_: str, words: str) -> None:
     report = died(line)
-    assert report.ended is not None
-    assert report.ended.id == id_
+    assert report.ended.cause == id_
     assert words in report.ended.summary
     assert report.causes[0].remedy
 

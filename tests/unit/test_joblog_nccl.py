@@ -107,9 +107,8 @@ def test_why_the_library_gave_up_is_said_in_the_words_of_each_version_behind_any
     every = [(name, line) for name, lines in WORDS.items() for line in lines]
     for (name, line), before, date in product(every, BEFORE, ["", "[2026-11-24 10:00:00] "]):
         report = read(before + date, line, *TRACES)
-        assert report.ended is not None, (line, before)
-        assert (report.ended.id, report.severity) == (name, Severity.PROBLEM), (line, before)
-        assert report.ended.rank == "3", (line, before)
+        assert (report.ended.cause, report.severity) == (name, Severity.PROBLEM), (line, before)
+        assert report.ended.ranks == "3", (line, before)
         assert report.verdict is Verdict.OFI_CXI, "the network is another question"
 
 

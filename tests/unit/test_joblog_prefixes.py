@@ -71,7 +71,7 @@ def read(*lines: str) -> LogReport:
 
 
 def ended(report: LogReport) -> str | None:
-    return report.ended.id if report.ended else None
+    return report.ended.cause
 
 
 @pytest.mark.parametrize("prefix", [*KNOWN, *UNKNOWN])

@@ -39,10 +39,9 @@ def read(events: str, launcher: str) -> LogReport:
 @pytest.mark.parametrize(("events", "launcher"), [*product(ENDED, ("none", "srun -l", "PALS", "time", "Docker"))])
 def test_a_call_that_failed_in_a_probe_ended_the_job(events: str, launcher: str) -> None:
     report = read(events, launcher)
-    assert report.ended is not None
-    assert (report.ended.id, report.ended.rank) == (ENDED[events], "3")
+    assert (report.ended.cause, report.ended.ranks) == (ENDED[events], "3")
     assert report.severity is Severity.PROBLEM
-    shown = [one.text for cause in report.causes if cause.id == report.ended.id for one in cause.evidence]
+    shown = [one.text for cause in report.causes if cause.id == report.ended.cause for one in cause.evidence]
     assert any("probe " in text and "rank=3" in text for text in shown)
     assert "%20" not in "".join(shown)
 
@@ -50,10 +49,12 @@ def test_a_call_that_failed_in_a_probe_ended_the_job(events: str, launcher: str)
 @pytest.mark.parametrize(("event", "launcher"), [*product(HARMLESS, ("none", "srun -l"))])
 def test_what_a_probe_reports_beside_errors_ends_nothing(event: str, launcher: str) -> None:
     report = read(event, launcher)
-    assert report.ended is None
+    assert report.ended.cause is None
     assert report.verdict == "socket"
 
 
 def test_libfabric_may_find_no_gpu_and_go_on() -> None:
     said = "libfabric:1569:1795225042::core:core:rocr_hmem_init():934<info> Failed to perform hsa_init: "
-    assert read_lines("fi_info.log", [f"{said}HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed"]).ended is None
+    assert (
+        read_lines("fi_info.log", [f"{said}HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed"]).ended.cause is None
+    )

@@ -179,7 +179,7 @@ def test_of_each_death_verdict_reason_and_one_command_come_first(
         Path("job.out").write_text("".join(f"{line}\n" for line in [*job(network, 0, 3, 9), *died(name, 3)]))
         shown = held_to_a_screen(["log", "job.out"], capsys).splitlines()
         assert shown[0].startswith(f"{DEATHS[name].id}: "), (name, network)
-        why = next((number for number, row in enumerate(shown) if row.startswith(("why: ", "likely: "))), 1)
+        why = next((number for number, row in enumerate(shown) if row.startswith(("why: ", "likely: "))), 0)
         assert any(row[2:].startswith("network: ") for row in shown), (name, network)
         main(["log", "job.out", "--json"])
         captured = capsys.readouterr()
@@ -192,7 +192,7 @@ def test_of_each_death_verdict_reason_and_one_command_come_first(
             assert advice["next"] is None
             continue
         (next_,) = [number for number, row in enumerate(shown) if re.match("next(, [^:]+)?:  ", row)]
-        assert 0 < why < next_ <= 6, (name, network)
+        assert why < next_ <= 6, (name, network)
         command = shown[next_].partition(":  ")[2]
         assert COMMAND.match(command), (name, network)
         assert captured.err.count(advice["next"]) == 1, "the first cure is printed once"
