@@ -1,0 +1,83 @@
+"""What ends a job in its program is told apart in each form in which Python, a shell, PyTorch and Gloo say it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lumiimg.joblog import LogReport, read_lines
+from tests.shared.job_deaths import EXITED
+
+TORCHRUN = [
+    "W1129 14:14:56.106000 17458 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 17460 closing signal SIGTERM",
+    "E1129 14:14:56.122000 17458 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 17461) of binary: /opt/venv/bin/python3",
+    "Traceback (most recent call last):",
+    '  File "/opt/venv/bin/torchrun", line 8, in <module>',
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+]
+PRINT = "CollectiveFingerPrint(SequenceNumber=0, OpType={}, TensorShape=[{}], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda, layout=Strided (default), requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt)))"
+MISMATCH = f"RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: {PRINT}, but Rank 5 is running collective: {PRINT}.Collectives differ in the following aspects:"
+SETTING_UP = "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but "
+GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
+
+
+def died(line: str, launcher: list[str]) -> LogReport:
+    """Return what is read of a job of which a rank prints this line as its last."""
+    return read_lines("job.out", [line, *(one.format(rank=3, node="nid005101") for one in launcher)])
+
+
+@pytest.mark.parametrize("launcher", [EXITED, TORCHRUN])
+@pytest.mark.parametrize(
+    ("line", "id_", "words"),
+    [
+        ("/opt/venv/bin/python: Error while finding module specification for 'vllm.entrypoints.openai.api_server' (ModuleNotFoundError: No module named 'vllm')", "layer-not-in-image", "vllm"),
+        ("/opt/venv/bin/python3.12: Error while finding module specification for 'einops.x' (ModuleNotFoundError: No module named 'einops')", "module-missing", "'einops'"),
+        ("/usr/bin/python: No module named vllm", "layer-not-in-image", "vllm"),
+        ("python3: No module named torch.distributed.runn", "layer-not-in-image", "torch"),
+        ("/usr/bin/python3: No module named accelerate", "module-missing", "accelerate"),
+        ("ModuleNotFoundError: No module named 'flash_attn'", "layer-not-in-image", "flash_attn"),
+        ("/usr/bin/python: No module named json.__main__; 'json' is a package and cannot be directly executed", "module-not-a-program", "json is a package"),
+        ("/usr/bin/python: No module named vllm.__main__; 'vllm' is a package and cannot be directly executed", "module-not-a-program", "vllm is a package"),
+        ("/tmp/tv/bin/python: can't open file '/scratch/train.py': [Errno 2] No such file or directory", "script-missing", "/scratch/train.py: No such file"),
+        ("python: can't open file 'train.py': [Errno 13] Permission denied", "script-missing", "Permission denied"),
+        ("bash: line 1: vllm: command not found", "command-not-found", "vllm"),
+        ("/var/spool/slurmd/job42/slurm_script: line 17: hf: command not found", "command-not-found", "hf"),
+        ("/bin/sh: 1: deepspeed: not found", "command-not-found", "deepspeed"),
+        ("/usr/bin/env: \u2018python\u2019: No such file or directory", "command-not-found", "python"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'vllm'", "command-not-found", "vllm"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "torch-without-gpu", ""),
+        ("RuntimeError: Distributed package doesn't have NCCL built in", "torch-without-gpu", ""),
+        ("FileExistsError: [Errno 17] File exists: '/scratch/data/S043'", "file-made-twice", "/scratch/data/S043"),
+        ("FileExistsError: [Errno 17] File exists: '/users/me/.triton/cache/x'", "compile-cache", ""),
+        ("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory. This is an internal miniz error.", "file-damaged", ""),
+        ("_pickle.UnpicklingError: invalid load key, '<'.", "file-damaged", ""),
+        ("EOFError: Ran out of input", "file-damaged", ""),
+        ("safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge", "file-damaged", ""),
+        ("zipfile.BadZipFile: File is not a zip file", "file-damaged", ""),
+        ("_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have two options, \x1b[1mdo those steps only if you trust the source of the checkpoint\x1b[0m. ", "checkpoint-not-only-weights", ""),
+        ("RuntimeError: Error(s) in loading state_dict for DistributedDataParallel:", "checkpoint-of-another-model", "DistributedDataParallel"),
+        (MISMATCH.format("ALLREDUCE", "2097152", "ALLREDUCE", "4, 1048576"), "collectives-differ", "rank 0 ALLREDUCE, TensorShape=[2097152], rank 5 ALLREDUCE, TensorShape=[4, 1048576]"),
+        (MISMATCH.format("BROADCAST", "4", "ALLREDUCE", "4"), "collectives-differ", "rank 0 BROADCAST, TensorShape=[4], rank 5 ALLREDUCE"),
+        (f"  what():  [enforce fail at {GLOO[1:]}pair.cc:456] op.preamble.length <= op.nbytes. 52 vs 4. Received data size doesn't match expected size.", "gloo-sizes-differ", "52 bytes came where 4"),
+        ("[rank0]: RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 4000 ms", "rank-did-not-come", "Rank 1 did not"),
+        (SETTING_UP + "store->get('0') got error: wait timeout after 8000ms, keys: /default_pg/0//2//cuda//0", "group-not-set-up", "Rank 1 waited for rank 0 to set up a process group, in vain (wait timeout)"),
+        (SETTING_UP + "store->get('0') got error: Connection reset by peer. This may indicate a possible application crash on rank 0", "group-not-set-up", "(Connection reset by peer)"),
+        (f"[rank0]: RuntimeError: {GLOO}unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to complete", "wait-timed-out", ""),
+        ("torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients. 1/2 clients joined.", "ranks-missing", "Only 1 of 2"),
+    ],
+)  # fmt: skip
+def test_each_way_in_which_a_program_ends_has_its_own_cause(
+    line: str, id_: str, words: str, launcher: list[str]
+) -> None:
+    report = died(line, launcher)
+    assert report.ended is not None
+    assert (report.ended.id, report.causes[0].id) == (id_, id_)
+    assert words in report.ended.summary
+    assert report.causes[0].remedy
+
+
+def test_what_miopen_only_warns_of_is_not_what_ended_the_job() -> None:
+    warning = "MIOpen(HIP): Warning [FindWinogradSolutions] /MIOpen/src/sqlite_db.cpp:108: open memvfs: unable to open database file"
+    error = "MIOpen Error: /MIOpen/src/ocl/convolutionocl.cpp:831: Forward Convolution cannot be executed due to incorrect params"
+    assert read_lines("job.out", [warning]).ended is None
+    report = read_lines("job.out", [warning, error, "RuntimeError: miopenStatusUnknownError"])
+    assert [cause.id for cause in report.causes] == ["kernel-not-available"]
