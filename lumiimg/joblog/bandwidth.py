@@ -124,16 +124,17 @@ class _Table:
 
     def measurement(self, place: Callable[[int], tuple[str, int]]) -> Measurement:
         file, line = place(self.position)
+        alone = self.ranks == 1  # it sends nothing: programs print 0 GB/s, or how fast its memory is
         return Measurement(
             test=self.test,
             ranks=self.ranks or None,
             nodes=self.nodes,
-            average_gb_s=self.average,
+            average_gb_s=None if alone else self.average,
             wrong=self.wrong if self.checked else None,
             file=file,
             line=line,
             wrong_line=None if self.wrong_position is None else place(self.wrong_position)[1],
-            points=tuple(sorted(self.points.items())),
+            points=() if alone else tuple(sorted(self.points.items())),
         )
 
 

@@ -235,6 +235,14 @@ def test_one_node_shows_what_rccl_selects_and_that_two_would_decide(tmp_path: Pa
     assert words.startswith("no obstacle found at level probe:"), "the run adds nothing to what the probe proved"
 
 
+@pytest.mark.parametrize("busbw", [0.0, 1400.0], ids=["as nccl-tests prints it", "of its memory"])
+def test_one_rank_sends_nothing_and_has_no_bandwidth(tmp_path: Path, busbw: float) -> None:
+    result = ran(tmp_path, "cxi", nodes=1, gpus=1, busbw=busbw)
+    assert "run.bandwidth" not in by_id(result)
+    (measured,) = result.outcome.measurements
+    assert (measured.ranks, measured.wrong, measured.best_gb_s, measured.average_gb_s) == (1, 0, None, None)
+
+
 def hangs(folder: Path, output: str, *, timed_out: bool, began: Sequence[str] = ()) -> Finding:
     (folder / LOGS).mkdir(parents=True)
     for host in began:

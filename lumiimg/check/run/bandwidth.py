@@ -34,6 +34,8 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
                 where=f"{measured.file}:{measured.wrong_line}",
             )
         nodes = measured.nodes or report.coverage.of_nodes
+        if measured.ranks == 1:
+            continue  # it has none
         reference = reference_of(measured, nodes, site)
         if reference is None or measured.best_gb_s is None:
             why = _not_compared(measured, nodes, site)
