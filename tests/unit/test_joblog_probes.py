@@ -58,3 +58,18 @@ def test_libfabric_may_find_no_gpu_and_go_on() -> None:
     assert (
         read_lines("fi_info.log", [f"{said}HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed"]).ended.cause is None
     )
+
+
+@pytest.mark.parametrize(
+    ("warning", "cause"),
+    [
+        ("bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found", "bootstrap-no-interface"),
+        ("misc/socket.cc:339 NCCL WARN NET/Socket : No usable listening interface found", "listen-no-interface"),
+    ],
+)
+def test_the_librarys_own_words_go_before_the_call_that_failed_and_the_rank_that_waited(
+    warning: str, cause: str
+) -> None:
+    failed = "@probe uniqueid rank=0 rc=5 error=invalid%20usage", "@probe end stage=uniqueid code=22"
+    lines = [f"n1:7:7 [0] {warning}", *failed, "@probe timeout seconds=20 during=meeting", "@probe end code=16"]
+    assert read_lines("job.out", lines).ended.cause == cause
