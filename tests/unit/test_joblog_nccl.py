@@ -118,3 +118,50 @@ def test_what_the_library_goes_on_after_ends_nothing() -> None:
     for name in ("gpu-memory-not-shared", "nvls-failed", "verbs-memory"):
         report = read("", WORDS[name][0], "NCCL INFO Connected all rings", "NCCL INFO Using network AWS Libfabric")
         assert report.severity is Severity.OK, name
+
+
+HOST = "nid005101:1:1 [0] NCCL INFO "
+
+
+def causes(*lines: str) -> list[str]:
+    return [cause.id for cause in read_lines("job.out", [HOST + line for line in lines]).causes]
+
+
+def test_a_network_of_the_library_over_a_plugin_that_works_is_no_fault_of_the_provider() -> None:
+    provider = "NET/OFI Selected provider is {}, fabric is {} (found 1 nics)"
+    for name, network in product(["tcp", "cxi"], ["Socket", "IB"]):
+        started = provider.format(name, name)
+        assert causes(started, f"Using network {network}")[0] == "network-not-of-the-plugin"
+        named = causes(f"NCCL_NET set by environment to {network}", started, f"Using network {network}")
+        assert named[0] == "network-forced"
+        assert not {"provider-not-fast", "network-not-of-the-plugin"} & {*named}
+    assert causes(provider.format("tcp", "tcp"), "Using network AWS Libfabric") == ["provider-not-fast"]
+    absent = causes("NET/Plugin: Could not find: librccl-net.so.", "Using network Socket")
+    assert absent == ["plugin-absent"]
+
+
+def test_a_plugin_of_any_name_that_is_not_found_is_explained_by_that_name() -> None:
+    for suffix, library in product(["anp", "ofi", "aws-ofi", "x1"], ["librccl", "libnccl"]):
+        name = f"{library}-net-{suffix}.so"
+        for line in (
+            f"NET/Plugin: Could not find: {name}. Using internal net plugin.",
+            f"NET/Plugin: Could not find: {suffix} {name}. Using internal network plugin.",
+            f"NET/Plugin : dlerror={name}: cannot open shared object file: No such file or directory No plugin found ({name})",
+        ):
+            (cause,) = read_lines("job.out", [HOST + line, HOST + "Using network Socket"]).causes
+            assert cause.id == "plugin-name-suffix", line
+            assert f"NCCL_NET_PLUGIN={suffix} asks for {name}" in cause.summary
+    assert causes("NET/Plugin: Could not find: librccl-net-none.so") != ["plugin-name-suffix"]
+
+
+def test_a_rccl_that_stops_between_its_rings_and_its_trees_names_the_setting_that_hangs() -> None:
+    start = "ncclCommInitRank comm 0x1 rank 0 nranks 16 cudaDev 0 busId c1000 commId 0xb - Init START"
+    rings, trees = "Connected all rings", "Connected all trees"
+    rccl = "RCCL version : 2.26.6-HEAD:29e1567"
+    assert "rings-without-trees" in causes(rccl, start, rings)
+    for lines in (
+        [start, rings],
+        [rccl, start, rings, trees],
+        [rccl, start, rings, start.replace("START", "COMPLETE")],
+    ):
+        assert "rings-without-trees" not in causes(*lines)
