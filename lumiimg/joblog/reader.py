@@ -107,7 +107,7 @@ class LogReader:
         found = [(entry, match) for entry, match in found if not (entry.is_grave and warns(message, match.start()))]
         if not found or self._vocabulary.foreign.search(message.text) is not None:
             return
-        if self._vocabulary.harmless.search(message.text) is not None:
+        if any(entry.id == "warning" for entry, _ in found) and self._vocabulary.harmless.search(message.text):
             found = [(entry, match) for entry, match in found if entry.id != "warning"]
         process = self._log.process(message.process, message.task, file)
         for entry, match in found:

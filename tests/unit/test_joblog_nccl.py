@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 from lumiimg.core.findings import Severity
+from lumiimg.core.toml import package_toml
 from lumiimg.joblog import LogReport, Verdict, read_lines
 from tests.shared.job_deaths import job
 
@@ -113,6 +115,14 @@ def test_why_the_library_gave_up_is_said_in_the_words_of_each_version_behind_any
 
 
 def test_what_the_library_goes_on_after_ends_nothing() -> None:
+    harmless = package_toml("lumiimg.joblog", "nccl.toml")["harmless"]
+    examples = [(table["pattern"], text) for table in harmless for text in table["examples"]]
+    for (pattern, text), before in product(examples, BEFORE):
+        assert re.search(pattern, f"NCCL WARN {text}"), text
+        assert read(before, f"src/x.cc:9 NCCL WARN {text}").severity is Severity.OK, text
+        failed = read(before, f"src/x.cc:9 NCCL WARN {text}", "NCCL INFO init.cc:9 -> 2").ended
+        assert failed.summary.startswith("a call failed"), "not by a warning that is harmless"
+    assert read("", "src/x.cc:9 NCCL WARN Something that nobody knows").severity is Severity.UNKNOWN
     for line, before in product(HARMLESS, BEFORE):
         assert read(before, line).severity is Severity.OK, line
     for name in ("gpu-memory-not-shared", "nvls-failed", "verbs-memory"):
