@@ -67,6 +67,7 @@ STAND_INS = {
     "base": "./image.sif",
     "site": "lumi",
     "log": "job.out",
+    "lines": "1,40p job.out",
     "script": "job.sh",
     "job_id": "$SLURM_JOB_ID",
     "plugin": "/path/librccl-net.so",

@@ -5,6 +5,7 @@ All other tests are held to that, too, by a hook (tests/shared/proposals.py).
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import shlex
@@ -14,15 +15,18 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.check.run.log_answer import answer_of_log
 from lumiimg.cli.main import main
 from lumiimg.core.findings import Advice, Remedy
 from lumiimg.core.text import shell_quote
+from lumiimg.joblog import read_log, vocabulary
 from tests.shared import fabric_builder
 from tests.shared.programs import sampled
 from tests.shared.proposals import fault
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LOGS = sorted((*(FIXTURES / "nccl").glob("*.log"), *(FIXTURES / "bandwidth").glob("*.out")))
+KNOWN = vocabulary().known_signatures
 
 
 def test_a_command_with_a_place_for_a_name_is_refused_by_the_rule_of_these_tests() -> None:
@@ -59,6 +63,25 @@ def test_what_a_log_proposes_has_the_names_of_the_case_or_is_no_command(
             assert shlex.quote(str(image)) in first, (log.name, first)
         assert not [one for cause in data["causes"] for one in cause["remedy"] if "{image}" in one or "{log}" in one]
     assert proposed
+
+
+def test_what_is_proposed_to_look_at_in_a_log_prints_lines_of_it(tmp_path: Path) -> None:
+    """Each example of the knowledge base, and what else is read here, as files of any name, plain and compressed."""
+    ends = "srun: error: n1: task 3: Exited with exit code 1"
+    texts = [log.read_bytes() for log in LOGS] + [f"step 1\n{one.example}\n{ends}\n".encode() for one in KNOWN]
+    commands = set()
+    for number, text in sampled(enumerate(texts), 120):
+        is_packed = number % 9 == 0
+        file = tmp_path / f"it's {{image}} {number}{'.gz' if is_packed else '.out'}"
+        file.write_bytes(gzip.compress(text) if is_packed else text)
+        name = shell_quote(str(file))
+        answer = answer_of_log(read_log([str(file)], lambda _: None), None, {"log": name})
+        steps = {step.command for cause in answer.report.causes for step in cause.remedy if step.command}
+        commands |= {step for step in steps if name in step and step.startswith(("grep ", "sed "))}
+    assert len(commands) > 20
+    script = "".join(f'[ -n "$({one})" ] || echo {shlex.quote(one)}\n' for one in sorted(commands))
+    done = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 @pytest.mark.everything

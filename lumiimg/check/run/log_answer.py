@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Literal
 from lumiimg.check.run.bandwidth import bandwidth_findings
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import NO_ADVICE, Advice, Finding, Severity
+from lumiimg.core.text import shell_quote
 from lumiimg.joblog import LogReport  # noqa: TC001 - schemas are made from the types of the fields
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
+    from lumiimg.joblog import Cause
+
+_BEFORE, _AFTER = 14, 6
+"""Lines that are proposed to be looked at, on a screen of 24."""
+_UNPACKED = {".gz": "zcat", ".xz": "xzcat", ".zst": "zstdcat"}
+"""What prints a compressed log, by the end of its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,18 @@ class LogAnswer:
 def answer_of_log(report: LogReport, site: Site | None, names: Mapping[str, str]) -> LogAnswer:
     """Return the answer; `names` of this case are put into commands. Without a site nothing is held to benchmarks."""
     causes = tuple(
-        replace(cause, remedy=tuple(step.concluded(names) for step in cause.remedy)) for cause in report.causes
+        replace(cause, remedy=tuple(step.concluded({**names, **_lines(cause)}) for step in cause.remedy))
+        for cause in report.causes
     )
     report = replace(report, causes=causes)
     return LogAnswer(report, bandwidth_findings(report, site), site)
+
+
+def _lines(cause: Cause) -> dict[str, str]:
+    """Return what sed(1) needs to print the lines around the first line of a cause, which are in the file as read."""
+    first = next((line for line in cause.evidence if line.file != "-"), None)
+    if first is None:
+        return {}
+    file = shell_quote(first.file)
+    unpacked = next((f"<({program} {file})" for end, program in _UNPACKED.items() if first.file.endswith(end)), file)
+    return {"lines": f"{max(1, first.line - _BEFORE)},{first.line + _AFTER}p {unpacked}"}
