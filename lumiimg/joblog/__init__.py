@@ -19,7 +19,7 @@ from lumiimg.joblog.report import (
     Verdict,
     VerdictGroup,
 )
-from lumiimg.joblog.vocabulary import Effect, Vocabulary, vocabulary
+from lumiimg.joblog.vocabulary import Effect, ExitRole, Vocabulary, vocabulary
 
 __all__ = [
     "FAST",
@@ -28,6 +28,7 @@ __all__ = [
     "Confidence",
     "Effect",
     "Ending",
+    "ExitRole",
     "How",
     "LogReader",
     "LogReport",

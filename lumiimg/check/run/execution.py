@@ -32,7 +32,18 @@ from lumiimg.core.errors import MissingHereError
 from lumiimg.core.findings import Level, Severity
 from lumiimg.core.text import count
 from lumiimg.engine.process import Completed, run
-from lumiimg.joblog import FAST, TRANSPORTS, Cause, Effect, LogReport, Verdict, read_log, vocabulary
+from lumiimg.joblog import (
+    FAST,
+    TRANSPORTS,
+    Cause,
+    Effect,
+    ExitRole,
+    How,
+    LogReport,
+    Verdict,
+    read_log,
+    vocabulary,
+)
 from lumiimg.resolve.stack import stack_of
 
 if TYPE_CHECKING:
@@ -153,7 +164,7 @@ def judge(logs: Path, ended: Completed, collective: Collective, site: Site | Non
         began = {log.name.split(".")[1] for log in logs.glob(RCCL_LOGS)}  # by the host in the name
         silent = 0 if _RANK_LINE.search(ended.output) else max(0, collective.nodes - len(began))
         run.judge_end(silent)
-        if not (ended.exit_code != 0 and report.verdict is Verdict.NONE):  # it failed before it came to a network
+        if not (run.has_failed and report.verdict is Verdict.NONE):  # it failed before it came to a network
             signatures = vocabulary().signatures
             needs_no_nic = any(c.id in signatures and signatures[c.id].effect in _NEEDS_NO_NIC for c in causes)
             run.judge_network(None if needs_no_nic else collective.inconclusive)
@@ -171,6 +182,11 @@ class _Run:
     causes: tuple[Cause, ...]
     found: Findings
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a rank died, also where the launcher does not say so."""
+        return not self.ended.ok or self.report.ended.is_failure
+
     def had_another_rccl(self) -> bool:
         """Judge whether torch had the RCCL that is looked at; its ranks alone say which Python they import it from."""
         mapped = {event.get("path", ""): event.get("torch", "") for event in self.program.all("mapped")}
@@ -187,7 +203,11 @@ class _Run:
     def judge_end(self, silent: int) -> None:
         """Judge how the program ended, whatever the network was; `silent`: nodes of which no rank showed itself."""
         found, program, nodes = self.found, self.program, self.collective.nodes
-        wrong, details = program.all("wrong"), explained(self.causes, evidence=program.tail)
+        ended, wrong = self.report.ended, program.all("wrong")
+        causes = tuple(cause for cause in self.causes if cause.id == ended.cause)
+        details = explained(causes, evidence=program.tail)
+        known = vocabulary().signatures.get(ended.cause or "")
+        waited = known is not None and known.ends is ExitRole.WAITED
         is_known = any(finding.id == "run.data-errors" for finding in found.found)
         severity = Severity.UNKNOWN if self.collective.inconclusive or nodes == 1 else Severity.PROBLEM
         if wrong and not is_known:
@@ -196,6 +216,9 @@ class _Run:
             found.add("run.data-errors", Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
         elif error := self._first_error():
             found.add("run.failed", self._of_network(severity), f"the collective failed: {error}", **details)
+        elif ended.how is How.DIED and not waited:
+            details["cause"] = None  # the summary has it
+            found.add("run.failed", self._of_network(severity), f"the collective failed: {ended.sentence}", **details)
         elif program.is_hung or program.exit_code == _TIMED_OUT:
             during = program.first("timeout").get("during", "its run")
             what = f"the collective did not return from {during} within {TIMEOUT_S} s"
@@ -230,11 +253,9 @@ class _Run:
         report, collective, found = self.report, self.collective, self.found
         verdict, is_one = report.verdict, collective.nodes == 1
         by = f"{self.program.name}, {count(collective.ranks, 'rank')} on {count(collective.nodes, 'node')}"
-        network, took, proof = (
-            _name(report),
-            _took(report, is_one=is_one),
-            tuple(evidence.text for evidence in report.proof),
-        )
+        network, took = _name(report), _took(report, is_one=is_one)
+        proof = tuple(evidence.text for evidence in report.proof)
+        causes = tuple(c for c in self.causes if c.id != report.ended.cause or not report.ended.leads)
         together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
         other = report.library if report.library and report.library.version != collective.version else None
         severity, reason, details = Severity.UNKNOWN, None, FindingDetails(evidence=proof)
@@ -244,7 +265,7 @@ class _Run:
             what = f"the ranks did not come together (the largest communicator has {together}), so nothing is shown"
         elif is_one and verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY}:
             reason, what = "one-node", "the log does not say which network RCCL selected"
-        elif is_one and verdict in FAST and not self.ended.ok:
+        elif is_one and verdict in FAST and self.has_failed:
             what = f"RCCL selected {network}; it is not proved that it works: it did not finish"
         elif is_one and verdict in FAST:
             what = f"{by}: RCCL selected {network}; nothing crosses it on one node, so no traffic is proved"
@@ -252,29 +273,29 @@ class _Run:
             return
         elif verdict in FAST and (missing := self._missing()):
             what = f"{network} was selected; it is not proved that it carried all traffic: {missing}"
-        elif verdict in FAST and report.severity is Severity.OK:
+        elif verdict in FAST and report.network_severity is Severity.OK:
             found.add("run.network", Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
             return
-        elif report.severity is Severity.UNKNOWN:
+        elif report.network_severity is Severity.UNKNOWN:
             what = f"the log does not prove which network carried the traffic ({verdict.value})"
-            details = explained(self.causes, evidence=proof)
-        elif is_one and any(cause.id in _NO_VNI for cause in self.causes):
+            details = explained(causes, evidence=proof)
+        elif is_one and any(cause.id in _NO_VNI for cause in causes):
             why = "no VNI on the NIC in this step; that proves nothing about the image"
             reason, what = "no-vni", f"{took}: {why}"
-            details = {**explained(self.causes, evidence=proof), "remedy": ()}
+            details = {**explained(causes, evidence=proof), "remedy": ()}
         elif inconclusive:
             reason, what = "one-node", f"{took}; that proves nothing here: {inconclusive}"
         else:
             carried = not is_one and report.connected and verdict in TRANSPORTS
             what = f"{network} carried the traffic" if carried else took
             what += "; two nodes would do the same" if is_one else ""
-            severity, details = Severity.PROBLEM, explained(self.causes, evidence=proof)
+            severity, details = Severity.PROBLEM, explained(causes, evidence=proof)
         found.add("run.network", severity, f"{by}: {what}", reason=reason, **details)
 
     def _missing(self) -> str | None:
         """Return what a collective over several nodes lacks for a proof; None where it lacks nothing."""
         ranks, logged = self.collective.ranks, self.report.coverage.ranks
-        if not self.ended.ok:
+        if self.has_failed:
             return "it did not finish"
         if logged < ranks:
             return f"{logged} of {count(ranks, 'rank')} left a log"
