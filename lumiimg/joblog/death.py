@@ -140,7 +140,8 @@ def end_of_job(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: Jo
     lines = _LastLines(processes, held, log)
     clean_up = frozenset(one.signature.id for one in lines.clean_up)
     first, calls = lines.first_death(dead), lines.calls_that_failed()
-    if first is not None and not (calls and first.ends in _SAYS_NO_REASON and calls[0].call.first_at < first.at):
+    says_why = first is None or not (first.ends in _SAYS_NO_REASON or first.signature.weight is Weight.ECHO)
+    if first is not None and (says_why or not calls or calls[0].call.first_at > first.at):
         return End(lines.ending(first), clean_up - {first.signature.id})
     error = lines.last_error()
     if error is not None and not (calls and error.ends in _SAYS_NO_REASON):

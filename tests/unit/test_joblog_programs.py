@@ -69,8 +69,7 @@ def test_each_way_in_which_a_program_ends_has_its_own_cause(
     line: str, id_: str, words: str, launcher: list[str]
 ) -> None:
     report = died(line, launcher)
-    assert report.ended is not None
-    assert (report.ended.id, report.causes[0].id) == (id_, id_)
+    assert (report.ended.cause, report.causes[0].id) == (id_, id_)
     assert words in report.ended.summary
     assert report.causes[0].remedy
 
@@ -78,6 +77,6 @@ def test_each_way_in_which_a_program_ends_has_its_own_cause(
 def test_what_miopen_only_warns_of_is_not_what_ended_the_job() -> None:
     warning = "MIOpen(HIP): Warning [FindWinogradSolutions] /MIOpen/src/sqlite_db.cpp:108: open memvfs: unable to open database file"
     error = "MIOpen Error: /MIOpen/src/ocl/convolutionocl.cpp:831: Forward Convolution cannot be executed due to incorrect params"
-    assert read_lines("job.out", [warning]).ended is None
+    assert read_lines("job.out", [warning]).ended.cause is None
     report = read_lines("job.out", [warning, error, "RuntimeError: miopenStatusUnknownError"])
     assert [cause.id for cause in report.causes] == ["kernel-not-available"]
