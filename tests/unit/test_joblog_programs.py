@@ -51,6 +51,7 @@ def died(line: str, launcher: list[str]) -> LogReport:
         ("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory. This is an internal miniz error.", "file-damaged", ""),
         ("_pickle.UnpicklingError: invalid load key, '<'.", "file-damaged", ""),
         ("EOFError: Ran out of input", "file-damaged", ""),
+        ("EOFError", "python-error", "EOFError"),
         ("safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge", "file-damaged", ""),
         ("zipfile.BadZipFile: File is not a zip file", "file-damaged", ""),
         ("_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have two options, \x1b[1mdo those steps only if you trust the source of the checkpoint\x1b[0m. ", "checkpoint-not-only-weights", ""),
