@@ -3,6 +3,7 @@
 # make coverage     how much of elf/, image/, joblog/ and fabric/ their unit tests take, lines and branches, and the floor of each
 # make test-core    the engine tests that CI runs: demo, each strategy, kill and resume, check, four nodes, a job; some eight minutes
 # make test-engine  all tests against a real Apptainer, a real loader and a real RCCL
+# make test-gpu     real collectives and real failures on an NVIDIA GPU, on which CUDA stands in for HIP (NCCL="2.31.2 2.28.9": of these versions)
 # make test-all     both, make coverage and make fuzz, with all of what is exhaustive, of which they take a tenth
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
 # make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=joblog/network; hours for all)
@@ -22,6 +23,7 @@
 
 PYTHON ?= python3
 FUZZ ?= 10
+NCCL ?= 2.28.9 2.27.7
 SECONDS ?= 60
 DOCUMENTS ?= documents
 VENV := .venv
@@ -37,7 +39,7 @@ COVERAGE_TESTS = $(wildcard $(addprefix tests/unit/test_,elf_*.py fabric*.py ima
 # each process would compile the package again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test coverage test-core test-core-here test-engine test-engine-here test-all test-lowest fuzz corpus mutate rehearse score audit lint bench bench-here docs dist requirements compare written clean
+.PHONY: help demo test coverage test-core test-core-here test-engine test-engine-here test-gpu test-all test-lowest fuzz corpus mutate rehearse score audit lint bench bench-here docs dist requirements compare written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -85,6 +87,10 @@ test-engine:
 
 test-engine-here: $(VENV)/.installed
 	.ci/engine-tests engine
+
+test-gpu: $(VENV)/.installed
+	mkdir -p build/gpu
+	NCCL='$(NCCL)' $(BIN)/pytest -v -m gpu tests/gpu
 
 test-all: export LUMIIMG_ALL = 1
 test-all: test coverage fuzz test-engine
