@@ -210,11 +210,20 @@ class _LastLines:
 
     def ending(self, first: Trouble, *, is_likely: bool = False) -> Ending:
         """Return what a line that ended the job says, and whom it hit."""
-        named = [_whom(one) for one in (first, *(one for one in self.candidates if one.signature is first.signature))]
+        same = [one for one in self.candidates if one.signature is first.signature]
+        named = [_whom(one) for one in (first, *self._heads_of_stack(first), *same)]
         ranks, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
         how = _HOW.get(first.signature.id, How.CANCELLED if first.ends is ExitRole.CANCELLED else How.DIED)
         by_network = first.signature.effect in _OF_NETWORK
         return Ending(how, first.signature.id, first.summary, ranks, node, is_likely, by_network)
+
+    def _heads_of_stack(self, one: Trouble) -> Iterator[Trouble]:
+        """Yield the lines that begin MPI's error stack: its last line says why, and only the first of which rank."""
+        head = vocabulary().signatures["mpi-error"]
+        if one.signature.id in head.unless:
+            begun = [match for match in one.process.saw(head.id) if self.log.same_file(match.first_at, one.at)]
+            near = [match for match in begun if 0 <= self._distance(match.first_at, one.at) <= _FRAMES]
+            yield from (Trouble(one.process, head, match) for match in near)
 
     def last_error(self) -> Trouble | None:
         """Return an error that is known, and that stands so near the end of the log that it may have been the end."""

@@ -356,14 +356,14 @@ _SENTENCES = {
 _SELECTED = {
     Verdict.OFI_CXI: "Slingshot, it seems: this log does not prove that traffic went over it",
     Verdict.OFI_EFA: "EFA, it seems: this log does not prove that traffic went over it",
-    Verdict.OFI_OTHER: "libfabric was used; the log does not name its provider: Slingshot or TCP",
+    Verdict.OFI_OTHER: "libfabric was used; the log does not name its provider",
     Verdict.IB: "InfiniBand or RoCE verbs, it seems: this log does not prove that traffic went over them",
 }
 _CHOSEN = {
     _SENTENCES[Verdict.SOCKET]: "TCP sockets were chosen, not the fast network",
     _SELECTED[Verdict.IB]: "InfiniBand or RoCE verbs were chosen",
     _SENTENCES[Verdict.OFI_OTHER]: "libfabric was chosen, but not on Slingshot",
-    _SELECTED[Verdict.OFI_OTHER]: "libfabric was chosen; the log does not name its provider: Slingshot or TCP",
+    _SELECTED[Verdict.OFI_OTHER]: "libfabric was chosen; the log does not name its provider",
     _SENTENCES[Verdict.MIXED]: "ranks chose different networks",
 }
 """What is said in place of a sentence where no line shows that any rank was connected."""
