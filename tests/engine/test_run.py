@@ -45,6 +45,16 @@ def test_ranks_that_cannot_make_a_communicator_end_and_are_told(with_plugin: Pat
     assert result.code == ExitCode.UNDECIDED
 
 
+def test_a_rank_that_lost_another_one_ends_with_the_error_that_rccl_noted(
+    with_plugin: Path, gpus: dict[str, str]
+) -> None:
+    result = check(with_plugin, "--level", "run", env=gpus | {"STANDIN_DIED": "30"})
+    found = findings(result)
+    assert "run.hang" not in found
+    assert "remote process exited or there was a network error" in found["run.failed"]["summary"]
+    assert result.code == ExitCode.UNDECIDED
+
+
 def test_without_a_gpu_run_is_missing_here_and_the_rest_is_checked(demo: Path) -> None:
     asked = check(demo, "--level", "run")
     assert asked.code == ExitCode.MISSING_HERE

@@ -100,7 +100,7 @@ class CollectiveOutcome:
     ranks: int
     """That took part."""
     verdict: Verdict
-    """Which network carried it."""
+    """What its log says of the network: on one node RCCL selects one, and nothing crosses it."""
     confidence: Confidence
     """How well its log supports the verdict."""
     measurements: tuple[Measurement, ...]
