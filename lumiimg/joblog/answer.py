@@ -69,6 +69,9 @@ def answer(whole: JobLog) -> LogReport:
     held = [trouble for one in judged for trouble in one.troubles]
     end = end_of_job(processes, held, log, [one.process.name for one in judged if one.network.ended])
     held += troubles(log.job, seen_in_job, ())
+    fast = {one.process.name for one in judged if one.network.verdict in FAST}
+    # what is quoted is of the rank that died, or of one that has a slow network
+    held.sort(key=lambda one: (one is not end.first, one.process.name in fast, one.at))
     seen, ranks = coverage(judged, log.job), rank_results(judged)
     measured = log.bandwidth.measurements(log.place) if log.bandwidth else ()
     report = LogReport(
@@ -176,7 +179,7 @@ def _shown_by_lines(
     """Return the causes that lines of the log show, what ended the job first."""
     first = end.ending.cause if end.ending.leads else None
     groups: dict[tuple[str, str], list[Trouble]] = {}
-    for trouble in sorted(held, key=lambda t: t.match.first_at):
+    for trouble in held:
         signature = trouble.signature
         # an error of Python that nothing else is known of may have been caught
         is_aside = signature.ends is ExitRole.OTHER or (real and signature.weight is Weight.ECHO)

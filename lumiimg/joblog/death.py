@@ -130,6 +130,8 @@ class End(NamedTuple):
     """Ids of what looks like a death, and only follows on one."""
     lines: tuple[Match, ...] = ()
     """Those of a cause that has no signature."""
+    first: Trouble | None = None
+    """The line of one that has."""
 
 
 def end_of_job(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: JobLog, dead: Collection[str]) -> End:
@@ -142,10 +144,10 @@ def end_of_job(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: Jo
     first, calls = lines.first_death(dead), lines.calls_that_failed()
     says_why = first is None or not (first.ends in _SAYS_NO_REASON or first.signature.weight is Weight.ECHO)
     if first is not None and (says_why or not calls or calls[0].call.first_at > first.at):
-        return End(lines.ending(first), clean_up - {first.signature.id})
+        return End(lines.ending(first), clean_up - {first.signature.id}, first=first)
     error = lines.last_error()
     if error is not None and not (calls and error.ends in _SAYS_NO_REASON):
-        return End(lines.ending(error, is_likely=True), clean_up)
+        return End(lines.ending(error, is_likely=True), clean_up, first=error)
     if calls:
         return End(lines.ending_by(calls[0], is_likely=first is None), clean_up, calls[0].lines)
     if begun := lines.not_completed():
