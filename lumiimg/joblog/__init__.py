@@ -4,21 +4,12 @@ report = read_log(["slurm-123.out"], warn=print)
 print(report.verdict, report.confidence, *report.causes)
 """
 
+from lumiimg.joblog.ending import Ending, How
 from lumiimg.joblog.files import follow, read_log
 from lumiimg.joblog.lines import probe_event
 from lumiimg.joblog.reader import LogReader, read_lines
-from lumiimg.joblog.report import (
-    FAST,
-    TRANSPORTS,
-    Cause,
-    Confidence,
-    Ending,
-    How,
-    LogReport,
-    Measurement,
-    Verdict,
-    VerdictGroup,
-)
+from lumiimg.joblog.report import Cause, LogReport, Measurement, VerdictGroup
+from lumiimg.joblog.verdict import FAST, TRANSPORTS, Confidence, Verdict
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Vocabulary, vocabulary
 
 __all__ = [

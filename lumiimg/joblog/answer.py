@@ -21,7 +21,7 @@ from lumiimg.joblog.death import (
 )
 from lumiimg.joblog.flight import progress, stalled
 from lumiimg.joblog.network import JobContext, judge_job, judge_process
-from lumiimg.joblog.report import FAST, Cause, Confidence, LogReport, Verdict
+from lumiimg.joblog.report import Cause, LogReport
 from lumiimg.joblog.state import last_run
 from lumiimg.joblog.summary import (
     JudgedProcess,
@@ -34,6 +34,7 @@ from lumiimg.joblog.summary import (
     rank_results,
     transport,
 )
+from lumiimg.joblog.verdict import FAST, Confidence, Verdict
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Weight, vocabulary
 from lumiimg.joblog.watchdog import stall_of
 

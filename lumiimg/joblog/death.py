@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumiimg.joblog.ending import Ending, How
 from lumiimg.joblog.flight import rank_ranges, ranks_word
 from lumiimg.joblog.lines import end_of, evidence_text, plain, prefixes
-from lumiimg.joblog.report import Ending, How
 from lumiimg.joblog.state import PROCESS_LIMIT
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Signature, Weight, vocabulary
 

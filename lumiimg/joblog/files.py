@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from lumiimg.core.access import zstd
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import open_regular, read_beginning
+from lumiimg.joblog.ending import How
 from lumiimg.joblog.flight import DUMP_LIMIT_BYTES, is_dump, is_pickle, parsed
 from lumiimg.joblog.reader import LogReader
-from lumiimg.joblog.report import How
 
 if TYPE_CHECKING:
     from lumiimg.joblog.flight import FlightDump

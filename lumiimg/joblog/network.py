@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.joblog.report import FAST, TRANSPORTS, Confidence, Verdict, weakest
 from lumiimg.joblog.state import JobLog, Match, ProcessLog, first_matches
+from lumiimg.joblog.verdict import FAST, TRANSPORTS, Confidence, Verdict, weakest
 from lumiimg.joblog.vocabulary import Effect, vocabulary
 
 if TYPE_CHECKING:

@@ -3,69 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from lumiimg.core.findings import Remedy, Severity
 from lumiimg.core.text import count, hostlist, size
-from lumiimg.joblog.flight import RankProgress, Stall, ranks_word
-
-
-class Verdict(StrEnum):
-    """Which network, or why the plugin gave none."""
-
-    OFI_CXI = "ofi-cxi"
-    """libfabric on Slingshot."""
-    OFI_EFA = "ofi-efa"
-    """libfabric on AWS EFA."""
-    OFI_OTHER = "ofi-other"
-    """libfabric on another provider (tcp, sockets, verbs), or on one that the log does not name."""
-    SOCKET = "socket"
-    """The library's own TCP transport."""
-    IB = "ib"
-    """Verbs: built in, or an InfiniBand/RoCE plugin."""
-    PLUGIN_MISSING = "plugin-missing"
-    PLUGIN_LOAD_ERROR = "plugin-load-error"
-    PLUGIN_INIT_ERROR = "plugin-init-error"
-    INTRA_NODE_ONLY = "intra-node-only"
-    """Shared memory and peer-to-peer only: nothing crosses a network."""
-    NONE = "none"
-    """Nothing in the log decides it."""
-    MIXED = "mixed"
-    """Processes of the job differ."""
-
-
-FAST = frozenset({Verdict.OFI_CXI, Verdict.OFI_EFA})
-TRANSPORTS = FAST | {Verdict.OFI_OTHER, Verdict.SOCKET, Verdict.IB}
-"""Verdicts that name a network."""
-
-
-class Confidence(StrEnum):
-    """How well the log supports the verdict."""
-
-    PROVED = "proved"
-    LIKELY = "likely"
-    UNKNOWN = "unknown"
-
-
-def weakest(confidences: Iterable[Confidence]) -> Confidence:
-    """Return the least sure of several."""
-    return max(confidences, key=list(Confidence).index)
-
-
-def severity_of(verdict: Verdict, provider: str | None, confidence: Confidence) -> Severity:
-    """Return ok for a fast network that is proved, a problem for a slow path or a failure, else unknown."""
-    match verdict:
-        case Verdict.NONE:
-            return Severity.UNKNOWN
-        case Verdict.OFI_OTHER if provider is None:
-            return Severity.UNKNOWN  # cxi and tcp look the same where the provider is not named
-        case Verdict.OFI_CXI | Verdict.OFI_EFA | Verdict.IB | Verdict.INTRA_NODE_ONLY:
-            # a network that was selected is not yet one that carried traffic
-            return Severity.OK if confidence is Confidence.PROVED else Severity.UNKNOWN
-        case _:
-            return Severity.PROBLEM
+from lumiimg.joblog.ending import Ending  # noqa: TC001 - schemas are made from the types of the fields
+from lumiimg.joblog.flight import RankProgress, Stall  # noqa: TC001
+from lumiimg.joblog.verdict import (
+    CHOSEN,
+    CONFIDENCE_WORDS,
+    SELECTED,
+    SENTENCES,
+    SHORT,
+    TRANSPORTS,
+    Confidence,
+    Verdict,
+    severity_of,
+)
 
 
 def _part_of(number: int, total: int | None, noun: str) -> str:
@@ -104,58 +59,6 @@ class Cause:
     """Where that is from."""
     evidence: tuple[Evidence, ...]
     """The lines that show it."""
-
-
-class How(StrEnum):
-    """How a job ended."""
-
-    COMPLETED = "completed"
-    """Slurm says that it completed."""
-    RUNNING = "running"
-    """It is followed while it runs, and nothing shows that it ended."""
-    DIED = "died"
-    TIME_LIMIT = "time-limit"
-    CANCELLED = "cancelled"
-    """Somebody cancelled it, or Slurm took its nodes back."""
-    UNKNOWN = "unknown"
-    """The log does not show how, or whether, it ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How the job ended, and what ended it."""
-
-    how: How = How.UNKNOWN
-    """Whether it came to its own end."""
-    cause: str | None = None
-    """Id of what ended it, or may have: of a signature, or of what is said where none is known. Null: nothing seen."""
-    summary: str = ""
-    """What it was; of a failure that no signature knows the library's own words."""
-    ranks: str | None = None
-    """The rank, or ranks (`0-3,7`), that it hit first; null where the log does not say."""
-    node: str | None = None
-    """The node that it hit first; null where the log does not say."""
-    is_likely: bool = False
-    """Whether that it ended the job is inferred: no line after it shows that the job went on, and none that it died."""
-    by_network: bool = False
-    """Whether the network itself ended it, as the verdict says: it could not be started, and nothing replaces it."""
-
-    @property
-    def sentence(self) -> str:
-        """What it was, and whom it hit."""
-        where = " on ".join(filter(None, (ranks_word(self.ranks) if self.ranks else "", self.node)))
-        said = ", ".join(filter(None, (where, "likely" if self.is_likely else "")))
-        return f"{self.summary} ({said})" if said else self.summary
-
-    @property
-    def is_failure(self) -> bool:
-        """Whether the job did not come to its own end."""
-        return self.how in {How.DIED, How.TIME_LIMIT, How.CANCELLED}
-
-    @property
-    def leads(self) -> bool:
-        """Whether it is the first thing to be said of the job, before its network."""
-        return self.cause is not None and not self.by_network
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,35 +243,6 @@ class Measurement:
 
 # -- the answer
 
-_SENTENCES = {
-    Verdict.OFI_CXI: "the traffic went over Slingshot (libfabric, provider cxi)",
-    Verdict.OFI_EFA: "the traffic went over EFA (libfabric, provider efa)",
-    Verdict.OFI_OTHER: "libfabric was used, but not on Slingshot",
-    Verdict.SOCKET: "the traffic went over TCP sockets, not over the fast network",
-    Verdict.IB: "the traffic went over InfiniBand or RoCE verbs",
-    Verdict.PLUGIN_MISSING: "the net plugin was not found; the log ends before a network is chosen",
-    Verdict.PLUGIN_LOAD_ERROR: "the net plugin could not be loaded",
-    Verdict.PLUGIN_INIT_ERROR: "the net plugin, or the provider under it, was loaded and failed to start",
-    Verdict.INTRA_NODE_ONLY: "nothing crossed a network: each communicator stays on one node",
-    Verdict.NONE: "this log does not say which network was used",
-    Verdict.MIXED: "ranks used different networks",
-}
-_SELECTED = {
-    Verdict.OFI_CXI: "Slingshot, it seems: this log does not prove that traffic went over it",
-    Verdict.OFI_EFA: "EFA, it seems: this log does not prove that traffic went over it",
-    Verdict.OFI_OTHER: "libfabric was used; the log does not name its provider",
-    Verdict.IB: "InfiniBand or RoCE verbs, it seems: this log does not prove that traffic went over them",
-}
-_CHOSEN = {
-    _SENTENCES[Verdict.SOCKET]: "TCP sockets were chosen, not the fast network",
-    _SELECTED[Verdict.IB]: "InfiniBand or RoCE verbs were chosen",
-    _SENTENCES[Verdict.OFI_OTHER]: "libfabric was chosen, but not on Slingshot",
-    _SELECTED[Verdict.OFI_OTHER]: "libfabric was chosen; the log does not name its provider",
-    _SENTENCES[Verdict.MIXED]: "ranks chose different networks",
-}
-"""What is said in place of a sentence where no line shows that any rank was connected."""
-_CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
-
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
@@ -460,7 +334,8 @@ class LogReport:
     def headline(self) -> str:
         """The answer in one line: what ended the job, where something did, else the network."""
         if self.ended.leads:
-            return f"{self.ended.cause}: {self.ended.sentence}"
+            began = f"; it began with {self.stall.who}, which {self.stall.reason}" if self.stall else ""
+            return f"{self.ended.cause}: {self.ended.sentence}{began}"
         if self.verdict is Verdict.NONE and self.progress and self.stall:
             return f"stalled: {self.stall.who} {self.stall.reason}"
         return self.network_line
@@ -471,15 +346,30 @@ class LogReport:
         failed = "; then a transfer or a collective failed" if self.failed_running and not self.ended.leads else ""
         if self.nothing_crossed:
             unsure = "; what other nodes did it does not show" if self.other_nodes_silent else ""
-            return f"{self.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
-        sentence = _SENTENCES[self.verdict]
+            return f"{self.verdict.value}: {SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
+        sentence = SENTENCES[self.verdict]
         if severity_of(self.verdict, self.provider, self.confidence) is Severity.UNKNOWN:
-            sentence = _SELECTED.get(self.verdict, sentence)
-        if not self._shows_traffic and (chosen := _CHOSEN.get(sentence)):
+            sentence = SELECTED.get(self.verdict, sentence)
+        if not self._shows_traffic and (chosen := CHOSEN.get(sentence)):
             sentence = f"{chosen}; no line shows traffic"
+        if self.verdict is Verdict.NONE:
+            return f"{self.verdict.value}: {sentence}{failed}"
         is_part = self.confidence is Confidence.PROVED and self.coverage.ranks < (self.coverage.of_ranks or 0)
         of_which = f" of {self.coverage.of_all_ranks}" if is_part else ""
-        return f"{self.verdict.value}: {sentence}{failed} ({_CONFIDENCE[self.confidence]}{of_which})"
+        return f"{self.verdict.value}: {sentence}{failed} ({CONFIDENCE_WORDS[self.confidence]}{of_which})"
+
+    @property
+    def network_in_short(self) -> str:
+        """Which network the job used, in a few words: what ended it has been said."""
+        if self.nothing_crossed:
+            return SHORT[Verdict.INTRA_NODE_ONLY]
+        if self.verdict is Verdict.OFI_OTHER and self.provider is None:
+            return "libfabric, its provider is not named"
+        used = "" if self.verdict not in TRANSPORTS or self._shows_traffic else ", chosen; no line shows traffic"
+        if self.verdict is not Verdict.MIXED or len(self.nodes) < 2:
+            return f"{SHORT[self.verdict]}{used}"
+        every = sum(group.count for group in self.nodes)
+        return "; ".join(f"{SHORT[group.verdict]} on {group.count} of {every} nodes" for group in self.nodes)
 
     @property
     def _shows_traffic(self) -> bool:

@@ -8,19 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.core.redact import HIDDEN, is_secret_name, redact
-from lumiimg.joblog.report import (
-    FAST,
-    Communicator,
-    Confidence,
-    Coverage,
-    LoggedLibrary,
-    RankResult,
-    Transport,
-    Verdict,
-    VerdictGroup,
-    weakest,
-)
+from lumiimg.joblog.report import Communicator, Coverage, LoggedLibrary, RankResult, Transport, VerdictGroup
 from lumiimg.joblog.state import ProcessLog, first_matches
+from lumiimg.joblog.verdict import FAST, Confidence, Verdict, weakest
 from lumiimg.joblog.vocabulary import ExitRole
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from lumiimg.core.findings import Remedy
 from lumiimg.core.toml import package_toml
 from lumiimg.joblog.gpu_memory import RELATIONS
 from lumiimg.joblog.lines import prefixes
-from lumiimg.joblog.report import Verdict
+from lumiimg.joblog.verdict import Verdict
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -232,7 +232,9 @@ class _Writer:
 
     def _of_item(self, item: Item) -> Iterator[_Part]:
         below = list(self._below(item))
-        is_at_top = item.text == self._document.advice.why
+        is_at_top = item.text == self._document.advice.why or self._document.sentence.startswith(
+            f"{item.tag}: {item.text}"
+        )
         if not (is_at_top and ((item is self._first and self._is_answer_above) or not below)):
             importance = _Importance.SENTENCE if item.names or item.case else None
             yield self._marked(f"{item.text}  [{item.tag}]" if item.tag else item.text, item.severity, importance)
@@ -260,7 +262,8 @@ class _Writer:
         advice = self._document.advice
         reasons = [text for text in item.why if text not in (advice.why, advice.likely)]
         if len(reasons) == 1:
-            yield self._sentence(f"{'likely' if item.is_likely else 'why'}: {reasons[0]}", reason, first=_INDENT)
+            word = "or likely" if advice.likely in item.why else "likely" if item.is_likely else "why"
+            yield self._sentence(f"{word}: {reasons[0]}", reason, first=_INDENT)
         for number, text in enumerate(reasons, 1) if len(reasons) > 1 else ():
             yield self._sentence(f"{number}. {text}", reason, first=_INDENT)
         shown = [words for words in map(self._remedy, item.remedies) if words and words not in self._shown]

@@ -49,8 +49,8 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
         summary=tuple(_summary(report)),
         sections=(
             Section("The lines that decide it", (proof,)),
-            Section("The network", (_network(report),) if is_end else ()),
             Section("Why, and what to do", _causes(report)),
+            Section("The network", (_network(report),) if is_end else ()),
             Section("The nodes", _nodes(report)),
             Section("Measured", _measured(measured)),
             bandwidth_section(report.measurements, answer.site, report.coverage.of_nodes),
@@ -65,7 +65,7 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
 
 def _summary(report: LogReport) -> Iterator[str]:
     """Yield what the answer is about, what was used, and how, in a few lines."""
-    if report.stall and not report.headline.startswith("stalled: "):
+    if report.stall and report.stall.reason not in report.headline:
         yield f"the stall began with {report.stall.who}, which {report.stall.reason}"
     if report.runs > 1:
         yield f"the log holds {report.runs} runs; this is about the last one, from line {report.first_line} on"
@@ -99,7 +99,7 @@ def signatures_document(known: Vocabulary) -> Document:
 
 
 def _network(report: LogReport) -> Item:
-    return Item(report.network_severity, f"network: {report.network_line}", case="network of the job")
+    return Item(report.network_severity, f"network: {report.network_in_short}", case="network of the job")
 
 
 def _causes(report: LogReport) -> Iterator[Item]:
