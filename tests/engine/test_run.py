@@ -26,6 +26,7 @@ def test_gpus_of_one_node_show_what_rccl_selects(with_plugin: Path, gpus: dict[s
     assert (collective["program"], collective["ranks"]) == (CollectiveProgram.OWN.value, 2)
     (measured,) = collective["measurements"]
     assert (measured["wrong"], measured["nodes"], measured["points"][-1][0]) == (0, 1, 1 << 28)
+    assert "2 ranks on 1 node: ofi-cxi selected, " in unwrapped(result.err)
     assert "lumiimg-allreduce on 1 node:" in unwrapped(result.err)
     assert result.code == ExitCode.UNDECIDED, "nothing crossed a network, and there is no NIC"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.core.findings import Answer, Severity
 from lumiimg.core.text import count, hostlist
 from lumiimg.gpu import GpuFit
+from lumiimg.joblog import TRANSPORTS
 from lumiimg.report.document import Document, Item, Row, Section, Shown, Table
 from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_steps
 
@@ -61,7 +62,9 @@ def _document(report: CheckResult, site: Site | None, first: str, sections: tupl
         best = max((one.best_gb_s for one in ran.measurements if one.best_gb_s is not None), default=None)
         speed = "" if best is None else f", {best:.1f} GB/s"
         where = f"{count(ran.ranks, 'rank')} on {count(ran.nodes, 'node')}"
-        summary.append(f"{ran.program}, {where}: {ran.verdict} ({ran.confidence}){speed}")
+        is_choice = ran.nodes == 1 and ran.verdict in TRANSPORTS  # nothing crosses it
+        sure = "selected" if is_choice else f"({ran.confidence})"
+        summary.append(f"{ran.program}, {where}: {ran.verdict} {sure}{speed}")
         sections = (*sections, bandwidth_section(ran.measurements, site, ran.nodes))
     if report.gpu is not None:
         summary.append(account_summary(report.gpu))
