@@ -232,7 +232,7 @@ class _LastLines:
         last = [(one.match.last_at, one) for one in self.candidates if one.ends in _OF_ERROR]
         errors = [one for at, one in last if one.ends is ExitRole.RAISED and self._is_near_the_end(at)]
         near = self._last_tracebacks()
-        errors += [one for at, one in last if near and at > min(near)]
+        errors += [one for at, one in last if (near and at > min(near)) or self._is_last(at)]
         return errors[0] if errors else None
 
     def unclear(self) -> Ending:
