@@ -35,12 +35,8 @@ _OF_ERROR = frozenset({ExitRole.RAISED, ExitRole.OTHER})
 _OF_EXIT = frozenset({ExitRole.EXIT, ExitRole.FOLLOWS, ExitRole.CLEARED})
 _OF_DEATH = frozenset({ExitRole.CAUSE, ExitRole.CRASH, ExitRole.EXIT})
 _OF_CLEARING = frozenset({ExitRole.CANCELLED, ExitRole.CLEARED})
-_KINDS = (
-    (_STANDS_ALONE, frozenset[Weight]()),
-    (frozenset[ExitRole](), frozenset({Weight.ROOT})),
-    (_MAY_FOLLOW, frozenset(Weight)),
-)
-"""Of what ended a process, what is looked for first: how it ends a process, or how a failure of a transfer ranks."""
+_KINDS = 3
+"""Of what ended a process, in the order in which they are looked for."""
 _SAYS_NO_REASON = frozenset({ExitRole.EXIT, ExitRole.CLEARED, ExitRole.OTHER})
 """What the library says of a call that failed is nearer to the reason."""
 _HOW = {"time-limit": How.TIME_LIMIT, "preempted": How.CANCELLED}
@@ -195,25 +191,39 @@ class _LastLines:
         deaths = [at for one in seen for at in self._deaths(one)]
         self.clean_up = [one for one in seen if self._is_clean_up(one, deaths)]
         self.exits = [at for one in seen if one.ends in _OF_EXIT or one in self.clean_up for at in one.places]
-        self.candidates = [one for one in seen if one not in self.clean_up]
+        known = {one.at for one in seen if one.ends is not ExitRole.OTHER}
+        self.candidates = [
+            one for one in seen if one not in self.clean_up and not (one.ends is ExitRole.OTHER and one.at in known)
+        ]
         self.outside = [one.at for one in self.candidates if one.ends is ExitRole.OUTSIDE]
         self.outside += [self._cleared(one.at) for one in self.candidates if one.ends is ExitRole.CANCELLED]
 
     def first_death(self, dead: Collection[str]) -> Trouble | None:
-        """Return the line that ended a process and does not follow from another: the first of its kind."""
-        for ends, weights in _KINDS:
-            for one in self.candidates:
-                by_network = one.signature.effect in _OF_NETWORK and one.process.name in dead
-                failed = one.signature.effect is Effect.RUN_ERROR and one.signature.weight in weights
-                is_of_kind = one.ends in ends or failed or (by_network and ends is _STANDS_ALONE)
-                if is_of_kind and (one.ends not in _OF_ERROR or self._ended_its_process(one)):
-                    return one
+        """Return the line that ended a process and does not follow from another: the first of its kind.
+
+        A rank that lost a connection says less than how another one ended; what other files say may have been before.
+        """
+        for kind in range(_KINDS):
+            found = (one for one in self.candidates if _kind(one, dead) == kind)
+            ended = (one for one in found if one.ends not in _OF_ERROR or self._ended_its_process(one))
+            if (first := next(ended, None)) is not None:
+                is_lost = kind == _KINDS - 1 and _lost_another(first.signature)
+                says_more = (
+                    one
+                    for one in (ended if kind == _KINDS - 1 and first.ends is not ExitRole.OTHER else ())
+                    if (is_lost and one.ends is ExitRole.EXIT and one.signature.weight is not Weight.ECHO)
+                    or (one.ends is ExitRole.OTHER and (is_lost or not self.log.same_file(one.at, first.at)))
+                )
+                return next(says_more, first)
         return None
 
     def ending(self, first: Trouble, *, is_likely: bool = False) -> Ending:
         """Return what a line that ended the job says, and whom it hit."""
         same = [one for one in self.candidates if one.signature is first.signature]
         named = [_whom(one) for one in (first, *self._heads_of_stack(first), *same)]
+        if not any(map(any, named)):  # the launcher names it, perhaps
+            exits = (one for one in self.candidates if one.ends is ExitRole.EXIT and one.at > first.at)
+            named += [_whom(one) for one in exits if self._may_follow(one.at, first.match.last_at)][:1]
         ranks, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
         how = _HOW.get(first.signature.id, How.CANCELLED if first.ends is ExitRole.CANCELLED else How.DIED)
         by_network = first.signature.effect in _OF_NETWORK
@@ -352,6 +362,26 @@ class _LastLines:
         """Whether all lines behind a place may follow when a program has ended."""
         after = self.log.lines_after(at)
         return after is not None and is_aftermath(after)
+
+
+def _kind(one: Trouble, dead: Collection[str]) -> int | None:
+    """Return which of the kinds of ends a line is of: of itself, a transfer's, one that may follow on others.
+
+    `dead`: names of the processes that their own network ended.
+    """
+    effect = one.signature.effect
+    if one.ends in _STANDS_ALONE or (effect in _OF_NETWORK and one.process.name in dead):
+        return 0
+    if effect is Effect.RUN_ERROR and one.signature.weight is Weight.ROOT:
+        return 1
+    return 2 if one.ends in _MAY_FOLLOW or effect is Effect.RUN_ERROR else None
+
+
+def _lost_another(signature: Signature) -> bool:
+    """Whether a line says no more than that another rank had ended, or that a call failed."""
+    if signature.ends is ExitRole.WAITED:
+        return signature.weight is Weight.ECHO
+    return signature.ends is ExitRole.FOLLOWS and signature.effect is Effect.NONE
 
 
 def _starts(processes: Sequence[ProcessLog]) -> Iterator[int]:
