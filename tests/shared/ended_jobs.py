@@ -21,19 +21,31 @@ VERSIONS: dict[str, Any] = DATA["version"]
 NETWORKS: dict[str, Any] = DATA["network"]
 STAGES = ("before init", "in init", "connected", "in a collective", "at exit")
 RANKS = range(4)
-_OF_EVERYTHING = ("time", "CloudWatch", "kubectl", "compose", "CRI", "journal", "Docker", "journald", "CRLF", "red")
+_OF_EVERYTHING = (
+    "time",
+    "logging",
+    "CloudWatch",
+    "kubectl",
+    "compose",
+    "CRI",
+    "journal",
+    "Docker",
+    "journald",
+    "CRLF",
+    "red",
+)
 LABELS = {
     "srun": ("none", *_OF_EVERYTHING),
     "srun -l": ("srun -l",),
-    "mpirun": ("Open MPI", "PALS"),
+    "mpirun": ("Open MPI", "Open MPI 5", "PALS"),
     "torchrun": ("torchrun",),
-    "pdsh": ("pdsh",),
+    "pdsh": ("pdsh", "pdsh by address"),
     "Ray": ("Ray", "Ray in colour", "vLLM"),
     "none": ("none", *_OF_EVERYTHING),
 }
 """Of each launcher, what may stand before the lines of its ranks (LAUNCHERS); `_OF_EVERYTHING` before its own, too."""
 _DYING = ((0,), (3,), (1,), (2, 3), (0, 1, 2, 3))
-_NAMES_RANKS = ("srun -l", "Open MPI")
+_NAMES_RANKS = ("srun -l", "Open MPI", "Open MPI 5")
 """Of LAUNCHERS."""
 _SAYS_LITTLE = ("nothing", "store")
 """Consequences after which a job may have gone on."""
