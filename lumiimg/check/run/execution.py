@@ -224,8 +224,9 @@ class _Run:
                 who = f"no rank of {silent} of {count(nodes, 'node')} appeared"
                 what += f", and {who}: it is not known whether the step and its container started there"
             found.add("run.hang", severity, what, **details)
-        elif program.exit_code != 0 and not is_known:
-            what = f"the collective failed: {program.name} {program.ending}"
+        elif self.has_failed and not is_known:
+            how = self.report.ended.sentence if self.report.ended.is_failure else f"{program.name} {program.ending}"
+            what = f"the collective failed: {how}"
             found.add("run.failed", self._of_network(severity), what, **details)
 
     def _of_network(self, severity: Severity) -> Severity:
