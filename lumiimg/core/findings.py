@@ -70,6 +70,7 @@ STAND_INS = {
     "lines": "1,40p job.out",
     "script": "job.sh",
     "job_id": "$SLURM_JOB_ID",
+    "bad_node": "NODE",
     "plugin": "/path/librccl-net.so",
     "plugin_folder": "/path/of/plugin",
     "libfabric": "/path/libfabric.so.1",

@@ -36,7 +36,7 @@ from lumiimg.joblog.summary import (
 )
 from lumiimg.joblog.verdict import FAST, Confidence, Verdict
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Weight, vocabulary
-from lumiimg.joblog.watchdog import stall_of
+from lumiimg.joblog.watchdog import ending_of, stall_of
 
 if TYPE_CHECKING:
     from lumiimg.joblog.state import JobLog, Match, ProcessLog
@@ -74,6 +74,7 @@ def answer(whole: JobLog) -> LogReport:
     # what is quoted is of the rank that died, or of one that has a slow network
     held.sort(key=lambda one: (one is not end.first, one.process.name in fast, one.at))
     seen, ranks = coverage(judged, log.job), rank_results(judged)
+    stall = stalled(log.dumps) or stall_of(log.job, ranks, seen)
     measured = log.bandwidth.measurements(log.place) if log.bandwidth else ()
     report = LogReport(
         verdict=network.verdict,
@@ -88,8 +89,8 @@ def answer(whole: JobLog) -> LogReport:
         single_node=is_single_node(processes),
         failed_running=any(t.signature.effect is Effect.RUN_ERROR for t in held),
         connected=any(map(_is_connected, processes)),
-        ended=end.ending,
-        stall=stalled(log.dumps) or stall_of(log.job, ranks, seen),
+        ended=ending_of(end.ending, stall),
+        stall=stall,
         progress=progress(log.dumps),
         communicators=communicators(judged),
         library=component(processes, "library") or component(processes, "oneccl-library", "oneCCL"),
@@ -101,8 +102,10 @@ def answer(whole: JobLog) -> LogReport:
         causes=(),
     )
     causes = (*_doubts(report, end, log), *_explanations(report, end, held, log))
-    number = {"job_id": _job_number(log)}
-    filled_in = (replace(one, remedy=tuple(step.filled(number) for step in one.remedy)) for one in causes)
+    known = {"job_id": _job_number(log)}
+    if (node := report.ended.node) is not None and _WORD.fullmatch(node):
+        known["bad_node"] = node
+    filled_in = (replace(one, remedy=tuple(step.filled(known) for step in one.remedy)) for one in causes)
     return replace(report, causes=tuple(filled_in))
 
 
@@ -126,7 +129,7 @@ def _doubts(report: LogReport, end: End, log: JobLog) -> tuple[Cause, ...]:
     """Return what stands first where no signature says how the job ended, or where it stalled."""
     is_named = report.verdict is not Verdict.NONE
     shown = {
-        "rank-behind": _is_stalled(report) and is_named,
+        _of_stall(report): _is_stalled(report) and is_named,
         "collective-not-ended": report.stall is None and any(one.waits_in for one in report.progress),
     }
     of = Verdict.INTRA_NODE_ONLY if report.single_node else report.verdict
@@ -134,13 +137,21 @@ def _doubts(report: LogReport, end: End, log: JobLog) -> tuple[Cause, ...]:
     general = vocabulary().advice.get(report.ended.cause or "")
     if general is None:
         return said
-    lines = tuple(map(log.evidence, end.lines[:EVIDENCE_OF_CAUSE]))
-    return (Cause(general.id, report.ended.summary, general.because, general.remedy, general.source, lines), *said)
+    shown_by = end.lines or log.job.saw("collective-waited")
+    lines = tuple(map(log.evidence, shown_by[:EVIDENCE_OF_CAUSE]))
+    return (
+        Cause(general.id, report.ended.summary, general.because, general.remedy, general.source, lines),
+        *(one for one in said if one.id != general.id),
+    )
 
 
 def _is_stalled(report: LogReport) -> bool:
     """Whether dumps of the flight recorder show with which ranks a stall began."""
     return bool(report.progress) and report.stall is not None
+
+
+def _of_stall(report: LogReport) -> str:
+    return "ranks-differ" if report.stall is not None and report.stall.differs else "rank-behind"
 
 
 def _explanations(report: LogReport, end: End, held: Sequence[Trouble], log: JobLog) -> tuple[Cause, ...]:
@@ -169,7 +180,7 @@ def _explanations(report: LogReport, end: End, held: Sequence[Trouble], log: Job
         is_proved = report.confidence is Confidence.PROVED
         return causes if is_proved else causes + _advice(verdict, "traffic-not-shown")
     is_stalled = _is_stalled(report) and verdict is Verdict.NONE
-    open_ = _advice(verdict, *(["rank-behind"] if is_stalled else _UNEXPLAINED))
+    open_ = _advice(verdict, *([_of_stall(report)] if is_stalled else _UNEXPLAINED))
     # of sockets a note is no reason: it is about which of them
     return open_ + causes if verdict is Verdict.SOCKET and first is None else causes + open_
 

@@ -67,7 +67,7 @@ class Stall:
     reason: str
     """What shows it: the end of a sentence about these ranks."""
     differs: bool = False
-    """Whether they called another collective than the others, and not fewer."""
+    """Whether they called another collective than the others, or one of another size, and not fewer."""
 
     @property
     def who(self) -> str:

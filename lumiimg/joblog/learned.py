@@ -46,8 +46,10 @@ class LearnedPrefix:
                 return
             if found := _BEGINNING.search(line):
                 shapes |= _shape(line[: found.start()])
-        if shapes and len(shapes) <= _MOST_SHAPES:
-            pattern = re.compile(rb"(?m)^(?:" + b"|".join(sorted(shapes, reverse=True)) + rb")")
+        if shapes:
+            # the shortest first: behind it may stand a quotation
+            ordered: list[bytes] = sorted(shapes, key=len)[:_MOST_SHAPES]
+            pattern = re.compile(rb"(?m)^(?:" + b"|".join(ordered) + rb")")
             lines = [line for line in block[signed[0][0] :].split(b"\n", _LINES)[:_LINES] if line.strip()]
             count = sum(1 for line in lines if pattern.match(line))
             if count >= _FEWEST and 4 * count >= 3 * len(lines):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 8192
 """Of the end of a piece of a log, kept where it has an error: the last 100 lines or so."""
+_MOST_LINES = 4096
+"""That are remembered."""
 _TAILS = 4096
 """Pieces of a log of which the end is kept."""
 
@@ -32,6 +34,8 @@ class LogReader:
         self._vocabulary = vocabulary()
         self._gate = Gate(self._vocabulary)
         self._repeats = Repeats()
+        self._lines: dict[bytes, tuple[Match, ...]] = {}
+        """What lines of the file have shown, of those that name their process: a rank may repeat one 100,000 times."""
         self._log = JobLog()
         self._learned: dict[str, LearnedPrefix] = {}
         self._number = -1
@@ -46,6 +50,7 @@ class LogReader:
         known = self._log.segments.get(self._number)
         if known is not None and known.file != file:
             self._repeats = Repeats()  # there a line may be of another process
+            self._lines.clear()
         self._number += 1
         self._log.segments[self._number] = LogSegment(file)
 
@@ -72,8 +77,11 @@ class LogReader:
         else:
             count, hits = self._gate.select(block)
             for index, line, entries in hits:
-                counted = [entry for entry in entries if entry.is_grave] if is_cut else entries
-                self._read(line, counted, file, start + index)
+                if not self._is_repeated(line, start + index):
+                    counted = [entry for entry in entries if entry.is_grave] if is_cut else entries
+                    seen = self._read(line, counted, file, start + index)
+                    if seen is not None and not is_cut:
+                        self._lines[line] = seen
         if not is_cut:
             self._read_tables(file, block, start)
             if segment.tail is not None:
@@ -91,6 +99,15 @@ class LogReader:
         """Return the answer about all lines so far."""
         self._repeats.flush_positions(self._number)
         return answer(self._log)
+
+    def _is_repeated(self, line: bytes, number: int) -> bool:
+        """Take in a line that was read before; return whether it was."""
+        known = self._lines.get(line)
+        for match in known or ():
+            match.last_at = position(self._number, number, 0)
+        if known is None and len(self._lines) >= _MOST_LINES:
+            self._lines.clear()
+        return known is not None
 
     def _read(self, line: bytes, entries: Sequence[MessagePattern], file: str, number: int) -> tuple[Match, ...] | None:
         """Take in a line; return what was seen in it, where it is one message of a process that it names."""

@@ -6,6 +6,7 @@ which call took too long does not name the group; others of the same rank do.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.joblog.flight import Stall, differing, rank_ranges
@@ -13,29 +14,48 @@ from lumiimg.joblog.flight import Stall, differing, rank_ranges
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lumiimg.joblog.ending import Ending
     from lumiimg.joblog.report import Coverage, RankResult
     from lumiimg.joblog.state import Match, ProcessLog
+
+_TIMED_OUT = "collective-timeout"
 
 
 def stall_of(job: ProcessLog, ranks: Sequence[RankResult], seen: Coverage) -> Stall | None:
     """Return which ranks a stall began with: those behind the others, that called something else, or never waited."""
     begun, waited = job.saw("work-begun"), job.saw("collective-waited")
-    return _behind(begun) or _differing(begun, waited) or _silent(waited, ranks, seen)
+    return _differing(begun, waited) or _apart(begun) or _silent(waited, ranks, seen)
 
 
-def _behind(begun: Sequence[Match]) -> Stall | None:
+def ending_of(ending: Ending, stall: Stall | None) -> Ending:
+    """Return how a job ended of which a collective took too long, with the ranks of which that is known."""
+    if stall is None or ending.cause != _TIMED_OUT:
+        return ending
+    summary = f"{ending.summary}: {stall.who} {stall.reason}"
+    return replace(
+        ending, cause="ranks-differ" if stall.differs else "rank-behind", summary=summary, ranks=None, node=None
+    )
+
+
+def _apart(begun: Sequence[Match]) -> Stall | None:
+    """Return the ranks that had not begun what the others wait in, or had ended it."""
     groups: dict[str, dict[int, tuple[int, int]]] = {}
     for one in begun:
         groups.setdefault(one.value("group"), {})[_number(one, "rank")] = (
             _number(one, "enqueued"),
             _number(one, "completed"),
         )
-    for of in groups.values():
+    for group, of in groups.items():
         least, most = (choose(number for number, _ in of.values()) for choose in (min, max))
         # others wait in the next one; behind it, ranks may have asked for more or less
         if least >= 0 and any(completed in {-1, least} and least < number for number, completed in of.values()):
             behind = [rank for rank, (number, _) in of.items() if number == least]
             return Stall(rank_ranges(behind), f"had begun {least} collectives where others had begun {most}")
+        waits = min((completed + 1 for number, completed in of.values() if 0 <= completed < number), default=0)
+        if waits and (ahead := [rank for rank, (_, completed) in of.items() if completed >= waits]):
+            of_group = f" of process group {group}" if group else ""
+            reason = f"ended collective {waits}{of_group}, in which the others still wait"
+            return Stall(rank_ranges(ahead), reason, differs=True)
     return None
 
 

@@ -21,22 +21,32 @@ VERSIONS: dict[str, Any] = DATA["version"]
 NETWORKS: dict[str, Any] = DATA["network"]
 STAGES = ("before init", "in init", "connected", "in a collective", "at exit")
 RANKS = range(4)
-_OF_EVERYTHING = ("time", "CloudWatch", "kubectl", "compose", "CRI", "journal", "Docker", "journald", "CRLF", "red")
+_OF_EVERYTHING = (
+    "time",
+    "logging",
+    "CloudWatch",
+    "kubectl",
+    "compose",
+    "CRI",
+    "journal",
+    "Docker",
+    "journald",
+    "CRLF",
+    "red",
+)
 LABELS = {
     "srun": ("none", *_OF_EVERYTHING),
     "srun -l": ("srun -l",),
-    "mpirun": ("Open MPI", "PALS"),
+    "mpirun": ("Open MPI", "Open MPI 5", "PALS"),
     "torchrun": ("torchrun",),
-    "pdsh": ("pdsh",),
+    "pdsh": ("pdsh", "pdsh by address"),
     "Ray": ("Ray", "Ray in colour", "vLLM"),
     "none": ("none", *_OF_EVERYTHING),
 }
 """Of each launcher, what may stand before the lines of its ranks (LAUNCHERS); `_OF_EVERYTHING` before its own, too."""
 _DYING = ((0,), (3,), (1,), (2, 3), (0, 1, 2, 3))
-_NAMES_RANKS = ("srun -l", "Open MPI", "PALS")
+_NAMES_RANKS = ("srun -l", "Open MPI", "Open MPI 5")
 """Of LAUNCHERS."""
-_MAY_FOLLOW = ("meeting", "unknown", "MPI abort")
-"""Deaths that may as well follow on another one, by what they print."""
 _SAYS_LITTLE = ("nothing", "store")
 """Consequences after which a job may have gone on."""
 
@@ -71,13 +81,6 @@ class EndedJob:
     """Whether the log says which rank died."""
     words: str = ""
     """Of a death of which no signature has to be known."""
-    order_is_known: bool = True
-    """Whether what it died of is not only what may follow on another death, in an order that files do not show."""
-
-    @property
-    def survivors(self) -> set[int]:
-        """Ranks of which the log says that they lost another one, or waited for it."""
-        return {*RANKS} - {*self.dying}
 
     def log(self, seed: int) -> list[str]:
         """Return its lines among each other: those of each rank in their order, what follows on a death after it."""
@@ -149,8 +152,8 @@ def composed(seed: int) -> EndedJob:
     if networks[0] != networks[1]:
         job = replace(job, verdict="mixed")
     if kind == "refused":
-        said = Said(None, chance.choice(DATA["refused"]["says"]))
-        return replace(job, said=(said,), ids=frozenset(DATA["refused"]["ids"]), how="died", verdict="none")
+        said = Said(None, chance.choice([*DATA["refused"].values()]))
+        return replace(job, said=(said,), ids=frozenset({"step-refused"}), how="died", verdict="none", words=said.line)
     return _COMPOSERS[kind](job, version, networks, chance)
 
 
@@ -192,11 +195,9 @@ def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.
             said += _of_launcher(launched, rank)
         if not of_slurm or chance.random() < 0.6:
             said += _of_launcher(DATA["cleaned"].get(family, ()), dying[0], status=death.status, others=others)
-    follows = {*DATA["follows"][consequence]}
-    names_rank = is_said and not death.launched and (of_slurm or (family == "mpirun" and death.status == -9))
-    ids = death.ids if death.lines or is_said else follows
-    if is_said and not death.lines and not death.launched and not names_rank:
-        ids = {*ids, *follows, "step-ended", "peer-gone", "first-to-fail"}
+    ids = death.ids
+    if not death.lines and (not is_said or family == "Ray"):
+        ids = {*DATA["follows"][consequence], *(["peer-gone"] if is_said else [])}
     return replace(
         job,
         name=f"{job.name}, {death.name}, {stage}, {dying}, {consequence}",
@@ -205,8 +206,7 @@ def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.
         how="died",
         ids=frozenset(ids),
         dying=dying,
-        names_rank=job.label in _NAMES_RANKS if death.lines else names_rank,
-        order_is_known=bool(names_rank or death.lines) and death.name not in _MAY_FOLLOW,
+        names_rank=bool(death.lines) and job.label in _NAMES_RANKS,
     )
 
 

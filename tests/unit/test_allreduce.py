@@ -13,7 +13,7 @@ import pytest
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probe.container import read_events
-from tests.shared.gpu_standin import standin_libraries
+from tests.shared.gpu_standin import SOURCES, standin_libraries
 from tests.shared.programs import EVERYTHING, needs, patient
 
 NETPROBE = shipped_layers() / "netprobe"
@@ -61,16 +61,24 @@ def test_both_programs_sum_the_same_numbers() -> None:
     assert in_c.groups() == in_python.groups()
 
 
+def test_each_stand_in_has_the_functions_that_the_program_looks_up() -> None:
+    wanted = set(re.findall(r'FIND\(library, "(\w+)"', (NETPROBE / "allreduce.c").read_text()))
+    for of_hip in (SOURCES / "hip.c", SOURCES.parents[1] / "gpu/hipshim.c"):
+        has = set(re.findall(r"\b((?:hip|nccl)[A-Z]\w+)[(,]", of_hip.read_text() + (SOURCES / "rccl.c").read_text()))
+        assert wanted - has == set(), of_hip
+
+
 # ---- a rank that died, while another one waits for it in an all-reduce
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
-    """The all-reduce, on stand-ins for librccl and libamdhip64."""
+    """The all-reduce, of small messages alone, on stand-ins for librccl and libamdhip64."""
     needs("gcc")
     folder = tmp_path_factory.mktemp("allreduce")
-    built = folder / "allreduce"
-    subprocess.run(["gcc", "-std=c11", "-O2", "-o", built, NETPROBE / "allreduce.c", "-ldl"], check=True)
+    built, source = folder / "allreduce", folder / "allreduce.c"
+    source.write_text((NETPROBE / "allreduce.c").read_text().replace("LARGEST = 256 << 20", "LARGEST = 4 << 20"))
+    subprocess.run(["gcc", "-std=c11", "-O2", "-I", NETPROBE, "-o", built, source, "-ldl"], check=True)
     return [built, standin_libraries(folder)[1]]
 
 
@@ -83,14 +91,14 @@ def test_a_rank_that_waits_for_one_that_died_ends_with_the_error_of_rccl(
     program: list[str | Path], died: dict[str, str], code: int, tmp_path: Path
 ) -> None:
     start = time.monotonic()
-    limit = "1" if code == 16 else "50"
+    limit = "2" if code == 16 else "50"
     argv = [program[0], "--folder", tmp_path, "--timeout", limit, program[1]]
     done = subprocess.run(argv, env=os.environ | died, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert time.monotonic() - start < patient(10)
     events = [event for event in read_events(done.stdout) if event["topic"] in {"allreduce", "timeout"}]
     error = {"rank": "0", "rc": "6", "error": "remote process exited or there was a network error"}
-    noted, silent = {"topic": "allreduce"} | error, {"topic": "timeout", "seconds": "1", "during": "allreduce"}
+    noted, silent = {"topic": "allreduce"} | error, {"topic": "timeout", "seconds": "2", "during": "allreduce"}
     assert events == [noted if code == 23 else silent]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.stack import stack_of
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import rocm_image
+from tests.shared.job_deaths import DEATHS, died
+from tests.shared.programs import sampled
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 TOOLS = ProbePrograms("/opt/lumiimg-probe", (("/scratch", "/opt/lumiimg-probe"),), "compiled")
@@ -220,6 +222,15 @@ def test_what_a_collective_left_decides_no_more_than_it_shows(case: dict[str, An
         assert finding.remedy
         assert words == "NO: a real collective did not go over Slingshot"
     assert name != "slow" or "slower than it should be" in words
+
+
+@pytest.mark.parametrize(("death", "nodes"), sampled(product(DEATHS, (1, 2)), 24))
+def test_no_run_in_which_a_rank_died_is_ok_whatever_its_launcher_says(death: str, nodes: int, tmp_path: Path) -> None:
+    output = table(nodes, nodes, 86.0) + "\n".join(died(death, 0)) + "\n"
+    result = ran(tmp_path, "cxi", nodes=nodes, gpus=1, output=output)
+    assert {finding.severity for finding in result.findings.found if finding.id != "run.bandwidth"} <= {OPEN, BAD}
+    assert {"run.failed", "run.hang"} & set(by_id(result))
+    assert answer(result)[0] is not Answer.NO_OBSTACLE
 
 
 def test_one_node_shows_what_rccl_selects_and_that_two_would_decide(tmp_path: Path) -> None:

@@ -122,7 +122,9 @@ def test_what_the_library_goes_on_after_ends_nothing() -> None:
         assert read(before, f"src/x.cc:9 NCCL WARN {text}").severity is Severity.OK, text
         failed = read(before, f"src/x.cc:9 NCCL WARN {text}", "NCCL INFO init.cc:9 -> 2").ended
         assert failed.summary.startswith("a call failed"), "not by a warning that is harmless"
-    assert read("", "src/x.cc:9 NCCL WARN Something that nobody knows").severity is Severity.UNKNOWN
+    for text in ("Something that nobody knows", "NET/OFI Could not register memory on rail 0 with flag 0"):
+        assert read("", f"src/x.cc:9 NCCL WARN {text}").severity is Severity.UNKNOWN
+        assert read("", f"src/x.cc:9 NCCL WARN {text}", "NCCL INFO init.cc:9 -> 2").ended.summary == text
     for line, before in product(HARMLESS, BEFORE):
         assert read(before, line).severity is Severity.OK, line
     for name in ("gpu-memory-not-shared", "nvls-failed", "verbs-memory"):
@@ -175,3 +177,14 @@ def test_a_rccl_that_stops_between_its_rings_and_its_trees_names_the_setting_tha
         [rccl, start, rings, start.replace("START", "COMPLETE")],
     ):
         assert "rings-without-trees" not in causes(*lines)
+
+
+def test_a_call_that_failed_is_named_also_where_its_line_is_all_there_is() -> None:
+    for line in (
+        "RuntimeError: NCCL error in: /pytorch/torch/lib/c10d/../c10d/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8",
+        "[rank3]: torch.distributed.DistBackendError: NCCL error in: /src/NCCLUtils.cpp:77, internal error, NCCL version 2.26.2",
+        "RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+        "node1: Test NCCL failure common.cu:1129 'unhandled system error'",
+    ):
+        ended = read_lines("job.out", [line]).ended
+        assert (ended.cause, ended.is_likely) == ("library-call-raised", True), line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lumiimg.joblog import LogReport, read_lines
+from lumiimg.joblog import LogReader, LogReport, read_lines
 from tests.shared.job_deaths import EXITED
 
 TORCHRUN = [
@@ -81,3 +81,49 @@ def test_what_miopen_only_warns_of_is_not_what_ended_the_job() -> None:
     assert read_lines("job.out", [warning]).ended.cause is None
     report = read_lines("job.out", [warning, error, "RuntimeError: miopenStatusUnknownError"])
     assert [cause.id for cause in report.causes] == ["kernel-not-available"]
+
+
+LOST = f"[rank0]: RuntimeError: {GLOO}pair.cc:537] Read error [10.0.0.2]:9940: Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the application."
+TIMED_OUT = (
+    f"[rank0]: RuntimeError: {GLOO}unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to complete"
+)
+OWN = "[rank1]: RuntimeError: a rank fails in a real job"
+FIRST = TORCHRUN[1]
+
+
+def read(**files: list[str]) -> LogReport:
+    """Return what is read of several files of one job."""
+    reader = LogReader()
+    for name, lines in files.items():
+        reader.feed(f"job.{name}", "".join(f"{line}\n" for line in lines).encode())
+    return reader.report()
+
+
+def test_how_a_rank_ended_says_more_than_that_another_one_lost_it() -> None:
+    for last, cause in (
+        ([OWN, *TORCHRUN], "python-error"),
+        ([FIRST.replace("exitcode: 1", "exitcode: -9")], "worker-killed"),
+        ([FIRST.replace("exitcode: 1", "exitcode: -11")], "segmentation-fault"),
+        ([FIRST.replace("exitcode: 1", "exitcode: 7")], "first-to-fail"),
+        (["srun: error: nid005101: task 1: Killed"], "worker-killed"),
+        (["srun: error: nid005101: task 0: Exited with exit code 1"], "peer-gone"),
+    ):
+        assert read(out=[LOST, *last]).ended.cause == cause, cause
+    assert read(out=[TIMED_OUT, FIRST]).ended.cause == "wait-timed-out", "which says why it failed"
+
+
+def test_an_error_of_a_rank_in_another_file_was_before_those_who_waited_for_it() -> None:
+    exits = [one.format(rank=1, node="nid005101") for one in EXITED]
+    for waiting in (LOST, TIMED_OUT):
+        for files in ({"a": [waiting], "b": [OWN], "c": exits}, {"a": [OWN], "b": [waiting], "c": exits}):
+            report = read(**files)
+            assert (report.ended.cause, report.ended.ranks) == ("python-error", "1"), files
+
+
+def test_the_launcher_names_the_rank_and_the_node_of_a_line_that_names_none() -> None:
+    hang = "HW Exception by GPU node-6 (Agent handle: 0x5d2c10) reason :GPU Hang"
+    ended = read(out=[hang, "srun: error: nid007003: task 12: Aborted", "srun: error: nid007004: task 3: Killed"]).ended
+    assert (ended.cause, ended.ranks, ended.node) == ("gpu-broken", "12", "nid007003")
+    steps = read(out=[hang, "srun: error: nid007003: task 12: Aborted"]).causes[0].remedy
+    assert [step.command for step in steps if "--exclude" in step] == ["#SBATCH --exclude=nid007003"]
+    assert read(out=["srun: error: nid007003: task 12: Aborted", hang]).ended.node is None

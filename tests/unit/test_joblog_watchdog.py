@@ -50,6 +50,12 @@ def said(*lines: str) -> tuple[str, str, bool] | None:
 def test_a_rank_that_had_begun_fewer_collectives_than_the_others_wait_for_is_named(version: str) -> None:
     lines = [begun(version, rank, 11 if rank == 2 else 12, 11) for rank in range(4)]
     assert said(*lines) == ("2", "had begun 11 collectives where others had begun 12", False)
+    lines = [begun(version, rank, 12, 12 if rank == 2 else 11) for rank in range(4)]
+    assert said(*lines) == (
+        "2",
+        "ended collective 12 of process group 0, in which the others still wait",
+        True,
+    )
     # all are in the same one; behind it, some have asked for more
     assert said(*(begun(version, rank, 20 + rank, 11) for rank in range(4))) is None
     # numbers of different groups have nothing to do with each other
@@ -80,6 +86,18 @@ def test_ranks_that_called_another_collective_under_the_same_number_are_named_wi
     stall = read(*named, *same, waited(2, call="_ALLGATHER_BASE")).stall
     assert stall is not None
     assert stall.reason == "called _ALLGATHER_BASE as collective 12 of process group tp, others ALLREDUCE"
+
+
+def test_a_collective_that_took_too_long_ended_the_job_with_the_rank_that_is_why() -> None:
+    same = [waited(rank) for rank in (0, 1, 3)]
+    others = [begun("2.11", rank, 12, 11) for rank in (0, 1, 3)]
+    differs = [waited(2, call="BROADCAST"), begun("2.11", 2, 12, 11)]
+    for last, cause in ((differs, "ranks-differ"), ([begun("signal", 2, 11, 11)], "rank-behind")):
+        report = read(*same, *others, *last)
+        assert (report.ended.cause, report.causes[0].id) == (cause, cause)
+        assert report.ended.sentence.startswith("A collective did not end in time: rank 2 ")
+        assert report.causes[0].evidence
+    assert read(*map(waited, range(4))).ended.cause == "collective-timeout"
 
 
 def test_calls_that_may_differ_between_ranks_are_no_stall() -> None:

@@ -203,11 +203,9 @@ class _Run:
     def judge_end(self, silent: int) -> None:
         """Judge how the program ended, whatever the network was; `silent`: nodes of which no rank showed itself."""
         found, program, nodes = self.found, self.program, self.collective.nodes
-        ended, wrong = self.report.ended, program.all("wrong")
-        causes = tuple(cause for cause in self.causes if cause.id == ended.cause)
+        wrong = program.all("wrong")
+        causes = tuple(cause for cause in self.causes if cause.id == self.report.ended.cause)
         details = explained(causes, evidence=program.tail)
-        known = vocabulary().signatures.get(ended.cause or "")
-        waited = known is not None and known.ends is ExitRole.WAITED
         is_known = any(finding.id == "run.data-errors" for finding in found.found)
         severity = Severity.UNKNOWN if self.collective.inconclusive or nodes == 1 else Severity.PROBLEM
         if wrong and not is_known:
@@ -215,10 +213,9 @@ class _Run:
             lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
             found.add("run.data-errors", Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
         elif error := self._first_error():
+            if error == self.report.ended.sentence:
+                details["cause"] = None  # the summary has it
             found.add("run.failed", self._of_network(severity), f"the collective failed: {error}", **details)
-        elif ended.how is How.DIED and not waited:
-            details["cause"] = None  # the summary has it
-            found.add("run.failed", self._of_network(severity), f"the collective failed: {ended.sentence}", **details)
         elif program.is_hung or program.exit_code == _TIMED_OUT:
             during = program.first("timeout").get("during", "its run")
             what = f"the collective did not return from {during} within {TIMEOUT_S} s"
@@ -227,8 +224,9 @@ class _Run:
                 who = f"no rank of {silent} of {count(nodes, 'node')} appeared"
                 what += f", and {who}: it is not known whether the step and its container started there"
             found.add("run.hang", severity, what, **details)
-        elif program.exit_code != 0 and not is_known:
-            what = f"the collective failed: {program.name} {program.ending}"
+        elif self.has_failed and not is_known:
+            how = self.report.ended.sentence if self.report.ended.is_failure else f"{program.name} {program.ending}"
+            what = f"the collective failed: {how}"
             found.add("run.failed", self._of_network(severity), what, **details)
 
     def _of_network(self, severity: Severity) -> Severity:
@@ -236,13 +234,18 @@ class _Run:
         return severity if self.report.failed_running else Severity.UNKNOWN
 
     def _first_error(self) -> str | None:
-        """Return what failed first on any rank; that another one waited, or missed a peer, follows from it."""
-        failed = [
-            e for e in self.program.events if e["topic"] == "signal" or e.get("rc", "0") != "0" or e.get("ok") == "0"
-        ]
-        first = min(failed, key=lambda event: event.get("rc") == _PEER_GONE, default=None)
+        """Return what failed first on any rank: its program says so, or its log; that others missed it follows."""
+        ended = self.report.ended
+        known = vocabulary().signatures.get(ended.cause or "")
+        role = known.ends if known else None
+        died = ended.sentence if ended.how is How.DIED and role is not ExitRole.WAITED else None
+        said = [event for event in self.program.events if _is_error(event)]
+        own = [event for event in said if event.get("rc") != _PEER_GONE]
+        if died and not own and role not in {ExitRole.FOLLOWS, ExitRole.EXIT}:
+            return died
+        first = next(iter(own or said), None)
         if first is None:
-            return None
+            return died
         if first["topic"] == "signal":
             return f"a rank died of signal {first.get('number')} during {first.get('during')}"
         who = f" of rank {first['rank']}" if "rank" in first else ""
@@ -302,6 +305,11 @@ class _Run:
         if not any(measured.wrong == 0 for measured in self.report.measurements):
             return "no table shows that the sums were right"
         return None
+
+
+def _is_error(event: Mapping[str, str]) -> bool:
+    """Whether a rank says that a call failed, or that it died."""
+    return event["topic"] == "signal" or event.get("rc", "0") != "0" or event.get("ok") == "0"
 
 
 def _took(report: LogReport, *, is_one: bool) -> str:
