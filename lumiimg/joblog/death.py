@@ -7,6 +7,7 @@ whenever it was printed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,16 +31,18 @@ _ALIVE = ("network", "channel", "local-channel", "connected", "provider")
 """What a process prints that lives."""
 _OF_NETWORK = frozenset({Effect.ENDPOINT_ERROR, Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
 _STANDS_ALONE = frozenset({ExitRole.CAUSE, ExitRole.CRASH, ExitRole.RAISED, ExitRole.OUTSIDE, ExitRole.CANCELLED})
-_MAY_FOLLOW = frozenset({ExitRole.WAITED, ExitRole.FOLLOWS, ExitRole.OTHER, ExitRole.EXIT, ExitRole.CLEARED})
+_MAY_FOLLOW = frozenset({ExitRole.WAITED, ExitRole.FOLLOWS, ExitRole.OTHER, ExitRole.EXIT})
 _OF_ERROR = frozenset({ExitRole.RAISED, ExitRole.OTHER})
 _OF_EXIT = frozenset({ExitRole.EXIT, ExitRole.FOLLOWS, ExitRole.CLEARED})
 _OF_DEATH = frozenset({ExitRole.CAUSE, ExitRole.CRASH, ExitRole.EXIT})
 _OF_CLEARING = frozenset({ExitRole.CANCELLED, ExitRole.CLEARED})
-_KINDS = 3
-"""Of what ended a process, in the order in which they are looked for."""
+_OF_NO_RANK = frozenset({ExitRole.OUTSIDE, ExitRole.CANCELLED, ExitRole.CLEARED})
+_KINDS, _FOLLOWING = 4, 2
+"""Of what ended a process, in the order in which they are looked for; the one that may follow on another's end."""
 _SAYS_NO_REASON = frozenset({ExitRole.EXIT, ExitRole.CLEARED, ExitRole.OTHER})
 """What the library says of a call that failed is nearer to the reason."""
 _HOW = {"time-limit": How.TIME_LIMIT, "preempted": How.CANCELLED}
+_SIGNALLED = re.compile(r": Killed|[Ee]xit(?:ed with exit)? code \(?(?:130|137|143)\b")
 _INDENTED = (" ", "\t")
 """A launcher's prefix may have taken a space."""
 
@@ -207,10 +210,10 @@ class _LastLines:
             found = (one for one in self.candidates if _kind(one, dead) == kind)
             ended = (one for one in found if one.ends not in _OF_ERROR or self._ended_its_process(one))
             if (first := next(ended, None)) is not None:
-                is_lost = kind == _KINDS - 1 and _lost_another(first.signature)
+                is_lost = kind == _FOLLOWING and _lost_another(first.signature)
                 says_more = (
                     one
-                    for one in (ended if kind == _KINDS - 1 and first.ends is not ExitRole.OTHER else ())
+                    for one in (ended if kind == _FOLLOWING and first.ends is not ExitRole.OTHER else ())
                     if (is_lost and one.ends is ExitRole.EXIT and one.signature.weight is not Weight.ECHO)
                     or (one.ends is ExitRole.OTHER and (is_lost or not self.log.same_file(one.at, first.at)))
                 )
@@ -221,7 +224,7 @@ class _LastLines:
         """Return what a line that ended the job says, and whom it hit."""
         same = [one for one in self.candidates if one.signature is first.signature]
         named = [_whom(one) for one in (first, *self._heads_of_stack(first), *same)]
-        if not any(map(any, named)):  # the launcher names it, perhaps
+        if not any(map(any, named)) and first.ends not in _OF_NO_RANK:  # the launcher names it, perhaps
             exits = (one for one in self.candidates if one.ends is ExitRole.EXIT and one.at > first.at)
             named += [_whom(one) for one in exits if self._may_follow(one.at, first.match.last_at)][:1]
         ranks, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
@@ -336,8 +339,8 @@ class _LastLines:
     def _is_clean_up(self, one: Trouble, deaths: Sequence[int]) -> bool:
         """Whether a line is only of a step that is cleared away: srun ends it when a process of it has died."""
         began = self._cleared(one.at)
-        if one.ends is ExitRole.CRASH:  # shared memory goes away first
-            return began < one.at
+        if one.ends is ExitRole.CRASH or (one.ends is ExitRole.EXIT and _SIGNALLED.search(one.match.text)):
+            return began < one.at  # shared memory goes away first, and Slurm sends signals
         return one.ends is ExitRole.CANCELLED and any(
             self.log.same_file(began, at) and self._may_follow(began, at) for at in deaths
         )
@@ -365,7 +368,7 @@ class _LastLines:
 
 
 def _kind(one: Trouble, dead: Collection[str]) -> int | None:
-    """Return which of the kinds of ends a line is of: of itself, a transfer's, one that may follow on others.
+    """Return which of the kinds of ends a line is of: of itself, a transfer's, one that may follow on others, a step's.
 
     `dead`: names of the processes that their own network ended.
     """
@@ -374,7 +377,9 @@ def _kind(one: Trouble, dead: Collection[str]) -> int | None:
         return 0
     if effect is Effect.RUN_ERROR and one.signature.weight is Weight.ROOT:
         return 1
-    return 2 if one.ends in _MAY_FOLLOW or effect is Effect.RUN_ERROR else None
+    if one.ends in _MAY_FOLLOW or effect is Effect.RUN_ERROR:
+        return _FOLLOWING
+    return 3 if one.ends is ExitRole.CLEARED else None
 
 
 def _lost_another(signature: Signature) -> bool:
@@ -394,7 +399,8 @@ def _starts(processes: Sequence[ProcessLog]) -> Iterator[int]:
 def _whom(one: Trouble) -> tuple[str | None, str | None]:
     """Return the rank and the node that a death hit, where its line or its process names them."""
     said = dict(one.match.values)
-    if one.ends in {ExitRole.OUTSIDE, ExitRole.CANCELLED}:  # Slurm says on which node it runs the job's script
+    # Slurm says on which node it runs the job's script, and whom it clears away
+    if one.ends in _OF_NO_RANK:
         return None, said.get("node")
     for pattern in vocabulary().places:
         found = pattern.search(one.match.text)

@@ -298,6 +298,49 @@ def test_a_job_is_cancelled_only_where_no_process_had_died_before() -> None:
         assert late == (end if end in {"segmentation-fault", "bus-error"} else "cancelled"), "the job went on"
 
 
+STEP = "slurmstepd: error: *** {} ON nid005101 CANCELLED AT 2026-11-24T16:20:46{} ***"
+SAID = {
+    "step": STEP.format("STEP 4242.0", ""),
+    "failed": STEP.format("STEP 4242.0", " DUE TO TASK FAILURE"),
+    "signal": STEP.format("STEP 4242.0", " DUE to SIGNAL Terminated"),
+    "job": STEP.format("JOB 4242", ""),
+    "ends": "srun: Terminating StepId=4242.0",
+    "aborts": "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+    "exit": "srun: error: nid005102: task 9: Exited with exit code 255",
+    "crash": "srun: error: nid005102: task 9: Segmentation fault (core dumped)",
+    "kill": "srun: error: nid005102: task 9: Killed",
+    "143": "srun: error: nid005101: tasks 0-7: Exited with exit code 143",
+    "kills": "srun: error: nid005101: tasks 0-7: Killed",
+    "terms": "srun: error: nid005101: tasks 0-7: Terminated",
+    "force": "srun: Force Terminated StepId=4242.0",
+}
+"""What Slurm 22.05, and 25.05 where it names a reason, prints of a step that it clears away."""
+CLEARINGS = {
+    "step-ended 9": "exit ends step terms force, exit ends step kills force, exit ends step 143, ends step exit terms force, step terms exit, "
+    "failed exit terms force",
+    "worker-killed 9": "kill ends step terms force",
+    "segmentation-fault 9": "failed crash terms force, crash ends step terms",
+    "step-failed ": "failed terms force",
+    "step-cancelled ": "step, ends step kills, force",
+    "cancelled ": "aborts job step terms ends, aborts job step exit terms, job exit, aborts job signal 143",
+    "step-aborted ": "step aborts kills ends, step aborts 143, step aborts exit, signal aborts terms",
+}
+
+
+def test_a_rank_that_failed_is_named_in_whatever_order_slurm_says_so_and_nobody_who_cancelled_without_a_sign_of_that() -> (
+    None
+):
+    for (said, orders), network in product(CLEARINGS.items(), NETWORKS):
+        for order in orders.split(", "):
+            words = [SAID[name] for name in order.split()]
+            for lines in (words, [f"4: {line}" if "slurmstepd" in line else line for line in words]):
+                ended = read([*job(network, 0, 3, 9), *lines]).ended
+                assert f"{ended.cause} {ended.ranks or ''}" == said, (order, network)
+                assert ended.how == ("cancelled" if said == "cancelled " or "aborted" in said else "died"), order
+            apart = read_apart(out=job(network, 0, 3, 9), err=words).ended
+            assert apart.cause == said.split()[0], order
+
+
 def test_a_bus_error_behind_the_end_of_a_step_is_no_cause_of_it() -> None:
     for (end, death), cleared in product([row for row in RANK_DIED if row[0] == "bus-error"], CLEARED):
         for start in (job("cxi", 0, 3), []):
