@@ -40,12 +40,12 @@ _ANOTHER = re.compile(r":\d{1,10} (?:\[-?\d|NCCL )")
 """The end of an origin: cheaper to look for than the whole, where there will be no second one."""
 _LEVEL = re.compile(
     r"[ \t]{0,2}(?!-)(?:(?:(?:[\w.-]{1,64}|[^\s'`({\[\x22]{1,255}:\d{1,10}:\d{1,10}) )?\[-?\d{1,11}\] )?"
-    r"(?:(?:[\w./+-]{1,300}|(?:\w|::|[~<>*&, ]){1,200}\([^\r\n\"'`]{0,200}\)[\w ]{0,20}):\d{1,6} )?"
-    r"NCCL (?:INFO|WARN|TRACE|CALL|VERSION|ABORT|NONE) "
+    r"(?:(?:[\w./+-]{1,300}|(?:\w|::|[~<>*&, ]){1,200}\([^\r\n\"'`]{0,200}\)[\w ]{0,20}):\d{1,6} {1,2}"
+    r"(?:\(\w{1,80}\) )?)?NCCL (?:INFO|WARN|TRACE|CALL|VERSION|ABORT|NONE) "
 )
 """What NCCL prints behind the origin, and people leave in place when they take that out.
 
-The place is a file, or a function with its types; a sentence before it quotes the line."""
+The place is a file (from 2.27 on with a function), or a function with its types; words before it quote the line."""
 _ONECCL = "|CCL_"
 _ONECCL_ORIGIN = re.compile(r"\d{4}:\d\d:\d\d-\d\d:\d\d:\d\d:(?:\( {0,9}(\d{1,10})\)|(\d{1,10})) (?=\|CCL_)")
 """A time and a thread, in parentheses up to 2021.16. It is the main thread, whose number is the process's, that says
@@ -53,8 +53,8 @@ of the network."""
 _PALS = re.compile(r"[>\s]{0,8}([A-Za-z][\w.\-]{0,254}) \d{1,7}: $")
 """`mpiexec -l` of PALS, as on Aurora: the host, and the task."""
 _TASK = re.compile(
-    r"\s*(?:(\d{1,7}): |\[[\w.@-]{1,112},(\d{1,7})\](?:\[[\w.:-]{1,80}\])?<std(?:out|err)>:|"
-    r"probe \w{1,40} (?:rc=\d{1,5} )?rank=(\d{1,7})\b)"
+    r"\s*(?:(\d{1,7}): |\[(?:[\w.@-]{1,112},(?:mpirank:)?)?(\d{1,7})(?:,[\w.-]{1,64})?\](?:\[[\w.:-]{1,80}\])?"
+    r"<std(?:out|err)>:|probe \w{1,40} (?:rc=\d{1,5} )?rank=(\d{1,7})\b)"
 )
 """`srun -l`, Open MPI's --tag-output, a probe of lumiimg: the task that wrote the line."""
 _COPIED = re.compile(r"(?:[ \t>#*|•`-]|//){0,16}+(?:[\w./+-]{1,200}\.(?:out|err|log|txt)[:-](?:\d{1,9}[:-])?)?+")

@@ -42,6 +42,10 @@ x3005c0s13b0n0.hsn.cm.polaris.alcf.anl.gov 0:\x20
 Nov 24 05:31:08\x20
 2026-11-24T05:31:08+0100 nid001 train[4242]:\x20
 [rank=3]\x20
+[1,mpirank:0,algo-1]<stdout>:
+[0]<stdout>:
+Thu Jun 18 14:28:58 2020[1,0]<stdout>:
+24.11.2026 05:31:08\x20
 """.splitlines()
 UNKNOWN = """\
 train-0-worker pytorch\x20
@@ -105,6 +109,12 @@ def test_what_a_text_quotes_of_a_log_is_no_message(words: str) -> None:
         real = "nid000001:7:7 [0] NCCL INFO Using network IB"
         assert "ib" in {rank.verdict for rank in read(real, *said * 3).ranks}
         assert len(read(real, *said * 3).ranks) == 1
+
+
+def test_a_library_is_read_without_its_origin_and_behind_its_function() -> None:
+    for place in ("", "[3] ", "include/alloc.h:320 ", "ibvwrap.c:115  ", "[0] include/alloc.h:320 (ncclCuMemAlloc) "):
+        report = read(f"{place}NCCL WARN Cuda failure 2 'out of memory'", "Traceback (most recent call last):")
+        assert report.causes[0].id == "gpu-out-of-memory", place
 
 
 def test_a_prefix_that_is_learned_late_counts_from_there_on() -> None:
