@@ -71,7 +71,7 @@ def test_each_remedy_is_a_command_with_at_most_a_short_reason_before_it() -> Non
         for step in remedy:
             assert step.command, (name, step)
             assert COMMAND.match(step.command), (name, step)
-            assert not re.match(r"(?:grep|sed) .*\{log\}", step.command), "words may not be in it: {lines}"
+            assert "{log}" not in step.command or step.command.startswith("lumiimg "), "words may not be in it"
             assert len(step.reason or "") <= 140, (name, step)
             assert not (step.reason or "a").endswith((":", ".")), (name, step)
 

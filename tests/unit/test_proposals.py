@@ -77,7 +77,7 @@ def test_what_is_proposed_to_look_at_in_a_log_prints_lines_of_it(tmp_path: Path)
         name = shell_quote(str(file))
         answer = answer_of_log(read_log([str(file)], lambda _: None), None, {"log": name})
         steps = {step.command for cause in answer.report.causes for step in cause.remedy if step.command}
-        commands |= {step for step in steps if name in step and step.startswith(("grep ", "sed "))}
+        commands |= {step for step in steps if name in step and not step.startswith("lumiimg ")}
     assert len(commands) > 20
     script = "".join(f'[ -n "$({one})" ] || echo {shlex.quote(one)}\n' for one in sorted(commands))
     done = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=True)
