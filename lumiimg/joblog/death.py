@@ -208,7 +208,7 @@ class _LastLines:
         """
         for kind in range(_KINDS):
             found = (one for one in self.candidates if _kind(one, dead) == kind)
-            ended = (one for one in found if one.ends not in _OF_ERROR or self._ended_its_process(one))
+            ended = (one for one in found if one.ends is ExitRole.NO or self._ended_its_process(one))
             if (first := next(ended, None)) is not None:
                 is_lost = kind == _FOLLOWING and _lost_another(first.signature)
                 says_more = (
@@ -255,10 +255,14 @@ class _LastLines:
         return Ending(How.COMPLETED if self.log.job.saw("completed") else How.UNKNOWN)
 
     def last_warning(self) -> Match | None:
-        """Return a warning of the library that is not known, and behind which nothing shows that the job went on."""
-        known = {at for one in self.held for at in one.places}
+        """Return a warning of the library behind which nothing shows that the job went on.
+
+        It is not known, or it is of a process that had a network before, which it therefore does not explain.
+        """
         for process in self.processes:
             alive = max((one.last_at for one in process.saw(*_ALIVE, "init-complete")), default=-1)
+            held = [one for one in self.held if alive < 0 or one.signature.effect is Effect.NONE]
+            known = {at for one in held for at in one.places}
             for one in process.saw("warning"):
                 if one.last_at > alive and one.last_at not in known and self._is_near_the_end(one.last_at):
                     return one
@@ -346,11 +350,13 @@ class _LastLines:
         )
 
     def _ended_its_process(self, one: Trouble) -> bool:
-        """Whether a program that printed an error did not go on: programs catch errors, and print them all the same."""
+        """Whether a process did not go on after a line: programs catch errors, and print them all the same."""
         last, same_file = one.match.last_at, self.log.same_file
         alive = [sign.last_at for sign in one.process.saw(*_ALIVE)] if not one.process.shared else []
         if any(at > last and same_file(at, last) for at in alive):
             return False
+        if one.ends not in _OF_ERROR:
+            return True
         cut_short = [at for at in self.outside if at > last or not same_file(at, last)]
         exits = [at for at in self.exits if self._may_follow(at, last)]
         if cut_short and not any(at < min(cut_short) for at in exits):
