@@ -17,6 +17,7 @@ _BEGINNING = re.compile(rb"(?<![\w.\-])[\w.\-]{1,255}:\d{1,10}:\d{1,10} (?:\[-?\
 _BLOCKS, _SIGNED, _LINES = 64, 64, 256
 """Blocks of a file that are looked at, and in each signed lines, and lines behind the first of them."""
 _PREFIX_BYTES, _MOST_SHAPES, _FEWEST = 120, 8, 3
+_BEFORE_BYTES = 4096
 _PART = re.compile(rb"(?P<word>[\w.+-]*\d[\w.+-]*)|(?P<gap> +(?!\Z))|.", re.DOTALL)
 _QUOTATION = re.compile(r"[\"'`{\r]|^[ \t]*(?:[>#*|-]|//)|\.(?:out|err|log|txt)\b|\.[a-z]{1,5}[:-]\d+[:-]")
 """What has no place in a prefix: marks of those who quote, or copy lines of a file."""
@@ -25,17 +26,21 @@ _QUOTATION = re.compile(r"[\"'`{\r]|^[ \t]*(?:[>#*|-]|//)|\.(?:out|err|log|txt)\
 class LearnedPrefix:
     """What stands before the lines of one file."""
 
-    __slots__ = ("_left", "_pattern")
+    __slots__ = ("_before", "_left", "_pattern")
 
     def __init__(self) -> None:
         self._left = _BLOCKS
         self._pattern: re.Pattern[bytes] | None = None
+        self._before: list[bytes] = []
+        """The last lines of the block before: they have the prefix, too."""
 
     def without(self, block: bytes) -> bytes:
         """Return whole lines of the file without the prefix, if they show one, or lines before did."""
-        if self._left and (signed := [*_signed(block)]):
-            self._learn(block, signed)
-        self._left = max(0, self._left - 1)
+        if self._left:
+            if signed := [*_signed(block)]:
+                self._learn(block, signed)
+            self._left = max(0, self._left - 1)
+            self._before = block[-_BEFORE_BYTES:].split(b"\n")[1:]
         return self._pattern.sub(b"", block) if self._pattern else block
 
     def _learn(self, block: bytes, signed: list[tuple[int, bytes]]) -> None:
@@ -50,7 +55,8 @@ class LearnedPrefix:
             # the shortest first: behind it may stand a quotation
             ordered: list[bytes] = sorted(shapes, key=len)[:_MOST_SHAPES]
             pattern = re.compile(rb"(?m)^(?:" + b"|".join(ordered) + rb")")
-            lines = [line for line in block[signed[0][0] :].split(b"\n", _LINES)[:_LINES] if line.strip()]
+            behind = block[signed[0][0] :].split(b"\n", _LINES)[:_LINES]
+            lines = [line for line in (*self._before, *behind) if line.strip()]
             count = sum(1 for line in lines if pattern.match(line))
             if count >= _FEWEST and 4 * count >= 3 * len(lines):
                 self._left, self._pattern = 0, pattern

@@ -125,6 +125,10 @@ def test_a_prefix_that_is_learned_late_counts_from_there_on() -> None:
     reader.feed("job.err", b"<nid001/3> nid001:7:7 [0] NCCL INFO Using network IB\n")
     report = reader.report()
     assert (report.verdict, report.proof[0].line) == ("ofi-cxi", 503)
+    other = LogReader()
+    other.feed("job.out", quiet.replace("<nid001/3> ", "").encode())
+    other.feed("job.out", "".join(f"of run 3: {line}\n" for line in JOB[:4]).encode())
+    assert other.report().verdict == "none", "only the last lines have it: they are quoted"
 
 
 @pytest.mark.threat
