@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.joblog.ending import Ending, How
@@ -39,7 +41,7 @@ _OF_CLEARING = frozenset({ExitRole.CANCELLED, ExitRole.CLEARED})
 _OF_NO_RANK = frozenset({ExitRole.OUTSIDE, ExitRole.CANCELLED, ExitRole.CLEARED})
 _KINDS, _FOLLOWING = 4, 2
 """Of what ended a process, in the order in which they are looked for; the one that may follow on another's end."""
-_SAYS_NO_REASON = frozenset({ExitRole.EXIT, ExitRole.CLEARED, ExitRole.OTHER})
+_SAYS_NO_REASON = frozenset({ExitRole.EXIT, ExitRole.CLEARED, ExitRole.OTHER, ExitRole.FOLLOWS})
 """What the library says of a call that failed is nearer to the reason."""
 _HOW = {"time-limit": How.TIME_LIMIT, "preempted": How.CANCELLED}
 _SIGNALLED = re.compile(r": Killed|[Ee]xit(?:ed with exit)? code \(?(?:130|137|143)\b")
@@ -141,8 +143,10 @@ def end_of_job(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: Jo
     lines = _LastLines(processes, held, log)
     clean_up = frozenset(one.signature.id for one in lines.clean_up)
     first, calls = lines.first_death(dead), lines.calls_that_failed()
+    if first is not None:
+        calls = [one for one in calls if lines.led_to(one, first)]
     says_why = first is None or not (first.ends in _SAYS_NO_REASON or first.signature.weight is Weight.ECHO)
-    if first is not None and (says_why or not calls or calls[0].call.first_at > first.at):
+    if first is not None and (says_why or not calls):
         return End(lines.ending(first), clean_up - {first.signature.id}, first=first)
     error = lines.last_error()
     if error is not None and not (calls and error.ends in _SAYS_NO_REASON):
@@ -210,15 +214,29 @@ class _LastLines:
             found = (one for one in self.candidates if _kind(one, dead) == kind)
             ended = (one for one in found if one.ends is ExitRole.NO or self._ended_its_process(one))
             if (first := next(ended, None)) is not None:
-                is_lost = kind == _FOLLOWING and _lost_another(first.signature)
-                says_more = (
-                    one
-                    for one in (ended if kind == _FOLLOWING and first.ends is not ExitRole.OTHER else ())
-                    if (is_lost and one.ends is ExitRole.EXIT and one.signature.weight is not Weight.ECHO)
-                    or (one.ends is ExitRole.OTHER and (is_lost or not self.log.same_file(one.at, first.at)))
-                )
-                return next(says_more, first)
+                return next((one for one in ended if self._says_more(one, first)), first)
         return None
+
+    def _says_more(self, one: Trouble, first: Trouble) -> bool:
+        """Whether a line says how a rank ended that others lost or waited for; those came to their ends later."""
+        if one.ends not in {ExitRole.OTHER, ExitRole.EXIT} or first.ends not in _MAY_FOLLOW - _OF_ERROR:
+            return False
+        if not _lost_another(first.signature):
+            return one.ends is ExitRole.OTHER and not self.log.same_file(one.at, first.at)
+        is_clear = one.ends is ExitRole.EXIT and one.signature.weight is not Weight.ECHO
+        known = ((mine, theirs) for mine, theirs in zip(_named([one]), self._losers, strict=True) if mine and theirs)
+        return is_clear or any(mine.isdisjoint(theirs) for mine, theirs in islice(known, 1))
+
+    @cached_property
+    def _losers(self) -> tuple[frozenset[object], ...]:
+        """Who lost another rank."""
+        return _named([one for one in self.candidates if _lost_another(one.signature)])
+
+    def led_to(self, failed: FailedCall, first: Trouble) -> bool:
+        """Whether a call that failed is perhaps before a death, and did not fail of the end of another process."""
+        at = failed.call.first_at
+        known = [one.signature for one in self.held if failed.warning and failed.warning.first_at in one.places]
+        return not any(map(_lost_another, known)) and (at < first.at or not self.log.same_file(at, first.at))
 
     def ending(self, first: Trouble, *, is_likely: bool = False) -> Ending:
         """Return what a line that ended the job says, and whom it hit."""
@@ -393,6 +411,21 @@ def _lost_another(signature: Signature) -> bool:
     if signature.ends is ExitRole.WAITED:
         return signature.weight is Weight.ECHO
     return signature.ends is ExitRole.FOLLOWS and signature.effect is Effect.NONE
+
+
+def _named(troubles: Sequence[Trouble]) -> tuple[frozenset[object], ...]:
+    """Return the ranks, the nodes and the processes of lines; of each none where a line names none."""
+    found = []
+    for one in troubles:
+        rank, node = _whom(one)
+        found.append((_numbers(rank or ""), {node} - {None}, {one.process} if not one.process.shared else set()))
+    return tuple(frozenset().union(*of) if all(of) else frozenset() for of in zip(*found, strict=True))
+
+
+def _numbers(ranks: str) -> set[int]:
+    """Return the ranks of `0-3,7`."""
+    spans = (span.partition("-") for span in ranks.split(",") if span)
+    return {rank for first, _, last in spans for rank in range(int(first), min(int(last or first), PROCESS_LIMIT) + 1)}
 
 
 def _starts(processes: Sequence[ProcessLog]) -> Iterator[int]:

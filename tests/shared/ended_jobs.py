@@ -45,8 +45,10 @@ LABELS = {
 }
 """Of each launcher, what may stand before the lines of its ranks (LAUNCHERS); `_OF_EVERYTHING` before its own, too."""
 _DYING = ((0,), (3,), (1,), (2, 3), (0, 1, 2, 3))
-_NAMES_RANKS = ("srun -l", "Open MPI", "Open MPI 5")
+_NAMES_RANKS = ("srun -l", "Open MPI", "Open MPI 5", "PALS")
 """Of LAUNCHERS."""
+_MAY_FOLLOW = ("meeting", "unknown", "MPI abort")
+"""Deaths that may as well follow on another one, by what they print."""
 _SAYS_LITTLE = ("nothing", "store")
 """Consequences after which a job may have gone on."""
 
@@ -81,6 +83,13 @@ class EndedJob:
     """Whether the log says which rank died."""
     words: str = ""
     """Of a death of which no signature has to be known."""
+    order_is_known: bool = True
+    """Whether what it died of is not only what may follow on another death, in an order that files do not show."""
+
+    @property
+    def survivors(self) -> set[int]:
+        """Ranks of which the log says that they lost another one, or waited for it."""
+        return {*RANKS} - {*self.dying}
 
     def log(self, seed: int) -> list[str]:
         """Return its lines among each other: those of each rank in their order, what follows on a death after it."""
@@ -152,8 +161,8 @@ def composed(seed: int) -> EndedJob:
     if networks[0] != networks[1]:
         job = replace(job, verdict="mixed")
     if kind == "refused":
-        said = Said(None, chance.choice([*DATA["refused"].values()]))
-        return replace(job, said=(said,), ids=frozenset({"step-refused"}), how="died", verdict="none", words=said.line)
+        said = Said(None, chance.choice(DATA["refused"]["says"]))
+        return replace(job, said=(said,), ids=frozenset(DATA["refused"]["ids"]), how="died", verdict="none")
     return _COMPOSERS[kind](job, version, networks, chance)
 
 
@@ -195,9 +204,14 @@ def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.
             said += _of_launcher(launched, rank)
         if not of_slurm or chance.random() < 0.6:
             said += _of_launcher(DATA["cleaned"].get(family, ()), dying[0], status=death.status, others=others)
-    ids = death.ids
-    if not death.lines and (not is_said or family == "Ray"):
-        ids = {*DATA["follows"][consequence], *(["peer-gone"] if is_said else [])}
+    follows = {*DATA["follows"][consequence]}
+    waited = not death.lines and consequence == "watchdog"
+    names_rank = (
+        is_said and not waited and not death.launched and (of_slurm or (family == "mpirun" and death.status == -9))
+    )
+    ids = death.ids if death.lines else {*death.ids, *(follows & {"rank-behind"})} if is_said else follows
+    if is_said and not death.lines and not death.launched and not names_rank:
+        ids = {*ids, *follows, "step-ended", "peer-gone", "first-to-fail"}
     return replace(
         job,
         name=f"{job.name}, {death.name}, {stage}, {dying}, {consequence}",
@@ -206,7 +220,8 @@ def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.
         how="died",
         ids=frozenset(ids),
         dying=dying,
-        names_rank=bool(death.lines) and job.label in _NAMES_RANKS,
+        names_rank=job.label in _NAMES_RANKS if death.lines else names_rank,
+        order_is_known=bool(names_rank or death.lines) and death.name not in _MAY_FOLLOW,
     )
 
 
