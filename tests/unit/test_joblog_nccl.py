@@ -7,7 +7,7 @@ from itertools import product
 
 from lumiimg.core.findings import Severity
 from lumiimg.core.toml import package_toml
-from lumiimg.joblog import LogReport, Verdict, read_lines
+from lumiimg.joblog import Confidence, LogReport, Verdict, read_lines
 from tests.shared.job_deaths import job
 
 WORDS = {
@@ -194,3 +194,15 @@ def test_a_call_that_failed_is_named_also_where_its_line_is_all_there_is() -> No
     ):
         ended = read_lines("job.out", [line]).ended
         assert ended.cause == "library-call-raised", line
+
+
+def test_channels_behind_which_the_library_warned_before_they_were_connected_carried_nothing_for_sure() -> None:
+    provider = "NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)"
+    refused = "misc/ibvwrap.cc:268 NCCL WARN Call to ibv_create_cq failed"
+    for network, opening in (("IB", []), ("AWS Libfabric", [provider])):
+        channel = f"Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/{network}/0"
+        lines = [HOST + line for line in (*opening, f"Using network {network}", channel)]
+        warned = [*lines, f"nid005101:1:2 [0] {refused}"]
+        for said, sure in ((lines, True), (warned, False), ([*lines, HOST + "Connected all rings", warned[-1]], True)):
+            confidence = read_lines("job.out", said).confidence
+            assert (confidence is Confidence.PROVED) is sure, said
