@@ -171,7 +171,7 @@ def _built_in(process: ProcessLog, matches: list[Match], families: set[str | Non
         return NetworkVerdict(Verdict.MIXED, Confidence.LIKELY, proof, network)
     verdict = Verdict.SOCKET if "socket" in families else Verdict.IB
     # of a slow network the choice is enough, of a fast one it proves nothing
-    carried = any(one.has_origin for one in process.saw("channel", "connected"))
+    carried = _set_up(process) or any(one.has_origin for one in process.saw("connected"))
     certain = final and (verdict is Verdict.SOCKET or carried)
     return NetworkVerdict(verdict, Confidence.PROVED if certain else Confidence.LIKELY, proof, network)
 
@@ -209,9 +209,16 @@ def _of_provider(match: Match) -> Verdict:
     return vocabulary().providers.get(match.value("provider"), Verdict.OFI_OTHER)
 
 
+def _set_up(process: ProcessLog) -> bool:
+    """Whether a process set up channels over the network, and connected them or did not warn of anything after that."""
+    channels = [one.last_at for one in process.saw("channel") if one.has_origin]
+    warned = any(one.last_at > max(channels, default=0) for one in process.saw("warning"))
+    return bool(channels) and (bool(process.saw("connected")) or not warned)
+
+
 def _used_network(process: ProcessLog) -> bool:
     """Whether the process had connections over the network that it chose."""
-    if any(one.has_origin for one in process.saw("channel")):
+    if _set_up(process):
         return True
     # `Connected` does not say of which communicator
     crosses = [one.crosses and one.has_origin for one in process.communicators.values()]
