@@ -224,6 +224,8 @@ class Vocabulary:
     slingshot_host: re.Pattern[str]
     """Names of nodes that hint at Slingshot."""
     slingshot_device: re.Pattern[str]
+    slingshot_only: re.Pattern[str]
+    """Words of advice that is of no use elsewhere."""
     return_codes: Mapping[int, ReturnCode]
     """By value, negative."""
     places: tuple[re.Pattern[str], ...]
@@ -280,6 +282,7 @@ def vocabulary() -> Vocabulary:
         advice={one.id: one for one in _entries(GeneralCause, data["advice"])},
         slingshot_host=re.compile(data["slingshot"]["host"]),
         slingshot_device=re.compile(data["slingshot"]["device"]),
+        slingshot_only=re.compile(data["slingshot"]["only"]),
         return_codes={one.value: one for one in codes},
         places=tuple(map(re.compile, data["places"]["patterns"])),
         aftermath=re.compile("|".join(table["pattern"] for table in data["aftermath"])),

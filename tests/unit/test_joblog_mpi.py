@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 from lumiimg.joblog import LogReport, read_lines
+from lumiimg.joblog.vocabulary import vocabulary
+from tests.shared.programs import sampled
 
 CRAY = "MPICH ERROR [Rank 519] [job id 1234567.0] [Tue Jun 11 15:11:42 2024] [nid001001] - "
 HEADS = {
@@ -53,7 +56,7 @@ def read(*lines: str) -> LogReport:
 
 
 def test_the_last_line_of_an_error_stack_says_why_and_its_first_which_rank() -> None:
-    for (name, head), (last, cause), cleaned in product(HEADS.items(), STACKS.items(), ([], CLEANED)):
+    for (name, head), (last, cause), cleaned in sampled(product(HEADS.items(), STACKS.items(), ([], CLEANED)), 40):
         for prefix in ("", "519: ", "x4310c3s2b0n0.hsn.cm.aurora.alcf.anl.gov 519: "):
             ended = read(*[f"{prefix}{line}" for line in (head, *BETWEEN, last)], *cleaned).ended
             assert ended.cause == cause, (name, last, prefix)
@@ -88,6 +91,31 @@ def test_what_died_before_a_peer_was_missed_is_the_cause() -> None:
     )
     assert read(crash, *stack, *CLEANED).ended.cause == "segmentation-fault"
     assert read(*stack, *CLEANED, killed).ended.cause == "out-of-memory", "Slurm says it last"
+
+
+OTHER_MACHINES = {
+    "EFA": "n1:1:1 [0] NCCL INFO NET/OFI Running on p4d.24xlarge platform, Setting NCCL_TOPO_FILE environment variable to x.xml",
+    "RoCE": "n1:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
+}
+
+
+def test_nobody_elsewhere_is_sent_to_slingshot_or_to_lumi() -> None:
+    sign = re.compile(r"cxi|hsn|SLINGSHOT|nid\d{6}|\bx\d+c\d")
+    advised = 0
+    for (machine, line), signature in sampled(product(OTHER_MACHINES.items(), vocabulary().signatures.values()), 100):
+        if not sign.search(signature.example):
+            for cause in read(line, signature.example).causes:
+                advised += len(cause.remedy)
+                of_slingshot = [
+                    step for step in (*cause.because, *cause.remedy) if re.search(r"cxi\b|hsn|LUMI|VNI", step)
+                ]
+                assert not of_slingshot, (machine, signature.id)
+    assert advised > 100
+    line, slingshot = (
+        OTHER_MACHINES["RoCE"],
+        "nid001001:1:1 [0] NCCL INFO NET/OFI Selected provider is tcp, fabric is x (found 1 nics)",
+    )
+    assert "cxi" in str(read(line, slingshot).causes[0].remedy), "RoCE of the management network"
 
 
 def test_on_efa_all_advice_is_for_efa() -> None:

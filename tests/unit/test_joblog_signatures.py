@@ -82,7 +82,7 @@ def test_noise_is_no_cause() -> None:
 
 
 NEEDS_MORE = {"plugin-file-name", "plugin-api-too-old", "cxi-device-passed-over", "interface-not-hsn", "plugin-crash"} | {
-    "memory-registration-efa", "endpoint-error-efa", "mpi-gpu-memory", "step-aborted", "network-not-of-the-plugin", "oneccl-libfabric-call", "rings-without-trees", "oneccl-slow-mpi"
+    "memory-registration-efa", "endpoint-error-efa", "efa-passed-over", "mpi-gpu-memory", "step-aborted", "network-not-of-the-plugin", "oneccl-libfabric-call", "rings-without-trees", "oneccl-slow-mpi"
 }  # fmt: skip
 """Signatures that one line alone does not show; tests/fixtures/nccl-excerpts.toml has such logs, and other wordings."""
 
