@@ -3,7 +3,7 @@
 # make coverage     how much of elf/, image/, joblog/ and fabric/ their unit tests take, lines and branches, and the floor of each
 # make test-core    the engine tests that CI runs: demo, each strategy, kill and resume, check, four nodes, a job; some eight minutes
 # make test-engine  all tests against a real Apptainer, a real loader and a real RCCL
-# make test-gpu     real collectives and real failures on an NVIDIA GPU, on which CUDA stands in for HIP (NCCL="2.31.2 2.28.9": of these versions)
+# make test-gpu     real collectives and real failures on an NVIDIA GPU, on which CUDA stands in for HIP (NCCL="2.31.2 2.30.7": of these versions)
 # make test-all     both, make coverage and make fuzz, with all of what is exhaustive, of which they take a tenth
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
 # make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=joblog/network; hours for all)

@@ -22,9 +22,10 @@ from tests.shared.small_roots import small_root
 
 HERE = Path(__file__).parent
 BUILD = Path(__file__).parents[2] / "build/gpu"
-VERSIONS = os.environ.get("NCCL", "2.28.9 2.27.7").split()
-"""What all ranks have, and one that has another version."""
+WANTED = os.environ.get("NCCL", "2.28.9 2.27.7").split()
+"""The NCCL of all ranks, and that of a rank with another version: versions, or folders into which pip put one."""
 ENVIRONMENT = {"NCCL_DEBUG": "INFO", "CUDA_VISIBLE_DEVICES": "0"}
+DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
 RUNTIME = "nvidia-cuda-runtime-cu12==12.8.90"
 
 
@@ -63,15 +64,12 @@ class Gpu:
     """What the tests run."""
 
     program: Path
-    folder: Path
-    """With a folder of libraries for each version."""
+    rccls: list[Path]
+    """A librccl for each of WANTED, in a folder with all that it needs."""
 
-    def rccl(self, version: str) -> Path:
-        return self.folder / version / "librccl.so.1"
-
-    def two(self, version: str | None = None, address: str | None = None, **variables: str) -> list[Process]:
+    def two(self, *, other_rccl: bool = False, address: str | None = None, **variables: str) -> list[Process]:
         """Return two nodes; the second one with another version, or on a network of its own."""
-        own, other = self.rccl(VERSIONS[0]), self.rccl(version or VERSIONS[0])
+        own, other = self.rccls[0], self.rccls[-1 if other_rccl else 0]
         return [Process("nid000001", own, variables), Process("nid000002", other, variables, address)]
 
     def run(
@@ -105,7 +103,7 @@ class Gpu:
         words: list[str | Path] = [
             sys.executable,
             HERE / "hog.py",
-            self.rccl(VERSIONS[0]).with_name("libcudart.so.12"),
+            _only(self.rccls[0].parent, "libcudart.so.1?"),
             str(left_mib),
         ]
         pipe, variables = subprocess.PIPE, os.environ | ENVIRONMENT
@@ -137,20 +135,27 @@ def _install(target: Path, *packages: str) -> Path:
 
 
 def build(folder: Path) -> Gpu:
-    """Compile the all-reduce and the shim; lay out, for each version, a librccl that is NCCL by its dependencies."""
+    """Compile the all-reduce and the shim; lay out, for each NCCL, a librccl that is it by its dependencies."""
     gcc, program = ["gcc", "-std=c11", "-O2"], folder / "allreduce"
     subprocess.run([*gcc, "-o", program, shipped_layers() / "netprobe/allreduce.c", "-ldl"], check=True)
     shared = [*gcc, "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed", "-Wl,--no-undefined"]
     (empty := folder / "empty.c").touch()
-    for version in VERSIONS:
-        (place := folder / version).mkdir()
-        site = _install(BUILD / version, f"nvidia-nccl-cu12=={version}", RUNTIME)
-        names = ("nccl/lib/libnccl.so.2", "cuda_runtime/lib/libcudart.so.12")
-        nccl, runtime = (shutil.copy(site / "nvidia" / name, place) for name in names)
+    rccls = []
+    for number, wanted in enumerate(WANTED):
+        (place := folder / str(number)).mkdir()
+        site = Path(wanted) if "/" in wanted else _install(BUILD / wanted, f"nvidia-nccl-cu12=={wanted}", RUNTIME)
+        nccl, runtime = (
+            shutil.copy(_only(site, f"nvidia/*/lib/{name}"), place) for name in ("libnccl.so.2", "libcudart.so.1?")
+        )
         hip, rccl = place / "libamdhip64.so.7", place / "librccl.so.1"
         subprocess.run([*shared, f"-Wl,-soname,{hip.name}", "-o", hip, HERE / "hipshim.c", runtime], check=True)
         subprocess.run([*shared, f"-Wl,-soname,{rccl.name}", "-o", rccl, empty, nccl, hip], check=True)
-    return Gpu(program, folder)
+        rccls.append(rccl)
+    return Gpu(program, rccls)
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    return next(folder.glob(pattern), None) or pytest.fail(f"no {pattern} in {folder}")
 
 
 @pytest.fixture(scope="session")
@@ -165,13 +170,13 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Gpu:
 def image(gpu: Gpu, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder image with NCCL as its librccl, and the driver of this machine, as `--nv` would bring it."""
     root = small_root(tmp_path_factory.mktemp("image") / "root")
-    libraries = gpu.rccl(VERSIONS[0]).parent
+    libraries = gpu.rccls[0].parent
     shutil.copytree(libraries, root / "opt/rocm/lib")
     needed = subprocess.run(["ldd", libraries / "libnccl.so.2"], capture_output=True, text=True, check=True).stdout
     mapped = Path("/proc/self/maps").read_text()  # CUDA's driver is there since it was asked for GPUs
     driver = next(Path(word) for word in mapped.split() if "/libcuda.so" in word)
     files = {Path(word) for word in needed.split() if word.startswith("/")}
-    files |= {*driver.parent.glob("libcuda.so*"), *driver.parent.glob("libnvidia-*.so*")}
+    files |= {driver.with_name(name) for name in DRIVER if driver.with_name(name).exists()}
     (root / "usr/lib").mkdir(exist_ok=True)
     for file in files:
         shutil.copy(file, root / "usr/lib" / file.name)

@@ -8,19 +8,22 @@ import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.check.run.log_answer import answer_of_log
 from lumiimg.core.errors import ExitCode
 from lumiimg.joblog import Verdict, read_log
-from tests.gpu.conftest import VERSIONS, Gpu, Job, Process
+
+if TYPE_CHECKING:
+    from tests.gpu.conftest import Gpu, Job
 
 pytestmark = pytest.mark.gpu
 
 
 def test_one_rank_sums_right_and_has_no_bandwidth(gpu: Gpu, tmp_path: Path) -> None:
-    job = gpu.run(tmp_path, [Process("nid000001", gpu.rccl(VERSIONS[0]))])
+    job = gpu.run(tmp_path, gpu.two()[:1])
     assert job.codes == [0]
     report = read_log([str(job.log)], print)
     (measured,) = report.measurements
@@ -66,8 +69,8 @@ class Failure:
 
     cause: str
     variables: dict[str, str] = field(default_factory=dict)
-    version: str | None = None
-    """Of the second node."""
+    other_rccl: bool = False
+    """On the second node."""
     address: str | None = None
     """Of the second node, on a network of its own."""
     nodes: int = 2
@@ -83,7 +86,7 @@ FAILURES = {
     "memory is full": Failure("gpu-out-of-memory", left_mib=800),
     "an algorithm that does not exist": Failure("setting-not-known", {"NCCL_ALGO": "Nope"}),
     "an interface that does not exist": Failure("bootstrap-no-interface", {"NCCL_SOCKET_IFNAME": "nope"}),
-    "a rank of another version": Failure("library-versions-differ", version=VERSIONS[-1]),
+    "a rank of another version": Failure("library-versions-differ", other_rccl=True),
     "no route": Failure("connect-failed", address="10.253.1.12"),
     "a network that no plugin has": Failure("no-network", {"NCCL_NET": "AWS Libfabric"}),
     "a rank that never starts": Failure("probe-waited", nodes=1),
@@ -93,7 +96,7 @@ FAILURES = {
 @pytest.mark.parametrize("name", FAILURES)
 def test_log_names_what_ended_a_job_that_failed(gpu: Gpu, name: str, tmp_path: Path) -> None:
     failure = FAILURES[name]
-    nodes = gpu.two(failure.version, failure.address, **failure.variables)[: failure.nodes]
+    nodes = gpu.two(other_rccl=failure.other_rccl, address=failure.address, **failure.variables)[: failure.nodes]
     with gpu.nearly_full(failure.left_mib) if failure.left_mib else nullcontext():
         job = gpu.run(tmp_path, nodes, tasks=2, limit_s=60 if failure.kill else 15, kill=failure.kill)
     assert_died_of(failure.cause, job)
