@@ -188,7 +188,7 @@ class _LastLines:
         starts = self._by_file(_starts(processes))
         seen = [
             one
-            for one in sorted(held, key=lambda one: one.at)
+            for one in sorted(held, key=lambda one: (one.at, one.signature.weight is Weight.ECHO))
             if one.signature.is_grave
             and not self._is_ignored(one.match.last_at)
             # of the run before
@@ -208,7 +208,8 @@ class _LastLines:
     def first_death(self, dead: Collection[str]) -> Trouble | None:
         """Return the line that ended a process and does not follow from another: the first of its kind.
 
-        A rank that lost a connection says less than how another one ended; what other files say may have been before.
+        A rank that lost a connection says less than how another one ended, and a launcher that names no rank less than
+        its next lines; what other files say may have been before.
         """
         for kind in range(_KINDS):
             found = (one for one in self.candidates if _kind(one, dead) == kind)
@@ -218,14 +219,18 @@ class _LastLines:
         return None
 
     def _says_more(self, one: Trouble, first: Trouble) -> bool:
-        """Whether a line says how a rank ended that others lost or waited for; those came to their ends later."""
+        """Whether a line says how a rank ended that others lost or waited for; those came to their ends later.
+
+        A launcher that names no rank says less than its next lines.
+        """
+        if first.ends is ExitRole.EXIT and not _says_how(first) and _whom(first) == (None, None):
+            return _says_how(one) and self._may_follow(one.at, first.at)
         if one.ends not in {ExitRole.OTHER, ExitRole.EXIT} or first.ends not in _MAY_FOLLOW - _OF_ERROR:
             return False
         if not _lost_another(first.signature):
             return one.ends is ExitRole.OTHER and not self.log.same_file(one.at, first.at)
-        is_clear = one.ends is ExitRole.EXIT and one.signature.weight is not Weight.ECHO
         known = ((mine, theirs) for mine, theirs in zip(_named([one]), self._losers, strict=True) if mine and theirs)
-        return is_clear or any(mine.isdisjoint(theirs) for mine, theirs in islice(known, 1))
+        return _says_how(one) or any(mine.isdisjoint(theirs) for mine, theirs in islice(known, 1))
 
     @cached_property
     def _losers(self) -> tuple[frozenset[object], ...]:
@@ -404,6 +409,11 @@ def _kind(one: Trouble, dead: Collection[str]) -> int | None:
     if one.ends in _MAY_FOLLOW or effect is Effect.RUN_ERROR:
         return _FOLLOWING
     return 3 if one.ends is ExitRole.CLEARED else None
+
+
+def _says_how(one: Trouble) -> bool:
+    """Whether a line says how a process ended, and not only that it did."""
+    return one.ends is ExitRole.EXIT and one.signature.weight is not Weight.ECHO
 
 
 def _lost_another(signature: Signature) -> bool:

@@ -57,8 +57,13 @@ _TASK = re.compile(
     r"<std(?:out|err)>:|probe \w{1,40} (?:rc=\d{1,5} )?rank=(\d{1,7})\b)"
 )
 """`srun -l`, Open MPI's --tag-output, a probe of lumiimg: the task that wrote the line."""
-_COPIED = re.compile(r"(?:[ \t>#*|•`-]|//){0,16}+(?:[\w./+-]{1,200}\.(?:out|err|log|txt)[:-](?:\d{1,9}[:-])?)?+")
-"""What people put before a line that they copy: marks of Markdown, a comment's, what grep prints of several files."""
+_COPIED = re.compile(
+    r"(?!\*\*\* (?:Error in `|An error occurred in |MPI_))"
+    r"(?:[ \t>#*|•`-]|//){0,16}+(?:[\w./+-]{1,200}\.(?:out|err|log|txt)[:-](?:\d{1,9}[:-])?)?+"
+)
+"""What people put before a line that they copy: marks of Markdown, a comment's, what grep prints of several files.
+
+Not the asterisks of glibc and of Open MPI."""
 _INDENTS = frozenset({"", " ", "  ", "\t"})
 """What programs put before a line of their own."""
 _QUOTED = re.compile(r"\s{0,8}(?:\d{1,7}: )? {4}> .{1,1024}?:\d{1,12}: ")

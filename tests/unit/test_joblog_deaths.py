@@ -235,7 +235,8 @@ def test_a_launchers_word_that_a_process_failed_is_never_overlooked() -> None:
     for line in LINES["of_an_end"]:
         before = [*job("cxi", 0, 3), *steps(200)]
         report = read([*before, line])
-        assert report.ended.cause == ("worker-killed" if line == "Killed" else "step-ended"), line
+        how = {"Killed": "worker-killed", "signal 9": "worker-killed", "Aborted": "aborted"}
+        assert report.ended.cause == next((how[word] for word in how if word in line), "step-ended"), line
         assert report.severity is Severity.PROBLEM, line
         assert ended_by([*before, *raised("quota"), line]) == "quota-exceeded", line
         for quoted in (f"The log says: {line}", f"# {line}", f"AssertionError: {line}"):
@@ -259,7 +260,7 @@ def test_a_command_names_the_job_where_the_log_says_its_number() -> None:
 
 RANK_DIED = [
     ("step-ended", "srun: error: nid005101: task 3: Exited with exit code 1"),
-    ("step-ended", "srun: error: nid005101: task 3: Aborted (core dumped)"),
+    ("aborted", "srun: error: nid005101: task 3: Aborted (core dumped)"),
     ("worker-killed", "srun: error: nid005101: task 3: Killed"),
     ("segmentation-fault", "srun: error: nid005101: task 3: Segmentation fault (core dumped)"),
     ("bus-error", "srun: error: nid005101: task 3: Bus error (core dumped)"),
