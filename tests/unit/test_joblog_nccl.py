@@ -43,6 +43,7 @@ WORDS = {
     ),
     "no-path-between-ranks": ("transport.cc:39 NCCL WARN No transport found for rank 0[c1000] -> rank 1[c6000]",),
     "connect-failed": (
+        "bootstrap.cc:9 NCCL WARN Connect to 10.1.0.2<36615> failed : No route to host",
         "misc/socket.cc:441 NCCL WARN Net : Connect to 10.1.0.2<36615> failed : No route to host",
         "misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.1.0.2<48313> failed : Network is unreachable",
         "misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.1.0.2<48313> returned 111(Connection refused) errno 115(Operation now in progress)",
@@ -53,12 +54,24 @@ WORDS = {
         "os/linux.cc:290 (socketConnectCheck) NCCL WARN ncclOsSocketPollConnect: connect to 10.1.0.2<4001> returned Connection timed out, exceeded error retry count after 35 attempts",
     ),
     "remote-error": (
+        "include/socket.h:409 NCCL WARN Net : Connection closed by remote peer n2<45074>",
+        "include/socket.h:416 NCCL WARN Net : Call to recv from 10.1.0.2<45074> failed : Connection reset by peer",
         "misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer n2.example.org<45074>",
         "misc/socket.cc:72 NCCL WARN socketProgress: Connection closed by remote peer ",
         "misc/socket.cc:59 (socketProgress) NCCL WARN socketProgress: Connection closed by remote peer 10.1.0.2<45074>",
         "misc/socket.cc:30 NCCL WARN socketProgressOpt: Call to recv from 10.1.0.2<45074> failed : Connection reset by peer",
         "os/linux.cc:364 (ncclOsSocketProgressOpt) NCCL WARN ncclOsSocketProgressOpt: Call to send to 10.1.0.2<4507> failed : Connection timed out",
     ),
+    "too-many-open-files": ("misc/socket.cc:9 NCCL WARN Call to socket failed: Too many open files",),
+    "shared-memory-full": (
+        "misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-UbzKZ9 to 9637892 bytes",
+        "misc/shmutils.cc:113 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-UbzKZ9 (size 9637888)",
+        "os/linux.cc:803 (ncclOsShmOpen) NCCL WARN Error: failed to extend /dev/shm/nccl-a to 33030532 bytes, error: No space left on device (28)",
+        "misc/shmutils.cc:60 NCCL WARN Error: failed to create shared memory file /dev/shm/nccl-b, error Permission denied (13)",
+        "misc/shmutils.cc:97 NCCL WARN Error: Could not map /dev/shm/nccl-c size 4096, error: Cannot allocate memory (12)",
+    ),
+    "gpu-memory-fault": ("enqueue.cc:1556 NCCL WARN HIP failure 'unspecified launch failure'",),
+    "gpu-code-missing": ("enqueue.cc:110 NCCL WARN HIP failure 'shared object initialization failed'",),
     "gpu-memory-not-shared": (
         "/usr/src/debug/rccl/build/hipify/src/transport/p2p.cc:237 NCCL WARN Cuda failure 'invalid argument'",
         "/src/rccl/src/transport/p2p.cc:256 NCCL WARN hipIpcGetMemHandle failed : invalid argument",
@@ -90,7 +103,7 @@ WORDS = {
         "transport/net_ib/common.cc:123 (ncclIbAsyncThreadMain) NCCL WARN NET/IB : mlx5_0:1 async fatal event: local catastrophic error",
     ),
 }
-"""By the id that is to be named; as the sources of NCCL 2.18 to 2.31 and of RCCL up to 2.27 print them."""
+"""By the id that is to be named; as the sources of NCCL 2.7 to 2.31 and of RCCL up to 2.30 print them."""
 TRACES = ["NCCL INFO init.cc:1408 -> 5", "NCCL INFO group.cc:147 (ncclAsyncJobMain) -> 5 [Async thread]"]
 BEFORE = ["", "3: ", "[1,3]<stderr>:", "(RayWorkerWrapper pid=21, ip=10.1.0.2) "]
 HARMLESS = [
