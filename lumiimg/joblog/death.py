@@ -43,6 +43,8 @@ _KINDS, _FOLLOWING = 4, 2
 """Of what ended a process, in the order in which they are looked for; the one that may follow on another's end."""
 _SAYS_NO_REASON = frozenset({ExitRole.EXIT, ExitRole.CLEARED, ExitRole.OTHER, ExitRole.FOLLOWS})
 """What the library says of a call that failed is nearer to the reason."""
+_LOST = "6"
+"""ncclRemoteError."""
 _HOW = {"time-limit": How.TIME_LIMIT, "preempted": How.CANCELLED}
 _SIGNALLED = re.compile(r": Killed|[Ee]xit(?:ed with exit)? code \(?(?:130|137|143)\b")
 _INDENTED = (" ", "\t")
@@ -241,7 +243,8 @@ class _LastLines:
         """Whether a call that failed is perhaps before a death, and did not fail of the end of another process."""
         at = failed.call.first_at
         known = [one.signature for one in self.held if failed.warning and failed.warning.first_at in one.places]
-        return not any(map(_lost_another, known)) and (at < first.at or not self.log.same_file(at, first.at))
+        is_lost = any(map(_lost_another, known)) or (failed.warning is None and failed.call.value("result") == _LOST)
+        return not is_lost and (at < first.at or not self.log.same_file(at, first.at))
 
     def ending(self, first: Trouble, *, is_likely: bool = False) -> Ending:
         """Return what a line that ended the job says, and whom it hit."""
