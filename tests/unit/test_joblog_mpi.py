@@ -69,6 +69,9 @@ def test_other_words_of_mpi_and_of_who_starts_it() -> None:
     for lines, cause in (
         ([f"{CRAY}Abort(-1) (rank 0 in comm 0): {gtl}", " (Other MPI error)", "", "aborting job:", gtl], "mpi-gpu-not-linked"),
         (["Open MPI failed an OFI Libfabric library call (fi_domain).  This is highly", "  Error: Function not implemented (38)"], "mpi-domain"),
+        (["MPI_INIT has failed because at least one MPI process is unreachable", "from another.  This *usually* means that"], "mpi-no-transport"),
+        (["[n1:4711] PML cm cannot be selected"], "mpi-no-transport"),
+        (["[host] OPAL ERROR: Unreachable in file pmix2x_client.c at line 112"], "mpi-launcher"),
         (["The OFI MTL was not able to find endpoint information for a remote"], "mpi-domain"),
         ([HEADS["Cray MPICH"].replace("Waitall: Other MPI error", "Comm_connect: Invalid port")], "mpi-comm-connect"),
         (["cxil_map: write error", "MPIDI_OFI_send_normal(356): OFI tagged injectdata failed (ofi_send.h:356:f:Invalid argument)"], "mpi-gpu-memory"),

@@ -39,6 +39,12 @@ REFUSED = {
     "launched.": "task-launch-failed",
     "srun: error: nid000001: task 0: Exited with exit code 2\n"
     "slurmstepd-nid000001: error: execve(): singularity: No such file or directory": "program-not-started",
+    "srun: fatal: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.": "srun-options",
+    "srun: fatal: cpus-per-task set by two different environment variables SLURM_CPUS_PER_TASK=8 != SLURM_TRES_PER_TASK=cpu=4": "srun-options",
+    "srun: error: Could not open stdout file: No such file or directory": "srun-options",
+    "srun: error: slurm_receive_msgs: [[localhost]:18101] failed: Socket timed out on send/recv operation\nsrun: error: Task launch for "
+    "StepId=29.0 failed on node nid000001: Socket timed out on send/recv operation\nsrun: error: Application launch failed: Socket timed out on "
+    "send/recv operation\nsrun: Job step aborted": "slurm-does-not-answer",
     "slurmstepd: error: execve(): bad interpreter(/no/such/sh): No such file or directory": "program-not-started",
     "/var/spool/slurmd/job42/slurm_script: line 9: apptainer: command not found": "command-not-found",
     # containers
