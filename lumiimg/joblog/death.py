@@ -14,9 +14,10 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumiimg.joblog.aftermath import is_aftermath
 from lumiimg.joblog.ending import Ending, How
 from lumiimg.joblog.flight import rank_ranges, ranks_word
-from lumiimg.joblog.lines import end_of, evidence_text, plain, prefixes
+from lumiimg.joblog.lines import evidence_text
 from lumiimg.joblog.state import PROCESS_LIMIT
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Signature, Weight, vocabulary
 
@@ -47,8 +48,6 @@ _LOST = "6"
 """ncclRemoteError."""
 _HOW = {"time-limit": How.TIME_LIMIT, "preempted": How.CANCELLED}
 _SIGNALLED = re.compile(r": Killed|[Ee]xit(?:ed with exit)? code \(?(?:130|137|143)\b")
-_INDENTED = (" ", "\t")
-"""A launcher's prefix may have taken a space."""
 
 
 class Trouble(NamedTuple):
@@ -200,9 +199,14 @@ class _LastLines:
         deaths = [at for one in seen for at in self._deaths(one)]
         self.clean_up = [one for one in seen if self._is_clean_up(one, deaths)]
         self.exits = [at for one in seen if one.ends in _OF_EXIT or one in self.clean_up for at in one.places]
-        known = {one.at for one in seen if one.ends is not ExitRole.OTHER}
+        orders: dict[int, int] = {}
+        for one in seen:
+            orders[one.at] = min(one.signature.order, orders.get(one.at, one.signature.order))
         self.candidates = [
-            one for one in seen if one not in self.clean_up and not (one.ends is ExitRole.OTHER and one.at in known)
+            one
+            for one in seen
+            # of one line that several know, an error of Python says the least
+            if one not in self.clean_up and (one.ends is not ExitRole.OTHER or one.signature.order == orders[one.at])
         ]
         self.outside = [one.at for one in self.candidates if one.ends is ExitRole.OUTSIDE]
         self.outside += [self._cleared(one.at) for one in self.candidates if one.ends is ExitRole.CANCELLED]
@@ -479,21 +483,3 @@ def _of_init(begun: tuple[ProcessLog, Match], processes: Sequence[ProcessLog]) -
     if missing and here is not None:
         summary = f"{summary}: {ranks_word(rank_ranges(missing))} of {here.ranks} did not begin it in this log"
     return Ending(cause="init-not-completed", summary=summary)
-
-
-def is_aftermath(lines: Iterable[bytes]) -> bool:
-    """Whether all these lines may follow when a program has ended with an error: tracebacks, the launcher's words.
-
-    Any other line says that something went on: programs catch errors, and print them all the same.
-    """
-    inside = False
-    for line in lines:
-        text = plain(line.rpartition(b"\r")[2])
-        text = text[end_of(prefixes().launcher, text) :].rstrip()
-        if inside and text.startswith(_INDENTED):
-            continue  # a frame of a traceback, and its line of source
-        inside = text.startswith(("Traceback (most recent call last)", "Thread 0x", "Current thread 0x"))
-        known = (vocabulary().aftermath.match(text, at) for at in (0, end_of(prefixes().program, text)))
-        if text and not inside and not any(known):
-            return False
-    return True

@@ -52,6 +52,12 @@ def died(line: str, launcher: list[str]) -> LogReport:
         ("_pickle.UnpicklingError: invalid load key, '<'.", "file-damaged", ""),
         ("EOFError: Ran out of input", "file-damaged", ""),
         ("EOFError", "python-error", "EOFError"),
+        ("RuntimeError: unexpected EOF, expected 4711 more bytes. The file might be corrupted.", "file-damaged", ""),
+        ("RuntimeError: The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).", "port-taken", ""),
+        ("RuntimeError: can't start new thread", "threads-refused", ""),
+        ("OpenBLAS blas_thread_init: pthread_create failed for thread 63 of 64: Resource temporarily unavailable", "threads-refused", ""),
+        ("train.py: error: unrecognized arguments: --gpu-memory-utilisation 0.9", "option-not-known", "--gpu-memory-utilisation 0.9"),
+        ("usage.py: error: argument --dtype: invalid choice: 'bf8' (choose from 'auto', 'half')", "option-not-known", "--dtype"),
         ("safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge", "file-damaged", ""),
         ("zipfile.BadZipFile: File is not a zip file", "file-damaged", ""),
         ("_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have two options, \x1b[1mdo those steps only if you trust the source of the checkpoint\x1b[0m. ", "checkpoint-not-only-weights", ""),
@@ -73,6 +79,15 @@ def test_each_way_in_which_a_program_ends_has_its_own_cause(
     assert (report.ended.cause, report.causes[0].id) == (id_, id_)
     assert words in report.ended.summary
     assert report.causes[0].remedy
+
+
+def test_an_assertion_of_the_program_is_named_and_none_that_is_printed_before_a_quotation() -> None:
+    traceback = "[rank3]: Traceback (most recent call last):"
+    exits = [one.format(rank=3, node="nid005101") for one in EXITED]
+    for line in ("AssertionError", "AssertionError: batch must divide"):
+        ended = read(out=[traceback, f"[rank3]: {line}", *exits]).ended
+        assert (ended.cause, ended.summary) == ("assertion-failed", f"Python stopped at an assertion: {line}")
+        assert read(out=[f"[rank3]: {line}"]).ended.cause is None
 
 
 def test_what_miopen_only_warns_of_is_not_what_ended_the_job() -> None:

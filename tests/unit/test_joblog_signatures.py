@@ -81,7 +81,7 @@ def test_noise_is_no_cause() -> None:
         assert [c.id for c in read_lines("j", [line]).causes] == ["nothing-decided"], line
 
 
-NEEDS_MORE = {"plugin-file-name", "plugin-api-too-old", "cxi-device-passed-over", "interface-not-hsn", "plugin-crash"} | {
+NEEDS_MORE = {"assertion-failed", "plugin-file-name", "plugin-api-too-old", "cxi-device-passed-over", "interface-not-hsn", "plugin-crash"} | {
     "memory-registration-efa", "endpoint-error-efa", "efa-passed-over", "mpi-gpu-memory", "step-aborted", "network-not-of-the-plugin", "oneccl-libfabric-call", "rings-without-trees", "oneccl-slow-mpi"
 }  # fmt: skip
 """Signatures that one line alone does not show; tests/fixtures/nccl-excerpts.toml has such logs, and other wordings."""

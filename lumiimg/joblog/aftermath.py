@@ -1,0 +1,32 @@
+"""What may stand behind the error that a program died of: any other line says that something went on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.joblog.lines import end_of, plain, prefixes
+from lumiimg.joblog.vocabulary import vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_INDENTED = (" ", "\t")
+"""A launcher's prefix may have taken a space."""
+
+
+def is_aftermath(lines: Iterable[bytes]) -> bool:
+    """Whether all these lines may follow when a program has ended with an error: tracebacks, the launcher's words.
+
+    Any other line says that something went on: programs catch errors, and print them all the same.
+    """
+    inside = False
+    for line in lines:
+        text = plain(line.rpartition(b"\r")[2])
+        text = text[end_of(prefixes().launcher, text) :].rstrip()
+        if inside and text.startswith(_INDENTED):
+            continue  # a frame of a traceback, and its line of source
+        inside = text.startswith(("Traceback (most recent call last)", "Thread 0x", "Current thread 0x"))
+        known = (vocabulary().aftermath.match(text, at) for at in (0, end_of(prefixes().program, text)))
+        if text and not inside and not any(known):
+            return False
+    return True
