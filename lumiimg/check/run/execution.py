@@ -63,6 +63,8 @@ _TIMED_OUT = 16
 """Exit code of the all-reduce of this project where a rank waited too long; srun may give that of another one."""
 _PEER_GONE = "6"
 """Error of RCCL on a rank whose peer died, or whose network failed (nccl.h, ncclRemoteError)."""
+_SAY_NOT_WHY = frozenset({ExitRole.WAITED, ExitRole.EXIT})
+"""A rank waited for another one, or ended."""
 _RANK_LINE = re.compile(r"^#\s+Rank\s+\d+ ", re.MULTILINE)
 """Of a table's head, in which a benchmark lists its ranks."""
 _NO_VNI = frozenset({"cxi-no-service", "cxi-no-default-vni", "cxi-slingshot-environment"})
@@ -234,18 +236,15 @@ class _Run:
         return severity if self.report.failed_running else Severity.UNKNOWN
 
     def _first_error(self) -> str | None:
-        """Return what failed first on any rank: its program says so, or its log; that others missed it follows."""
+        """Return what failed first on any rank, by its log, else by its program; that others missed it follows."""
         ended = self.report.ended
         known = vocabulary().signatures.get(ended.cause or "")
-        role = known.ends if known else None
-        died = ended.sentence if ended.how is How.DIED and role is not ExitRole.WAITED else None
+        if ended.how is How.DIED and not (known and known.ends in _SAY_NOT_WHY):
+            return ended.sentence
         said = [event for event in self.program.events if _is_error(event)]
-        own = [event for event in said if event.get("rc") != _PEER_GONE]
-        if died and not own and role not in {ExitRole.FOLLOWS, ExitRole.EXIT}:
-            return died
-        first = next(iter(own or said), None)
+        first = min(said, key=lambda event: event.get("rc") == _PEER_GONE, default=None)
         if first is None:
-            return died
+            return None
         if first["topic"] == "signal":
             return f"a rank died of signal {first.get('number')} during {first.get('during')}"
         who = f" of rank {first['rank']}" if "rank" in first else ""
