@@ -48,6 +48,8 @@ _LOST = "6"
 """ncclRemoteError."""
 _HOW = {"time-limit": How.TIME_LIMIT, "preempted": How.CANCELLED}
 _SIGNALLED = re.compile(r": Killed|[Ee]xit(?:ed with exit)? code \(?(?:130|137|143)\b")
+_LAST_ERROR = 5
+"""Lines behind an error of PyTorch in which it quotes NCCL."""
 
 
 class Trouble(NamedTuple):
@@ -227,8 +229,12 @@ class _LastLines:
     def _says_more(self, one: Trouble, first: Trouble) -> bool:
         """Whether a line says how a rank ended that others lost or waited for; those came to their ends later.
 
-        A launcher that names no rank says less than its next lines.
+        A launcher that names no rank says less than its next lines, and an error of PyTorch less than the last words
+        of NCCL that it quotes behind it.
         """
+        if first.ends is ExitRole.WAITED and _lost_another(first.signature) and one.ends is ExitRole.WAITED:
+            is_behind = self.log.same_file(one.at, first.at) and 0 < self._distance(first.at, one.at) <= _LAST_ERROR
+            return is_behind and not _lost_another(one.signature)
         if first.ends is ExitRole.EXIT and not _says_how(first) and _whom(first) == (None, None):
             return _says_how(one) and self._may_follow(one.at, first.at)
         if one.ends not in {ExitRole.OTHER, ExitRole.EXIT} or first.ends not in _MAY_FOLLOW - _OF_ERROR:

@@ -58,12 +58,12 @@ _TASK = re.compile(
 )
 """`srun -l`, Open MPI's --tag-output, a probe of lumiimg: the task that wrote the line."""
 _COPIED = re.compile(
-    r"(?!\*\*\* (?:Error in `|An error occurred in |MPI_))"
+    r"(?!\*\*\* (?:SIG[A-Z]{3,4} received|Error in `|An error occurred in |MPI_))"
     r"(?:[ \t>#*|•`-]|//){0,16}+(?:[\w./+-]{1,200}\.(?:out|err|log|txt)[:-](?:\d{1,9}[:-])?)?+"
 )
 """What people put before a line that they copy: marks of Markdown, a comment's, what grep prints of several files.
 
-Not the asterisks of glibc and of Open MPI."""
+Not the asterisks of glibc, of Open MPI and of Abseil."""
 _INDENTS = frozenset({"", " ", "  ", "\t"})
 """What programs put before a line of their own."""
 _QUOTED = re.compile(r"\s{0,8}(?:\d{1,7}: )? {4}> .{1,1024}?:\d{1,12}: ")

@@ -211,7 +211,7 @@ def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.
     )
     ids = death.ids if death.lines else {*death.ids, *(follows & {"rank-behind"})} if is_said else follows
     if is_said and not death.lines and not death.launched and not names_rank:
-        ids = {*ids, *follows, "step-ended", "peer-gone", "first-to-fail"}
+        ids = {*ids, *follows, "step-ended", "peer-gone", "ray-worker-ended", "first-to-fail"}
     return replace(
         job,
         name=f"{job.name}, {death.name}, {stage}, {dying}, {consequence}",

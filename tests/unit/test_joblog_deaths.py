@@ -235,7 +235,12 @@ def test_a_launchers_word_that_a_process_failed_is_never_overlooked() -> None:
     for line in LINES["of_an_end"]:
         before = [*job("cxi", 0, 3), *steps(200)]
         report = read([*before, line])
-        how = {"Killed": "worker-killed", "signal 9": "worker-killed", "Aborted": "aborted"}
+        how = {
+            "Killed": "worker-killed",
+            "signal 9": "worker-killed",
+            "Aborted": "aborted",
+            "(raylet) A": "ray-worker-ended",
+        }
         assert report.ended.cause == next((how[word] for word in how if word in line), "step-ended"), line
         assert report.severity is Severity.PROBLEM, line
         assert ended_by([*before, *raised("quota"), line]) == "quota-exceeded", line

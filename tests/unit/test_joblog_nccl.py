@@ -33,6 +33,7 @@ WORDS = {
     "collective-sizes-differ": (
         "transport/net_socket.cc:483 NCCL WARN NET/Socket : peer 10.1.0.2<4001> message truncated : receiving 4096 bytes instead of 1024.",
         "transport/net_ib.cc:1081 NCCL WARN NET/IB : req 1/1 tag 0 peer 10.1.0.2<4001> collective mismatch error, local size 4 remote size 8",
+        "init.cc:1247 NCCL WARN Mismatched collective detected, please check your collective calls at and around rank 2.",
         "bootstrap.cc:224 (socketSendRecv) NCCL WARN Message truncated : received 512 bytes instead of 256",
     ),
     "network-cards-differ": (
@@ -200,14 +201,25 @@ def test_a_rccl_that_stops_between_its_rings_and_its_trees_names_the_setting_tha
         assert "rings-without-trees" not in causes(*lines)
 
 
+def test_why_a_call_failed_comes_before_that_it_did() -> None:
+    raised = "torch.distributed.DistBackendError: NCCL error in: /src/ProcessGroupNCCL.cpp:1691, unhandled system error, NCCL version 2.19.3"
+    why = "socketStartConnect: Connect to fe80::a849:bbff:fe73:19bd%veth8299cd8<54785> failed : Software caused connection abort"
+    report = read_lines("job.out", [raised, "Last error:", why, "srun: error: n1: task 3: Exited with exit code 1"])
+    assert (report.ended.cause, report.causes[0].id) == ("connect-failed", "connect-failed")
+
+
 def test_a_call_that_failed_is_named_also_where_its_line_is_all_there_is() -> None:
     for line in (
         "RuntimeError: NCCL error in: /pytorch/torch/lib/c10d/../c10d/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8",
         "[rank3]: torch.distributed.DistBackendError: NCCL error in: /src/NCCLUtils.cpp:77, internal error, NCCL version 2.26.2",
         "RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
-        "node1: Test NCCL failure common.cu:1129 'unhandled system error'",
+        "node1: Test NCCL failure common.cu:1129 'unhandled system error'\n .. node1 pid 117738: Test failure common.cu:1161",
+        (
+            "RuntimeError: NCCL error in: /src/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8\n[default] Worker group failed\n"
+            'Traceback (most recent call last):\n  File "local_elastic_agent.py", line 224, in _monitor_workers\n    raise Exception(msg)\nException:'
+        ),
     ):
-        ended = read_lines("job.out", [line]).ended
+        ended = read_lines("job.out", line.split("\n")).ended
         assert ended.cause == "library-call-raised", line
 
 

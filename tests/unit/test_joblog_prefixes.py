@@ -89,6 +89,7 @@ def test_a_message_is_read_behind_what_a_launcher_puts_before_each_line(prefix: 
 @pytest.mark.parametrize("record", [
     {"line": "", "labels": {"pod": "train-0"}, "timestamp": "2026"},
     {"LogMessage": "", "PodName": "train-0"},
+    {"data": "", "event": "line", "pipe": "stderr"},
     {"message": "", "podName": "train-0", "containerName": "pytorch"},
     {"message": "", "logStreamName": "train", "timestamp": 1},
 ])  # fmt: skip

@@ -17,6 +17,7 @@ TORCHRUN = [
 PRINT = "CollectiveFingerPrint(SequenceNumber=0, OpType={}, TensorShape=[{}], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda, layout=Strided (default), requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt)))"
 MISMATCH = f"RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: {PRINT}, but Rank 5 is running collective: {PRINT}.Collectives differ in the following aspects:"
 SETTING_UP = "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but "
+LAUNCH = "[2023-04-14 13:11:27,885] [ERROR] [launch.py:434:sigkill_handler] ['/usr/bin/python3', '-u', 'main.py', '--local_rank=0'] "
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
 
 
@@ -67,7 +68,21 @@ def died(line: str, launcher: list[str]) -> LogReport:
         (f"  what():  [enforce fail at {GLOO[1:]}pair.cc:456] op.preamble.length <= op.nbytes. 52 vs 4. Received data size doesn't match expected size.", "gloo-sizes-differ", "52 bytes came where 4"),
         ("[rank0]: RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 4000 ms", "rank-did-not-come", "Rank 1 did not"),
         (SETTING_UP + "store->get('0') got error: wait timeout after 8000ms, keys: /default_pg/0//2//cuda//0", "group-not-set-up", "Rank 1 waited for rank 0 to set up a process group, in vain (wait timeout)"),
-        (SETTING_UP + "store->get('0') got error: Connection reset by peer. This may indicate a possible application crash on rank 0", "group-not-set-up", "(Connection reset by peer)"),
+        (LAUNCH + "exits with return code = -9", "worker-killed", ""),
+        (LAUNCH + "exits with return code = -11", "segmentation-fault", ""),
+        (LAUNCH + "exits with return code = -7", "bus-error", ""),
+        ("*** SIGSEGV received at time=1720159248 on cpu 5 ***", "segmentation-fault", ""),
+        ("*** SIGABRT received at time=1720159248 on cpu 5 ***", "aborted", ""),
+        ("libgomp: Thread creation failed: Resource temporarily unavailable", "threads-refused", ""),
+        ("  what():  thread: Resource temporarily unavailable", "threads-refused", ""),
+        ("  what():  /src/exec_utils.cpp:58: miopen::exec::Run(): popen() failed", "threads-refused", ""),
+        ("bash: fork: retry: Resource temporarily unavailable", "threads-refused", ""),
+        ("  what():  the mesh has no cells", "exception-not-caught", "the mesh has no cells"),
+        ("[rank3]:[E909 08:45:30.167 ProcessGroupNCCL.cpp:2252] [PG ID 2 PG GUID 3 Rank 7]  failure detected by watchdog at work sequence id: 40231 PG status: last enqueued work: 40267, last completed work: 40230", "collective-failed", ""),
+        ("[E929 22:14:53.1128 ProcessGroupNCCL.cpp:1487] [PG ID 0 PG GUID  Rank 3] ProcessGroupNCCL's watchdog got stuck for 10 seconds", "collective-timeout", ""),
+        ("  what():  [PG 1 Rank 7] Process group watchdog thread terminated with exception: [Rank 7] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=199)", "collective-timeout", ""),
+        ("[rank6]:[E624 04:14:29.2255 ProcessGroupNCCL.cpp:698] [Rank 6] To avoid data inconsistency, we are taking the entire process down.", "collective-failed", ""),
+        ("jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out task names:", "jax-tasks-missing", ""),
         (f"[rank0]: RuntimeError: {GLOO}unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to complete", "wait-timed-out", ""),
         ("torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients. 1/2 clients joined.", "ranks-missing", "Only 1 of 2"),
     ],
@@ -88,6 +103,22 @@ def test_an_assertion_of_the_program_is_named_and_none_that_is_printed_before_a_
         ended = read(out=[traceback, f"[rank3]: {line}", *exits]).ended
         assert (ended.cause, ended.summary) == ("assertion-failed", f"Python stopped at an assertion: {line}")
         assert read(out=[f"[rank3]: {line}"]).ended.cause is None
+
+
+@pytest.mark.parametrize(("line", "id_", "words"), [
+    (SETTING_UP + "store->get('0') got error: Connection reset by peer. This may indicate a possible application crash on rank 0", "group-peer-ended", "(Connection reset by peer)"),
+    ("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.", "ray-worker-ended", ""),
+    ("(EngineCore_DP0 pid=17834) ERROR 04-15 14:37:14 [v1/engine/core.py:936] EngineCore failed to start.", "engine-worker-ended", ""),
+    ("Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause.", "engine-worker-ended", ""),
+    ("ValueError: TP rank 1 could finish the model loading, but there are other ranks that didn't finish loading.", "engine-worker-ended", ""),
+    ("2024-10-09 15:47:38.568412: E external/xla/xla/tsl/distributed_runtime/coordination/coordination_service.cc:1170] /job:jax_worker/replica:0/task:0 has been set to ERROR in coordination service: UNAVAILABLE: Task /job:jax_worker/replica:0/task:0 heartbeat timeout.", "jax-task-ended", ""),
+    ("F0929 17:42:48.594200 1044529 client.h:77] Terminating process because the JAX distributed service detected fatal errors.", "jax-task-ended", ""),
+])  # fmt: skip
+def test_what_follows_on_the_end_of_another_process_is_said_where_nothing_else_is(
+    line: str, id_: str, words: str
+) -> None:
+    report = died(line, EXITED)
+    assert (report.ended.cause, words in report.ended.summary) == (id_, True)
 
 
 def test_what_miopen_only_warns_of_is_not_what_ended_the_job() -> None:

@@ -87,6 +87,9 @@ REFUSED = {
     "open /dev/fuse: Permission denied": "container-no-fuse",
     f"{CREATION}mount /proc/self/fd/3->/var/apptainer/mnt/session/rootfs error: while mounting image /proc/self/fd/3: squashfuse_ll exited "
     "with status 1: fuse: failed to exec fusermount3: No such file or directory": "container-no-fuse",
+    "slurmstepd: error: pyxis: failed to import docker image\nslurmstepd: error: pyxis: printing contents of log file ...\n"
+    "slurmstepd: error: pyxis:     mkdir: cannot create directory '/run/enroot': Permission denied": "enroot-not-started",
+    "srun: error: task 0 launch failed: Plugin initialization failed": "enroot-not-started",
     "FATAL:   failed to set working directory: chdir /work: no such file or directory": "container-not-started",
 }  # fmt: skip
 
