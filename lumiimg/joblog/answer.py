@@ -161,10 +161,13 @@ def _explanations(report: LogReport, end: End, held: Sequence[Trouble], log: Job
     """Return the causes of the job: by weight, then in the order of the knowledge base.
 
     What ended the job comes first, and what only followed on that is left out. It explains no network, unless none was
-    chosen. Before a time limit come the nodes for which it was too short.
+    chosen. Before a time limit come the nodes for which it was too short, where the job came so far as to use them.
     """
     verdict, first = report.verdict, report.ended.cause if report.ended.leads else None
-    nodes = _some_nodes(report, out_of_time=first == _TIME_LIMIT and not report.single_node)
+    shown = events_of(log.processes.values())
+    in_init = "init-begun" in shown and "init-complete" not in shown and not report.connected
+    out_of_time = first == _TIME_LIMIT and not report.single_node and not in_init
+    nodes = _some_nodes(report, out_of_time=out_of_time)
     real = any(
         t.signature.weight in _REAL and (t.signature.ends is ExitRole.NO or verdict is Verdict.NONE) for t in held
     )

@@ -16,7 +16,8 @@ from tests.shared.programs import EVERYTHING, sampled
 PARTS = 16 if EVERYTHING else 1
 GOOD = {"ofi-cxi": Severity.OK, "ib": Severity.OK, "none": Severity.UNKNOWN}
 FOLLOWS = {id_ for ids in DATA["follows"].values() for id_ in ids}
-CARRIED = ("the traffic went over", "libfabric was used", "carried")
+CARRIED = ("the traffic went over", "libfabric was used", "ranks used", "carried")
+ON_TCP, OF_SLOW_NODES = {"socket", "ofi-other", "mixed"}, {"nodes-on-tcp", "some-nodes"}
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -42,7 +43,7 @@ def faults_of(job: EndedJob, seed: int) -> set[str]:
 
 
 def _faults(job: EndedJob, report: LogReport) -> Iterator[str]:
-    ended, lines = report.ended, (report.headline, report.network_line)
+    ended, first = report.ended, report.causes[0].id if report.causes else ""
     if job.how in {"completed", "runs"}:
         if (ended.is_failure, ended.cause, report.severity) != (False, None, GOOD.get(job.verdict, Severity.PROBLEM)):
             yield f"{report.severity}, {ended.cause} of one that ran over {job.verdict}"
@@ -53,13 +54,23 @@ def _faults(job: EndedJob, report: LogReport) -> Iterator[str]:
             yield f"{ended.how}, {ended.cause} for {job.how}, {sorted(job.ids) or job.words}"
         if not report.headline.startswith(f"{ended.cause}: "):
             yield f"{report.headline!r} first"
+        leads = {ended.cause}
+        if job.how == "time-limit" and job.verdict in ON_TCP:  # nodes that differ may be why it hung
+            leads = (
+                {*OF_SLOW_NODES}
+                if job.connected
+                else {ended.cause, *(["some-nodes"] if job.verdict == "mixed" else [])}
+            )
+        if first not in leads or not report.causes[0].remedy:
+            yield f"first {first} of {ended.cause}, {job.verdict}"
         named = _ranks(ended.ranks)
         if not (named <= {*job.dying} or (ended.cause in FOLLOWS and named <= job.survivors)):
             yield f"rank {ended.ranks} died for {job.dying} ({ended.cause})"
         if job.names_rank and not named:
             yield f"the rank is not named ({ended.cause})"
-    if not job.connected and any(said in line for said in CARRIED for line in lines):
-        yield f"{lines} where nothing was connected"
+    carried = [any(said in line for said in CARRIED) for line in (report.network_line, report.headline)]
+    if carried[0] is not job.connected or (carried[1] and not job.connected):
+        yield f"{report.network_line!r} where it was{' ' if job.connected else ' not '}connected"
     if job.connected and report.verdict != job.verdict:
         yield f"{report.verdict} for {job.verdict}"
 

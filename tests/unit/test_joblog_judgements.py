@@ -278,25 +278,6 @@ def test_a_communicator_that_was_never_completed_leaves_no_green_answer() -> Non
             assert (first == "init-not-completed") is (answered is Severity.UNKNOWN), (name, lines)
 
 
-CHOSEN = {
-    "Socket": (Severity.PROBLEM, Severity.PROBLEM),
-    "IB": (Severity.UNKNOWN, Severity.OK),
-    "AWS Libfabric": (Severity.UNKNOWN, Severity.UNKNOWN),
-}
-"""Networks, and the answers without and with a line of traffic; that of libfabric lacks its provider."""
-
-
-def test_a_network_that_was_only_chosen_is_not_said_to_be_used() -> None:
-    for (network, answers), tag in product(CHOSEN.items(), ["", "0: "]):
-        lines = says("n1", WORLD, f"Using network {network}")
-        for traffic, expected in zip(([], [CHANNEL.replace("AWS Libfabric", network)]), answers, strict=True):
-            report = read(*(tag + line for line in (*lines, *says("n1", *traffic))))
-            said = report.headline
-            assert ("chosen" in said and "no line shows traffic" in said) is not bool(traffic), said
-            assert ("went over" in said or "was used" in said) is bool(traffic), said
-            assert report.severity is expected, said
-
-
 # -- what only all ranks of a job together show
 
 
