@@ -52,7 +52,7 @@ def test_a_rank_that_lost_another_one_ends_with_the_error_that_rccl_noted(
     result = check(with_plugin, "--level", "run", env=gpus | {"STANDIN_DIED": "30"})
     found = findings(result)
     assert "run.hang" not in found
-    assert "remote process exited or there was a network error" in found["run.failed"]["summary"]
+    assert "A rank lost the connection to another one" in found["run.failed"]["summary"]
     assert result.code == ExitCode.UNDECIDED
 
 
