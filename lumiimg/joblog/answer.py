@@ -108,7 +108,11 @@ def answer(whole: JobLog) -> LogReport:
     known = {"job_id": _job_number(log)}
     if (node := report.ended.node) is not None and _WORD.fullmatch(node):
         known["bad_node"] = node
-    filled_in = (replace(one, remedy=tuple(step.filled(known) for step in one.remedy)) for one in causes)
+    dumps = vocabulary().advice["collective-not-ended"].remedy if _is_stalled(report) else ()
+    steps = ((*(dumps if one.id == _of_stall(report) else ()), *one.remedy) for one in causes)
+    filled_in = (
+        replace(one, remedy=tuple(step.filled(known) for step in of)) for one, of in zip(causes, steps, strict=True)
+    )
     return replace(report, causes=tuple(filled_in))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumiimg.core.text import count
 from lumiimg.joblog.flight import Stall, differing, rank_ranges
 
 if TYPE_CHECKING:
@@ -28,13 +29,10 @@ def stall_of(job: ProcessLog, ranks: Sequence[RankResult], seen: Coverage) -> St
 
 
 def ending_of(ending: Ending, stall: Stall | None) -> Ending:
-    """Return how a job ended of which a collective took too long, with the ranks of which that is known."""
+    """Return how a job ended of which a collective took too long, where it is known with which ranks that began."""
     if stall is None or ending.cause != _TIMED_OUT:
         return ending
-    summary = f"{ending.summary}: {stall.who} {stall.reason}"
-    return replace(
-        ending, cause="ranks-differ" if stall.differs else "rank-behind", summary=summary, ranks=None, node=None
-    )
+    return replace(ending, cause="ranks-differ" if stall.differs else "rank-behind", ranks=None, node=None)
 
 
 def _apart(begun: Sequence[Match]) -> Stall | None:
@@ -50,7 +48,7 @@ def _apart(begun: Sequence[Match]) -> Stall | None:
         # others wait in the next one; behind it, ranks may have asked for more or less
         if least >= 0 and any(completed in {-1, least} and least < number for number, completed in of.values()):
             behind = [rank for rank, (number, _) in of.items() if number == least]
-            return Stall(rank_ranges(behind), f"had begun {least} collectives where others had begun {most}")
+            return Stall(rank_ranges(behind), f"had begun {count(least, 'collective')} where others had begun {most}")
         waits = min((completed + 1 for number, completed in of.values() if 0 <= completed < number), default=0)
         if waits and (ahead := [rank for rank, (_, completed) in of.items() if completed >= waits]):
             of_group = f" of process group {group}" if group else ""

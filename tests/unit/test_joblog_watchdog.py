@@ -95,7 +95,7 @@ def test_a_collective_that_took_too_long_ended_the_job_with_the_rank_that_is_why
     for last, cause in ((differs, "ranks-differ"), ([begun("signal", 2, 11, 11)], "rank-behind")):
         report = read(*same, *others, *last)
         assert (report.ended.cause, report.causes[0].id) == (cause, cause)
-        assert report.ended.sentence.startswith("A collective did not end in time: rank 2 ")
+        assert report.headline.startswith(f"{cause}: A collective did not end in time; it began with rank 2, which ")
         assert report.causes[0].evidence
     assert read(*map(waited, range(4))).ended.cause == "collective-timeout"
 
