@@ -199,7 +199,8 @@ class _LastLines:
         ]
         self.clearing = [one.at for one in seen if one.ends in _OF_CLEARING]
         deaths = [at for one in seen for at in self._deaths(one)]
-        self.clean_up = [one for one in seen if self._is_clean_up(one, deaths)]
+        ended = [one.at for one in seen if one.ends is ExitRole.OUTSIDE]
+        self.clean_up = [one for one in seen if self._is_clean_up(one, deaths, ended)]
         self.exits = [at for one in seen if one.ends in _OF_EXIT or one in self.clean_up for at in one.places]
         orders: dict[int, int] = {}
         for one in seen:
@@ -376,14 +377,14 @@ class _LastLines:
             return one.places
         return one.places[1:] if one.ends in _OF_ERROR and self._is_last(one.match.last_at) else ()
 
-    def _is_clean_up(self, one: Trouble, deaths: Sequence[int]) -> bool:
-        """Whether a line is only of a step that is cleared away: srun ends it when a process of it has died."""
+    def _is_clean_up(self, one: Trouble, deaths: Sequence[int], ended: Sequence[int]) -> bool:
+        """Whether a line is of a step that is cleared away: a process of it died, or Slurm ended the job (`ended`)."""
         began = self._cleared(one.at)
         if one.ends is ExitRole.CRASH or (one.ends is ExitRole.EXIT and _SIGNALLED.search(one.match.text)):
             return began < one.at  # shared memory goes away first, and Slurm sends signals
-        return one.ends is ExitRole.CANCELLED and any(
-            self.log.same_file(began, at) and self._may_follow(began, at) for at in deaths
-        )
+        causes = [at for at in deaths if self._may_follow(began, at)]
+        causes += [at for at in ended if 0 < self._distance(began, at) <= _FRAMES]
+        return one.ends is ExitRole.CANCELLED and any(self.log.same_file(began, at) for at in causes)
 
     def _ended_its_process(self, one: Trouble) -> bool:
         """Whether a process did not go on after a line: programs catch errors, and print them all the same."""
@@ -397,7 +398,12 @@ class _LastLines:
         exits = [at for at in self.exits if self._may_follow(at, last)]
         if cut_short and not any(at < min(cut_short) for at in exits):
             return False
-        return bool(exits) or (one.ends is not ExitRole.OTHER and self._is_last(last))
+        return bool(exits) or (one.ends is ExitRole.RAISED and (self._is_last(last) or self._was_late(last)))
+
+    def _was_late(self, error: int) -> bool:
+        """Whether srun said that a process ended just before its last words came, which are those of the log."""
+        before = (at for at in self.exits if self.log.same_file(at, error) and self._distance(at, error) <= _FRAMES)
+        return self._is_near_the_end(error) and any(at < error for at in before)
 
     def _may_follow(self, at: int, error: int) -> bool:
         """Whether a process that ended may have ended of an error: soon after it, or in another file."""

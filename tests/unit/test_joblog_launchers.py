@@ -51,10 +51,41 @@ HOW = [
         "aborted",
         "4",
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("lines", "cause", "rank"), HOW)
 def test_a_launcher_says_how_a_process_ended_and_which(lines: list[str], cause: str, rank: str | None) -> None:
     ended = read_lines("job.out", ["step 1", *lines]).ended
     assert (ended.cause, ended.ranks, ended.is_failure) == (cause, rank, True)
+
+
+NOT_STARTED = [
+    (["sbatch: error: Batch script contains DOS line breaks (\\r\\n)", "sbatch: error: instead of expected UNIX line breaks"], "script-refused"),
+    (["sbatch: error: Unable to open file nofile.sh"], "script-refused"),
+    (["/usr/bin/srun: unrecognized option '--gpus-per-nod=8'"], "script-refused"),
+    (["salloc: error: QOSMaxSubmitJobPerUserLimit", "salloc: error: Job submit/allocate failed: Job violates accounting/QOS policy (job submit limit)"], "account-refused"),
+    (["qsub: Job exceeds queue resource limits MSG=cannot satisfy queue max walltime requirement"], "job-refused"),
+    (["srun: error: Unable to create job step: More processors requested than permitted"], "step-layout"),
+    (["srun: error: task 0 launch failed: Unspecified error"], "task-launch-failed"),
+    (["srun: error: _fwd_tree_get_addr: can't find address for host nid006677, check slurm.conf"], "slurm-at-fault"),
+    (["[proxy:0:0@vm] HYDU_create_process (utils/launch/launch.c:73): execvp error on file ./m (No such file or directory)"], "program-not-started"),
+    (["mpirun.openmpi was unable to launch the specified application as it could not access"], "mpirun-no-program"),
+    (["[vm:1] *** An error occurred in MPI_Send", "[vm:1] *** MPI_ERR_RANK: invalid rank", "[vm:1] *** MPI_ERRORS_ARE_FATAL (processes"], "open-mpi-error"),
+    (["*** An error occurred in MPI_Init", "*** on a NULL communicator"], "open-mpi-init"),
+    (["[1] [1] MPI startup(): ofi fabric is not available and fallback fabric is not enabled"], "mpi-no-provider"),
+    (["srun: Force Terminated job 4242", "slurmstepd: error: *** STEP 4242.0 ON nid01934 CANCELLED AT 2020-07-03T02:59:56 DUE TO TIME LIMIT ***", "srun: error: nid01934: tasks 2,4-5,7: Terminated"], "time-limit"),
+    (["^Csrun: sending Ctrl-C to StepId=4242.1"], "cancelled"),
+    (["srun: error: nid000003: task 0: Exited with exit code 1", "-----", 'The application appears to have been direct launched using "srun",', "but OMPI was not built with SLURM's PMI support and therefore cannot", "execute. There are several options for building PMI support under"], "mpi-launcher"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "cause"), NOT_STARTED)
+def test_what_never_started_is_named_by_its_cause(lines: list[str], cause: str) -> None:
+    ended = read_lines("job.out", lines).ended
+    assert (ended.cause, ended.is_failure, ended.is_likely) == (cause, True, False)
+
+
+@pytest.mark.parametrize("line", ["qsub: waiting for job 4242.pbs to start", "qsub: job 4242.pbs ready"])
+def test_a_queue_that_took_the_job_refused_nothing(line: str) -> None:
+    assert not read_lines("job.out", [line]).ended.is_failure
