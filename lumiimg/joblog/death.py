@@ -233,9 +233,10 @@ class _LastLines:
         A launcher that names no rank says less than its next lines, and an error of PyTorch less than the last words
         of NCCL that it quotes behind it.
         """
-        if first.ends is ExitRole.WAITED and _lost_another(first.signature) and one.ends is ExitRole.WAITED:
+        behind = {ExitRole.WAITED, ExitRole.FOLLOWS}
+        if first.ends is ExitRole.WAITED and _lost_another(first.signature) and one.ends in behind:
             is_behind = self.log.same_file(one.at, first.at) and 0 < self._distance(first.at, one.at) <= _LAST_ERROR
-            return is_behind and not _lost_another(one.signature)
+            return is_behind and one.signature.weight is not Weight.ECHO
         if first.ends is ExitRole.EXIT and not _says_how(first) and _whom(first) == (None, None):
             return _says_how(one) and self._may_follow(one.at, first.at)
         if one.ends not in {ExitRole.OTHER, ExitRole.EXIT} or first.ends not in _MAY_FOLLOW - _OF_ERROR:

@@ -233,3 +233,24 @@ def test_channels_behind_which_the_library_warned_before_they_were_connected_car
         for said, sure in ((lines, True), (warned, False), ([*lines, HOST + "Connected all rings", warned[-1]], True)):
             confidence = read_lines("job.out", said).confidence
             assert (confidence is Confidence.PROVED) is sure, said
+
+
+def test_pytorch_repeats_the_last_warning_of_the_library_which_is_the_cause() -> None:
+    """c10d/NCCLUtils.cpp getNcclErrorDetailStr: `Last error:` and the text of the last warning, in lines of their own."""
+    raised = (
+        "[rank0]: torch.distributed.DistBackendError: NCCL error in: /src/NCCLUtils.cpp:77, {}, NCCL version 2.26.2"
+    )
+    for name, lines in WORDS.items():
+        for line in lines:
+            text = line.partition("NCCL WARN ")[2]
+            if not text or ("p2p" in line and "failure" in line) or "nvls" in line:  # without its place that says less
+                continue
+            for said in (raised.format("unhandled system error"), "RuntimeError: NCCL error: internal error"):
+                log = [
+                    "Traceback (most recent call last):",
+                    said,
+                    "ncclSystemError: System call failed.",
+                    "Last error:",
+                    text,
+                ]
+                assert read_lines("job.out", log).ended.cause == name, text
