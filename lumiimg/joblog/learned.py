@@ -1,4 +1,4 @@
-"""A prefix that prefixes.toml does not know: the same stands before most lines of a file, also before signed ones.
+"""A prefix that prefixes.toml does not know: the same stands before most lines of a file, also before known messages.
 
 Who starts a job puts something before each of its lines: a number, an address, a time. Who quotes a message does so in
 a line or two, in quotation marks, or behind words alone: that teaches nothing.
@@ -7,20 +7,27 @@ a line or two, in quotation marks, or behind words alone: that teaches nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from lumiimg.joblog.lines import end_of, messages, plain, prefixes
 
-_SIGNS = (b" NCCL ", b"Traceback (most recent call last)")
-"""In lines of which it is known how they begin; literals, which are found in no time."""
-_BEGINNING = re.compile(rb"(?<![\w.\-])[\w.\-]{1,255}:\d{1,10}:\d{1,10} (?:\[-?\d{1,11}\]|NCCL )|Traceback \(")
-_BLOCKS, _SIGNED, _LINES = 64, 64, 256
-"""Blocks of a file that are looked at, and in each signed lines, and lines behind the first of them."""
-_PREFIX_BYTES, _MOST_SHAPES, _FEWEST = 120, 8, 3
-_BEFORE_BYTES = 4096
-_PART = re.compile(rb"(?P<word>[\w.+-]*\d[\w.+-]*)|(?P<gap> +(?!\Z))|.", re.DOTALL)
+if TYPE_CHECKING:
+    from lumiimg.joblog.gate import Entries
+
+_BLOCKS, _TRIED, _HITS, _LINES, _EARLIER = 16, 4, 32, 256, 32
+"""Blocks of a file that are looked at, those of them in which it is tried, and in each the lines that may be known, the
+lines that must have it, and those of them before the first that may be known."""
+_PREFIX_BYTES, _BEFORE_BYTES, _FEWEST = 120, 4096, 3
+_PART = re.compile(rb"(?P<colour>\x1b\[[\d;]*[a-zA-Z])|(?P<word>[\w.+-]*\d[\w.+-]*)|(?P<gap> +(?= *\d))|.", re.DOTALL)
+_FOLDED = {"colour": rb"\x1b\[[\d;]{0,20}[a-zA-Z]", "word": rb"[\w.+-]{1,80}", "gap": rb" {1,9}"}
+"""What differs from line to line: colours, numbers and names that have one, blanks before them."""
+_WORD = re.compile(rb"\w\w")
 _QUOTATION = re.compile(r"[\"'`{\r]|^[ \t]*(?:[>#*|-]|//)|\.(?:out|err|log|txt)\b|\.[a-z]{1,5}[:-]\d+[:-]")
 """What has no place in a prefix: marks of those who quote, or copy lines of a file."""
+
+Hit = tuple[int, bytes, "Entries"]
+"""A line that may be known: its number in the block, the line, what it may be."""
 
 
 class LearnedPrefix:
@@ -34,57 +41,62 @@ class LearnedPrefix:
         self._before: list[bytes] = []
         """The last lines of the block before: they have the prefix, too."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a block may still show a prefix: none has, nor that there is none."""
+        return self._left > 0
+
+    def learn(self, block: bytes, hits: Sequence[Hit]) -> None:
+        """Take in whole lines of the file, and those of them that may be known."""
+        self._left -= 1
+        hits = hits[:_HITS]
+        if any(_is_known(line, entries) for _, line, entries in hits):
+            self._left = 0
+        elif hits:
+            self._left -= _BLOCKS // _TRIED - 1
+            first = max(0, hits[0][0] - _EARLIER)
+            here = block.split(b"\n")[first : first + _LINES]
+            lines = [line for line in (*self._before, *here) if line.strip()]
+            shapes = (_shape(line, entries, lines) for _, line, entries in hits)
+            if shape := next(filter(None, shapes), None):
+                self._left, self._pattern = 0, shape
+        self._before = block[-_BEFORE_BYTES:].split(b"\n")[1:]
+
     def without(self, block: bytes) -> bytes:
-        """Return whole lines of the file without the prefix, if they show one, or lines before did."""
-        if self._left:
-            if signed := [*_signed(block)]:
-                self._learn(block, signed)
-            self._left = max(0, self._left - 1)
-            self._before = block[-_BEFORE_BYTES:].split(b"\n")[1:]
+        """Return whole lines of the file without the prefix."""
         return self._pattern.sub(b"", block) if self._pattern else block
 
-    def _learn(self, block: bytes, signed: list[tuple[int, bytes]]) -> None:
-        shapes: set[bytes] = set()
-        for _, line in signed:
-            if any(one.signed or one.text.startswith("Traceback (", one.start) for one in messages(line)):
-                self._left = 0
-                return
-            if found := _BEGINNING.search(line):
-                shapes |= _shape(line[: found.start()])
-        if shapes:
-            # the shortest first: behind it may stand a quotation
-            ordered: list[bytes] = sorted(shapes, key=len)[:_MOST_SHAPES]
-            pattern = re.compile(rb"(?m)^(?:" + b"|".join(ordered) + rb")")
-            behind = block[signed[0][0] :].split(b"\n", _LINES)[:_LINES]
-            lines = [line for line in (*self._before, *behind) if line.strip()]
-            count = sum(1 for line in lines if pattern.match(line))
-            if count >= _FEWEST and 4 * count >= 3 * len(lines):
-                self._left, self._pattern = 0, pattern
+
+def _is_known(line: bytes, entries: Entries) -> bool:
+    """Whether it begins as a message does: with a library's sign, a traceback, or an error that is known."""
+    return any(
+        one.signed or one.text.startswith("Traceback (", one.start) or any(e.is_grave and e.match(one) for e in entries)
+        for one in messages(line)
+    )
 
 
-def _signed(block: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield lines that hold one of the signs, each with where it begins."""
-    for sign in _SIGNS:
-        at = block.find(sign)
-        for _ in range(_SIGNED):
-            if at < 0:
-                break
-            start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
-            yield start, block[start : end if end >= 0 else None][: 4 * _PREFIX_BYTES]
-            at = block.find(sign, end) if end >= 0 else -1
+def _shape(line: bytes, entries: Entries, lines: Sequence[bytes]) -> re.Pattern[bytes] | None:
+    """Return the prefix behind which a line is known, whatever numbers are in it, if most lines have it."""
+    pattern = b"(?m)^"
+    for part in _PART.finditer(line[:_PREFIX_BYTES]):
+        begins = line[part.end() :]
+        pattern += _FOLDED.get(part.lastgroup or "", re.escape(part[0]))
+        if begins[:1] in b" \t\x1b" or _WORD.match(line, part.end() - 1) or not _is_message(begins, entries):
+            continue
+        found = re.compile(pattern)
+        count = sum(1 for one in lines if found.match(one))
+        is_of_most = count >= _FEWEST and 4 * count >= 3 * len(lines)
+        return found if is_of_most and not _is_said(line[: part.end()], begins) else None
+    return None
 
 
-def _shape(prefix: bytes) -> set[bytes]:
-    """Return the pattern of such prefixes, whatever numbers are in it; none where it may be somebody's words.
-
-    Who speaks or when has a number, behind what a known launcher wrote.
-    """
-    text = plain(prefix)
-    unknown = text[end_of(prefixes().launcher, text) :]
-    is_said = _QUOTATION.search(unknown) or prefixes().warning.search(unknown) or not any(map(str.isdigit, unknown))
-    return set() if is_said or len(prefix) > _PREFIX_BYTES else {_PART.sub(_folded, prefix)}
+def _is_message(text: bytes, entries: Entries) -> bool:
+    return any(one.signed or any(entry.match(one) for entry in entries) for one in messages(text))
 
 
-def _folded(part: re.Match[bytes]) -> bytes:
-    folded = {"word": rb"[\w.+-]{1,80}", "gap": rb" {1,9}"}
-    return folded[part.lastgroup] if part.lastgroup else re.escape(part[0])
+def _is_said(prefix: bytes, begins: bytes) -> bool:
+    """Whether it may be somebody's words: beside what a launcher wrote first, who speaks, or when, has a number."""
+    text, behind = plain(prefix), plain(begins)
+    launcher = prefixes().launcher
+    said = text[end_of(launcher, text) :] + behind[: end_of(launcher, behind)]
+    return not any(map(str.isdigit, said)) or bool(_QUOTATION.search(said) or prefixes().warning.search(said))

@@ -54,9 +54,11 @@ _PALS = re.compile(r"[>\s]{0,8}([A-Za-z][\w.\-]{0,254}) \d{1,7}: $")
 """`mpiexec -l` of PALS, as on Aurora: the host, and the task."""
 _TASK = re.compile(
     r"\s*(?:(\d{1,7}): |\[(?:[\w.@-]{1,112},(?:mpirank:)?)?(\d{1,7})(?:,[\w.-]{1,64})?\](?:\[[\w.:-]{1,80}\])?"
-    r"<std(?:out|err)>:|probe \w{1,40} (?:rc=\d{1,5} )?rank=(\d{1,7})\b)"
+    r"<std(?:out|err)>:)"
 )
-"""`srun -l`, Open MPI's --tag-output, a probe of lumiimg: the task that wrote the line."""
+"""`srun -l`, Open MPI's --tag-output: the task that wrote the line."""
+_OF_PROBE = re.compile(r"\bprobe \w{1,40} (?:rc=\d{1,5} )?rank=(\d{1,7})\b")
+"""The rank that wrote a line, as lumiimg's own programs say it."""
 _COPIED = re.compile(
     r"(?!\*\*\* (?:SIG[A-Z]{3,4} received|Error in `|An error occurred in |MPI_))"
     r"(?:[ \t>#*|•`-]|//){0,16}+(?:[\w./+-]{1,200}\.(?:out|err|log|txt)[:-](?:\d{1,9}[:-])?)?+"
@@ -154,7 +156,7 @@ def messages(line: bytes) -> list[Message]:
     texts = [text for part in drawn if part and not _QUOTED.match(text := plain(part))]
     if not texts:
         return []
-    tag = _TASK.match(texts[0])
+    tag = _TASK.match(texts[0]) or _OF_PROBE.search(texts[0])
     task = tag[tag.lastindex or 0] if tag else None
     return [message for text in texts for message in _joined(text, task)]
 

@@ -66,7 +66,10 @@ class LogReader:
         start = segment.lines
         block, records = without_records(block, segment.records, start - segment.records)
         segment.records += records
-        block = self._learned.setdefault(file, LearnedPrefix()).without(block)
+        learned = self._learned.setdefault(file, LearnedPrefix())
+        if learned.is_open:
+            learned.learn(block, self._gate.select(block)[1])
+        block = learned.without(block)
         is_cut = not block.endswith(b"\n")
         if not is_cut and is_flooded(block):
             count = block.count(b"\n")
