@@ -24,7 +24,6 @@ REFUSED = {
     f"{STEP}Zero Bytes were transmitted or received": "slurm-does-not-answer",
     "srun: error: slurm_receive_msg: Zero Bytes were transmitted or received": "slurm-does-not-answer",
     "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation": "slurm-does-not-answer",
-    "squeue: error: slurm_load_jobs error: Unable to contact slurm controller (connect failure)": "slurm-does-not-answer",
     f"{DENIED}Invalid account or account/partition combination specified": "account-refused",
     f"{DENIED}User's group not permitted to use this partition": "account-refused",
     "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
@@ -116,3 +115,14 @@ def test_what_never_started_is_named_by_its_cause_in_the_words_of_the_program() 
             "job.out", [*([said.split("\n")[0]] if cause != "step-waits" else ()), *["epoch 1 of 9: loss 2.3"] * 200]
         )
         assert report.ended.cause is None or cause == "program-not-started", "the job went on"
+
+
+def test_a_look_at_the_queue_that_failed_and_a_missing_command_of_a_script_ended_nothing() -> None:
+    for said in (
+        "squeue: error: slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "slurm_load_jobs error: Socket timed out on send/recv operation",
+        "bash: line 3: module: command not found",
+    ):
+        going_on = ["epoch 1 of 9: loss 2.3"] * 20
+        report = read_lines("job.out", [said, *going_on, "srun: error: nid005101: task 3: Exited with exit code 1"])
+        assert report.ended.cause == "step-ended", said
