@@ -203,8 +203,8 @@ class _LastLines:
         self.clean_up = [one for one in seen if self._is_clean_up(one, deaths, ended)]
         self.exits = [at for one in seen if one.ends in _OF_EXIT or one in self.clean_up for at in one.places]
         orders: dict[int, int] = {}
-        for one in seen:
-            orders[one.at] = min(one.signature.order, orders.get(one.at, one.signature.order))
+        for at, order in ((at, one.signature.order) for one in seen for at in one.places):
+            orders[at] = min(order, orders.get(at, order))
         self.candidates = [
             one
             for one in seen

@@ -129,12 +129,19 @@ class _Death(NamedTuple):
         return self.at != ""
 
 
+_ALSO = {"segfault": {"plugin-crash"}}
 _DEATHS = [
     _Death(name, set(of["ids"]), of.get("rank", []), of.get("status", 1), (), of.get("at", ""))
     for name, of in DATA["death"].items()
 ]
 _DEATHS += [
-    _Death(name, {of.id}, of.rank, -11 if name == "segfault" else 1, () if of.launcher == EXITED else of.launcher)
+    _Death(
+        name,
+        {of.id, *_ALSO.get(name, ())},
+        of.rank,
+        -11 if name == "segfault" else 1,
+        () if of.launcher == EXITED else of.launcher,
+    )
     for name, of in DEATHS.items()
     if of.id not in ("time-limit", "cancelled", "node-failed")
 ]
@@ -146,7 +153,7 @@ def composed(seed: int) -> EndedJob:
     launcher, version = chance.choice([*LABELS]), chance.choice([*VERSIONS])
     label = chance.choice(LABELS[launcher])
     networks = [chance.choice([*NETWORKS, ""])] * 2
-    if networks[0] and chance.random() < 0.1:
+    if networks[0] not in ("", "one node") and chance.random() < 0.1:
         networks[1] = "socket"
     kind = chance.choices(("death", "silent", "outside", "completed", "runs", "refused"), (60, 8, 12, 8, 8, 4))[0]
     job = EndedJob(
@@ -163,7 +170,13 @@ def composed(seed: int) -> EndedJob:
     if kind == "refused":
         said = Said(None, chance.choice(DATA["refused"]["says"]))
         return replace(job, said=(said,), ids=frozenset(DATA["refused"]["ids"]), how="died", verdict="none")
-    return _COMPOSERS[kind](job, version, networks, chance)
+    job = _COMPOSERS[kind](job, version, networks, chance)
+    return replace(job, said=tuple(map(_on_one_node, job.said))) if job.verdict == "intra-node-only" else job
+
+
+def _on_one_node(said: Said) -> Said:
+    line = said.line.replace("nid005102", "nid005101").replace("nNodes 2 localRanks 2", "nNodes 1 localRanks 4")
+    return said._replace(line=line.replace("[send] via NET/Socket/0", "via P2P/CUMEM"))
 
 
 def _that_goes_on(job: EndedJob, version: str, networks: list[str], chance: random.Random) -> EndedJob:

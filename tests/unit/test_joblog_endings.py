@@ -14,7 +14,7 @@ from tests.shared.ended_jobs import DATA, VERSIONS, EndedJob, after_healthy, com
 from tests.shared.programs import EVERYTHING, sampled
 
 PARTS = 16 if EVERYTHING else 1
-GOOD = {"ofi-cxi": Severity.OK, "ib": Severity.OK, "none": Severity.UNKNOWN}
+GOOD = {"ofi-cxi": Severity.OK, "ib": Severity.OK, "intra-node-only": Severity.OK, "none": Severity.UNKNOWN}
 FOLLOWS = {id_ for ids in DATA["follows"].values() for id_ in ids}
 CARRIED = ("the traffic went over", "libfabric was used", "ranks used", "carried")
 ON_TCP, OF_SLOW_NODES = {"socket", "ofi-other", "mixed"}, {"nodes-on-tcp", "some-nodes"}
@@ -36,9 +36,8 @@ def faults_of(job: EndedJob, seed: int) -> set[str]:
     # of its files no line has a prefix, and which came first is not known
     follows = frozenset() if job.order_is_known else FOLLOWS | {"step-ended", "first-to-fail"}
     found |= {f"{fault}, in files" for fault in _faults(replace(job, names_rank=False, ids=job.ids | follows), apart)}
-    answers = {
-        (read.severity, read.verdict, read.ended.cause if job.order_is_known else "") for read in (one, other, apart)
-    }
+    is_known = job.order_is_known and len(job.ids) == 1
+    answers = {(read.severity, read.verdict, read.ended.cause if is_known else "") for read in (one, other, apart)}
     return found | ({f"answers differ: {sorted(map(str, answers))}"} if len(answers) > 1 else set())
 
 
@@ -69,10 +68,12 @@ def _faults(job: EndedJob, report: LogReport) -> Iterator[str]:
         if job.names_rank and not named:
             yield f"the rank is not named ({ended.cause})"
     carried = [any(said in line for said in CARRIED) for line in (report.network_line, report.headline)]
-    if carried[0] is not job.connected or (carried[1] and not job.connected):
-        yield f"{report.network_line!r} where it was{' ' if job.connected else ' not '}connected"
-    if job.connected and report.verdict != job.verdict:
-        yield f"{report.verdict} for {job.verdict}"
+    crosses = job.connected and job.verdict != "intra-node-only"
+    if carried[0] is not crosses or (carried[1] and not job.connected):
+        yield f"{report.network_line!r} where it was{' ' if crosses else ' not '}connected"
+    verdict = "intra-node-only" if report.nothing_crossed else report.verdict
+    if job.connected and verdict != job.verdict:
+        yield f"{verdict} for {job.verdict}"
 
 
 def _ranks(said: str | None) -> set[int]:
