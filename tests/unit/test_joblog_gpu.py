@@ -33,6 +33,8 @@ def died(*lines: str) -> LogReport:
         (OLD.format("20.00 MiB", "31.75 GiB", "5.5 GiB", "3.94 MiB", "6.1 GiB"), "gpu-memory-shared", "has 6.1 GiB of"),
         (OLD.format("96.00 GiB", "31.75 GiB", "5.5 GiB", "23.9 GiB", "6.1 GiB"), "gpu-request-too-large", "31.75 GiB"),
         ("HIP out of memory", "gpu-out-of-memory", ""),
+        ("n1:1:1 [0] include/alloc.h:228 NCCL WARN Cuda failure 2 'out of memory'", "library-out-of-memory", ""),
+        ("n1:1:1 [0] enqueue.cc:34 NCCL WARN HIP failure 'out of memory'", "library-out-of-memory", ""),
     ],
 )  # fmt: skip
 def test_a_full_gpu_is_told_from_a_shared_one_and_from_a_request_that_fits_none(

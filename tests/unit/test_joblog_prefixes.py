@@ -115,7 +115,7 @@ def test_what_a_text_quotes_of_a_log_is_no_message(words: str) -> None:
 def test_a_library_is_read_without_its_origin_and_behind_its_function() -> None:
     for place in ("", "[3] ", "include/alloc.h:320 ", "ibvwrap.c:115  ", "[0] include/alloc.h:320 (ncclCuMemAlloc) "):
         report = read(f"{place}NCCL WARN Cuda failure 2 'out of memory'", "Traceback (most recent call last):")
-        assert report.causes[0].id == "gpu-out-of-memory", place
+        assert report.causes[0].id == "library-out-of-memory", place
 
 
 def test_a_prefix_that_is_learned_late_counts_from_there_on() -> None:
