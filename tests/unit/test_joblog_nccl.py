@@ -101,6 +101,8 @@ WORDS = {
         "transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.1.0.2<4001> with error 12, opcode 0, len 0, vendor err 129 (Recv)",
         "transport/net_ib.cc:1984 NCCL WARN NET/IB: Got completion from peer 10.1.0.2<4001> with status=12 opcode=0 len=0 vendor err 129 (Recv) hca mlx5_0",
         "transport/net_ib/p2p.cc:688 (ncclIbLogCompletionWithError) NCCL WARN NET/IB: Got completion from peer 10.1.0.2<4001> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129 Send",
+        "[jwb0296:32182:0:32182] ib_mlx5_log.c:145  Transport retry count exceeded on mlx5_2:1/IB (synd 0x15 vend 0x81 hw_synd 0/0)",
+        "[1506866470.744682] [clx-065:1411 :0]       dc_verbs.c:633  UCX  ERROR Send completion with error on qp 0x10e55: transport retry counter exceeded syndrome 0x81",
         "transport/net_ib/common.cc:123 (ncclIbAsyncThreadMain) NCCL WARN NET/IB : mlx5_0:1 async fatal event: local catastrophic error",
     ),
 }
@@ -213,6 +215,12 @@ def test_a_call_that_failed_is_named_also_where_its_line_is_all_there_is() -> No
         "RuntimeError: NCCL error in: /pytorch/torch/lib/c10d/../c10d/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8",
         "[rank3]: torch.distributed.DistBackendError: NCCL error in: /src/NCCLUtils.cpp:77, internal error, NCCL version 2.26.2",
         "RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+        "(RayWorkerWrapper pid=67451, ip=10.1.0.7) ERROR 06-25 15:28:30 worker_base.py:148] RuntimeError: NCCL Error 2: unhandled system error",
+        "INTERNAL: external/xla/xla/service/gpu/nccl_utils.cc:275: NCCL operation ncclCommInitRank(&comm, nranks, id, rank) failed: unhandled cuda error",
+        (
+            "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: Failed to execute XLA Runtime executable: run time error: custom call 'xla.gpu.all_reduce' "
+            "failed: external/xla/xla/service/gpu/nccl_utils.cc:305: NCCL operation ncclGroupEnd() failed: internal error"
+        ),
         "node1: Test NCCL failure common.cu:1129 'unhandled system error'\n .. node1 pid 117738: Test failure common.cu:1161",
         (
             "RuntimeError: NCCL error in: /src/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8\n[default] Worker group failed\n"

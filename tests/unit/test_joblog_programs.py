@@ -77,6 +77,7 @@ def died(line: str, launcher: list[str]) -> LogReport:
         ("  what():  thread: Resource temporarily unavailable", "threads-refused", ""),
         ("  what():  /src/exec_utils.cpp:58: miopen::exec::Run(): popen() failed", "threads-refused", ""),
         ("bash: fork: retry: Resource temporarily unavailable", "threads-refused", ""),
+        ("ValueError: Cannot provide a placement group of placement_group_specs=[{'GPU': 1.0}] within 1800 seconds.", "ray-no-room", ""),
         ("  what():  the mesh has no cells", "exception-not-caught", "the mesh has no cells"),
         ("[rank3]:[E909 08:45:30.167 ProcessGroupNCCL.cpp:2252] [PG ID 2 PG GUID 3 Rank 7]  failure detected by watchdog at work sequence id: 40231 PG status: last enqueued work: 40267, last completed work: 40230", "collective-failed", ""),
         ("[E929 22:14:53.1128 ProcessGroupNCCL.cpp:1487] [PG ID 0 PG GUID  Rank 3] ProcessGroupNCCL's watchdog got stuck for 10 seconds", "collective-timeout", ""),
@@ -107,6 +108,7 @@ def test_an_assertion_of_the_program_is_named_and_none_that_is_printed_before_a_
 
 @pytest.mark.parametrize(("line", "id_", "words"), [
     (SETTING_UP + "store->get('0') got error: Connection reset by peer. This may indicate a possible application crash on rank 0", "group-peer-ended", "(Connection reset by peer)"),
+    ("torch.distributed.elastic.multiprocessing.api.SignalException: Process 22413 got signal: 15", "launcher-asked-to-end", "signal 15"),
     ("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.", "ray-worker-ended", ""),
     ("(EngineCore_DP0 pid=17834) ERROR 04-15 14:37:14 [v1/engine/core.py:936] EngineCore failed to start.", "engine-worker-ended", ""),
     ("Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause.", "engine-worker-ended", ""),
