@@ -262,3 +262,14 @@ def test_pytorch_repeats_the_last_warning_of_the_library_which_is_the_cause() ->
                     text,
                 ]
                 assert read_lines("job.out", log).ended.cause == name, text
+
+
+def test_a_warning_from_which_somebody_took_the_host_is_named_or_shown_as_it_stands() -> None:
+    for name, lines in WORDS.items():
+        for line in lines:
+            text = line.partition("NCCL WARN ")[2]
+            for excerpt in (line, f"NCCL WARN {text}") if text else ():
+                ended = read_lines("job.out", [excerpt]).ended
+                shown = ended.cause == "library-warned" and text.startswith(ended.summary[:40]) and "failure" in text
+                assert ended.cause == name or shown, excerpt
+    assert read_lines("job.out", ["x says NCCL WARN Something"]).ended.cause is None, "which is quoted"
