@@ -20,7 +20,7 @@ from lumiimg.joblog.death import (
     values_of,
 )
 from lumiimg.joblog.flight import progress, stalled
-from lumiimg.joblog.machine import has_other_network, without_slingshot
+from lumiimg.joblog.machine import advice_here
 from lumiimg.joblog.network import JobContext, judge_job, judge_process
 from lumiimg.joblog.report import Cause, LogReport
 from lumiimg.joblog.state import last_run
@@ -103,8 +103,7 @@ def answer(whole: JobLog) -> LogReport:
         causes=(),
     )
     causes = (*_doubts(report, end, log), *_explanations(report, end, held, log))
-    if has_other_network(processes, log):
-        causes = tuple(map(without_slingshot, causes))
+    causes = advice_here(causes, processes, log)
     known = {"job_id": _job_number(log)}
     if (node := report.ended.node) is not None and _WORD.fullmatch(node):
         known["bad_node"] = node

@@ -33,8 +33,26 @@ def has_other_network(processes: Sequence[ProcessLog], log: JobLog) -> bool:
     )
 
 
-def without_slingshot(cause: Cause) -> Cause:
-    """Return a cause without the reasons and commands that are of Slingshot, or of LUMI, alone."""
-    of_slingshot = vocabulary().slingshot_only.search
-    because = tuple(reason for reason in cause.because if not of_slingshot(reason))
-    return replace(cause, because=because, remedy=tuple(step for step in cause.remedy if not of_slingshot(step)))
+def has_other_gpus(processes: Sequence[ProcessLog]) -> bool:
+    """Return whether the GPUs are of another maker than LUMI's: NCCL for CUDA, or oneCCL."""
+    cuda = ("+cuda" in one.text for process in processes for one in process.saw("library"))
+    return any(cuda) or any(process.saw("oneccl-library") for process in processes)
+
+
+def advice_here(causes: Sequence[Cause], processes: Sequence[ProcessLog], log: JobLog) -> tuple[Cause, ...]:
+    """Return causes without the reasons and commands that are for another machine alone: of Slingshot, or of LUMI."""
+    known = vocabulary()
+    if has_other_network(processes, log):
+        elsewhere = known.slingshot_only
+    elif has_other_gpus(processes):
+        elsewhere = known.lumi_only
+    else:
+        return tuple(causes)
+    return tuple(
+        replace(
+            one,
+            because=tuple(reason for reason in one.because if not elsewhere.search(reason)),
+            remedy=tuple(step for step in one.remedy if not elsewhere.search(step)),
+        )
+        for one in causes
+    )

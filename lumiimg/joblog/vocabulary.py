@@ -226,6 +226,8 @@ class Vocabulary:
     slingshot_device: re.Pattern[str]
     slingshot_only: re.Pattern[str]
     """Words of advice that is of no use elsewhere."""
+    lumi_only: re.Pattern[str]
+    """Those that are of no use on another machine with Slingshot."""
     return_codes: Mapping[int, ReturnCode]
     """By value, negative."""
     places: tuple[re.Pattern[str], ...]
@@ -282,7 +284,8 @@ def vocabulary() -> Vocabulary:
         advice={one.id: one for one in _entries(GeneralCause, data["advice"])},
         slingshot_host=re.compile(data["slingshot"]["host"]),
         slingshot_device=re.compile(data["slingshot"]["device"]),
-        slingshot_only=re.compile(data["slingshot"]["only"]),
+        slingshot_only=re.compile("|".join((data["slingshot"]["lumi"], data["slingshot"]["only"]))),
+        lumi_only=re.compile(data["slingshot"]["lumi"]),
         return_codes={one.value: one for one in codes},
         places=tuple(map(re.compile, data["places"]["patterns"])),
         aftermath=re.compile("|".join(table["pattern"] for table in data["aftermath"])),

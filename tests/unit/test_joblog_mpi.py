@@ -121,6 +121,17 @@ def test_nobody_elsewhere_is_sent_to_slingshot_or_to_lumi() -> None:
     assert "cxi" in str(read(line, slingshot).causes[0].remedy), "RoCE of the management network"
 
 
+def test_with_gpus_of_another_maker_nobody_is_sent_to_lumi() -> None:
+    absent = "nid001001:1:1 [0] find_ofi_provider:654 NCCL WARN NET/OFI Couldn't find any optimal provider"
+    for library, is_lumi in (
+        ("NCCL version 2.28.9+cuda13.0", False),
+        ("RCCL version : 2.22.3", True),
+        ("NCCL version 2.18.3+hip5.7", True),
+    ):
+        shown = str([cause.remedy for cause in read(f"nid001001:1:1 [0] NCCL INFO {library}", absent).causes])
+        assert ("LUMI" in shown) is is_lumi, library
+
+
 def test_on_efa_all_advice_is_for_efa() -> None:
     slingshot = ("cxi", "SLINGSHOT", "VNI", "LUMI", "/opt/cray", "may mislead")
     for lines, cause in (
