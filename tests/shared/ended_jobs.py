@@ -218,7 +218,8 @@ def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.
         if not of_slurm or chance.random() < 0.6:
             said += _of_launcher(DATA["cleaned"].get(family, ()), dying[0], status=death.status, others=others)
     follows = {*DATA["follows"][consequence]}
-    waited = not death.lines and consequence == "watchdog"
+    # a line behind it may be of another rank of its node
+    waited = not death.lines and (consequence == "watchdog" or (waits == STAGES[0] and job.label not in _NAMES_RANKS))
     names_rank = (
         is_said and not waited and not death.launched and (of_slurm or (family == "mpirun" and death.status == -9))
     )
