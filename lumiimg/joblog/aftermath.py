@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from lumiimg.joblog.lines import end_of, plain, prefixes
@@ -12,6 +13,17 @@ if TYPE_CHECKING:
 
 _INDENTED = (" ", "\t")
 """A launcher's prefix may have taken a space."""
+
+
+_STEP = re.compile(r"[^\w]{0,8}(?i:step|epoch|iter(?:ation)?|batch|update|generation)s?[ :=#/(\[-]{1,3}(\d{1,9})\b")
+"""Where a program counts what it has done."""
+
+
+def went_on(lines: Iterable[bytes]) -> bool:
+    """Whether a program counts on behind an error that it printed: two steps, the later one the higher."""
+    counted = (_STEP.match(text, end_of(prefixes().launcher, text)) for text in map(plain, lines))
+    steps = [int(step[1]) for step in counted if step]
+    return bool(steps) and max(steps) > steps[0]
 
 
 def is_aftermath(lines: Iterable[bytes]) -> bool:

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.joblog.aftermath import is_aftermath
+from lumiimg.joblog.aftermath import is_aftermath, went_on
 from lumiimg.joblog.ending import Ending, How
 from lumiimg.joblog.flight import rank_ranges, ranks_word
 from lumiimg.joblog.lines import evidence_text
@@ -350,7 +350,7 @@ class _LastLines:
         if max(self.alive.get(self.log.file(at), ()), default=-1) > at:
             return False
         after = self.log.lines_after(at)
-        return after is not None and len(after) < _LAST_WORDS
+        return after is not None and len(after) < _LAST_WORDS and not went_on(after)
 
     def _is_ignored(self, at: int) -> bool:
         """Whether Python printed the error and went on with its own end, as of a destructor."""
@@ -463,6 +463,7 @@ def _starts(processes: Sequence[ProcessLog]) -> Iterator[int]:
     for process in processes:
         if not process.shared and any(one.has_origin for one in process.saw("connected", "channel")):
             yield min(one.first_at for one in process.matches)
+        yield from (one.last_at for one in process.saw("starts-again"))
 
 
 def _whom(one: Trouble) -> tuple[str | None, str | None]:

@@ -77,6 +77,15 @@ NOT_STARTED = [
     (["srun: Force Terminated job 4242", "slurmstepd: error: *** STEP 4242.0 ON nid01934 CANCELLED AT 2020-07-03T02:59:56 DUE TO TIME LIMIT ***", "srun: error: nid01934: tasks 2,4-5,7: Terminated"], "time-limit"),
     (["^Csrun: sending Ctrl-C to StepId=4242.1"], "cancelled"),
     (["srun: error: nid000003: task 0: Exited with exit code 1", "-----", 'The application appears to have been direct launched using "srun",', "but OMPI was not built with SLURM's PMI support and therefore cannot", "execute. There are several options for building PMI support under"], "mpi-launcher"),
+    (["Error: statfs /dev/ss0: no such file or directory", "srun: error: nid001117: tasks 0-1: Exited with exit code 125"], "podman-not-started"),
+    (["Error: could not get runtime: error generating default config from memory: cannot mkdir /run/user/16869/libpod"], "podman-not-started"),
+    (["FATAL:   failed to set working directory: chdir /nodir: no such file or directory"], "container-directory"),
+    (['Error for command "exec": unknown flag: --rocmm', "srun: error: n1: task 0: Exited with exit code 1"], "container-option"),
+    (["FATAL:   Unable to handle docker://r/x uri: failed to get checksum for docker://r/x: pinging container registry r: dial tcp: i/o timeout"], "container-not-fetched"),
+    (["BrokenPipeError: [Errno 108] Cannot send after transport endpoint shutdown: '/lustre/x'", "srun: error: n1: task 1: Exited with exit code 1"], "file-system-failed"),
+    (["Stopping coordination service as cluster registration failed. This may be due to 1) some tasks"], "jax-tasks-missing"),
+    (["slurmstepd: error:  mpi/pmix_v4: _errhandler: dgx142 [24]: pmixp_client_v2.c:211: Error handler invoked: status = -61, source = [slurm.pmix.1.0:199]"], "peer-gone"),
+    (["/var/spool/slurm/job42/slurm_script: line 31:  6521 Killed singularity exec --nv x.sif python"], "worker-killed"),
 ]  # fmt: skip
 
 
@@ -89,3 +98,30 @@ def test_what_never_started_is_named_by_its_cause(lines: list[str], cause: str) 
 @pytest.mark.parametrize("line", ["qsub: waiting for job 4242.pbs to start", "qsub: job 4242.pbs ready"])
 def test_a_queue_that_took_the_job_refused_nothing(line: str) -> None:
     assert not read_lines("job.out", [line]).ended.is_failure
+
+
+def test_of_memory_that_was_used_up_the_rank_is_named_by_the_line_behind() -> None:
+    lines = [
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.",
+        "srun: error: nid001277: tasks 1-3: Out Of Memory",
+    ]
+    ended = read_lines("job.out", lines).ended
+    assert (ended.cause, ended.ranks, ended.node) == ("out-of-memory", "1-3", "nid001277")
+
+
+CAUGHT = [
+    "Traceback (most recent call last):",
+    '  File "x.py", line 1, in <module>',
+    "torch.OutOfMemoryError: HIP out of memory.",
+]
+AGAIN = "I1129 15:00:14.000000 1 torch/distributed/elastic/agent/server/api.py:950] [default] Worker group FAILED. 3/3 attempts left; will restart worker group"
+FIRST = "E1129 15:00:13.552000 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 2) of binary: /opt/python"
+
+
+def test_an_error_behind_which_the_program_counts_on_ended_nothing() -> None:
+    steps = [f"0: step {step} | loss 2.0" for step in range(9)]
+    assert read_lines("job.out", [*steps[:2], *CAUGHT, "trying 4", *steps[2:]]).ended.cause is None
+    assert read_lines("job.out", [*steps, *CAUGHT, "trying 4"]).ended.is_likely
+    assert read_lines("job.out", [*steps, *CAUGHT, "trying 4", *steps[:1]]).ended.is_likely, "another rank's, perhaps"
+    assert not read_lines("job.out", [FIRST, AGAIN, *steps]).ended.is_failure, "torchrun started it again"
+    assert read_lines("job.out", [FIRST, AGAIN, *steps, FIRST]).ended.is_failure
