@@ -100,7 +100,7 @@ REFUSED = {
     "slurmstepd: error: pyxis: failed to import docker image\nslurmstepd: error: pyxis: printing contents of log file ...\n"
     "slurmstepd: error: pyxis:     mkdir: cannot create directory '/run/enroot': Permission denied": "enroot-not-started",
     "srun: error: task 0 launch failed: Plugin initialization failed": "enroot-not-started",
-    "FATAL:   failed to set working directory: chdir /work: no such file or directory": "container-not-started",
+    "FATAL:   failed to set working directory: chdir /work: no such file or directory": "container-directory",
 }  # fmt: skip
 
 
