@@ -170,7 +170,7 @@ def composed(seed: int) -> EndedJob:
     if kind == "refused":
         said = Said(None, chance.choice(DATA["refused"]["says"]))
         return replace(job, said=(said,), ids=frozenset(DATA["refused"]["ids"]), how="died", verdict="none")
-    job = _COMPOSERS[kind](job, version, networks, chance)
+    job = (_that_dies if kind in ("death", "silent") else _that_goes_on)(job, version, networks, chance)
     return replace(job, said=tuple(map(_on_one_node, job.said))) if job.verdict == "intra-node-only" else job
 
 
@@ -237,15 +237,6 @@ def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.
         names_rank=job.label in _NAMES_RANKS if death.lines else names_rank,
         order_is_known=bool(names_rank or death.lines) and death.name not in _MAY_FOLLOW,
     )
-
-
-_COMPOSERS = {
-    "death": _that_dies,
-    "silent": _that_dies,
-    "outside": _that_goes_on,
-    "completed": _that_goes_on,
-    "runs": _that_goes_on,
-}
 
 
 def after_healthy(version: str, warn: str) -> EndedJob:
