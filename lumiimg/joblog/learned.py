@@ -22,7 +22,8 @@ _PREFIX_BYTES, _BEFORE_BYTES, _FEWEST = 120, 4096, 3
 _PART = re.compile(rb"(?P<colour>\x1b\[[\d;]*[a-zA-Z])|(?P<word>[\w.+-]*\d[\w.+-]*)|(?P<gap> +(?= *\d))|.", re.DOTALL)
 _FOLDED = {"colour": rb"\x1b\[[\d;]{0,20}[a-zA-Z]", "word": rb"[\w.+-]{1,80}", "gap": rb" {1,9}"}
 """What differs from line to line: colours, numbers and names that have one, blanks before them."""
-_WORD = re.compile(rb"\w\w")
+_BEGINS = re.compile(rb"(?<![^ \t])[^\s\x1b]|(?<!\w)\w|[\[(]")
+"""Where a message may begin: behind a blank, or with a word or a bracket of its own."""
 _QUOTATION = re.compile(r"[\"'`{\r]|^[ \t]*(?:[>#*|-]|//)|\.(?:out|err|log|txt)\b|\.[a-z]{1,5}[:-]\d+[:-]")
 """What has no place in a prefix: marks of those who quote, or copy lines of a file."""
 
@@ -79,9 +80,9 @@ def _shape(line: bytes, entries: Entries, lines: Sequence[bytes]) -> re.Pattern[
     """Return the prefix behind which a line is known, whatever numbers are in it, if most lines have it."""
     pattern = b"(?m)^"
     for part in _PART.finditer(line[:_PREFIX_BYTES]):
-        begins = line[part.end() :]
         pattern += _FOLDED.get(part.lastgroup or "", re.escape(part[0]))
-        if begins[:1] in b" \t\x1b" or _WORD.match(line, part.end() - 1) or not _is_message(begins, entries):
+        begins = line[part.end() :]
+        if not _BEGINS.match(line, part.end()) or not _is_message(begins, entries):
             continue
         found = re.compile(pattern)
         count = sum(1 for one in lines if found.match(one))

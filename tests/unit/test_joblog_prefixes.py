@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import product
+from pathlib import Path
 
 import pytest
 
 from lumiimg.joblog import LogReader, LogReport, read_lines
 from tests.shared.composed_jobs import QUOTED
+from tests.shared.programs import sampled
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 JOB = [
     "nid005101:7:7 [0] NCCL INFO NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)",
@@ -84,6 +89,17 @@ def test_a_message_is_read_behind_what_a_launcher_puts_before_each_line(prefix: 
     assert (alone.verdict, ended(alone)) == ("ofi-cxi", "gpu-out-of-memory")
     report = read(*(prefix.replace("{i}", f"{number}") + line for number, line in enumerate(JOB)))
     assert (report.verdict, report.confidence, ended(report)) == (alone.verdict, alone.confidence, ended(alone))
+
+
+def test_no_prefix_changes_what_is_read_of_a_log() -> None:
+    for log, prefix in sampled(product(sorted((FIXTURES / "nccl").glob("*.log")), [*KNOWN, *UNKNOWN]), 60):
+        lines = log.read_text(errors="replace").splitlines()[:2000]
+        if prefix.startswith("x3005") or (prefix in UNKNOWN and len([*filter(None, lines)]) < 3):
+            continue  # oneCCL names no host, and two lines teach nothing
+        alone = read(*lines)
+        report = read(*(prefix.replace("{i}", f"{number % 8}") + line for number, line in enumerate(lines)))
+        same = (alone.verdict, alone.ended.cause, alone.severity)
+        assert (report.verdict, report.ended.cause, report.severity) == same, (log.name, prefix)
 
 
 @pytest.mark.parametrize("record", [
