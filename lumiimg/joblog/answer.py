@@ -183,7 +183,7 @@ def _explanations(report: LogReport, end: End, held: Sequence[Trouble], log: Job
         return _advice(verdict, "nodes-apart") + causes
     if report.single_node and (reassurance := _advice(verdict, "nothing-crosses")):
         return reassurance + causes
-    if real:
+    if real and causes:
         return causes
     if verdict in FAST:
         is_proved = report.confidence is Confidence.PROVED

@@ -64,6 +64,8 @@ def test_a_full_gpu_is_told_from_a_shared_one_and_from_a_request_that_fits_none(
         ("RuntimeError: HIP error: unspecified launch failure", "gpu-memory-fault", ""),
         ("[Tue Sep 10 09:37:08 2024] amdgpu 0000:25:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:144 vmid:3 pasid:32769, for process pt_main_thread pid 29 thread pt_main_thread pid 29)", "gpu-memory-fault", ""),
         (CLR + "HSA_AMD_AGENT_INFO_MEMORY_AVAIL query failed.", "amdgpu-driver-too-old", ""),
+        ("RuntimeError: HIP error: invalid argument", "gpu-call-failed", "invalid argument"),
+        ("torch.AcceleratorError: HIP error: unknown error", "gpu-call-failed", ""),
         ("torch.AcceleratorError: CUDA error: file not found", "gpu-code-missing", ""),
         ("torch.AcceleratorError: HIP error: device-side assert triggered", "gpu-assertion", ""),
         ("../aten/src/ATen/native/cuda/Indexing.cu:1308: indexSelectLargeIndex: block: [79,0,0], thread: [64,0,0] Assertion `srcIndex < srcSelectDimSize` failed.", "gpu-assertion", ""),

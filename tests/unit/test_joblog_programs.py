@@ -109,6 +109,8 @@ def test_an_assertion_of_the_program_is_named_and_none_that_is_printed_before_a_
 @pytest.mark.parametrize(("line", "id_", "words"), [
     (SETTING_UP + "store->get('0') got error: Connection reset by peer. This may indicate a possible application crash on rank 0", "group-peer-ended", "(Connection reset by peer)"),
     ("torch.distributed.elastic.multiprocessing.api.SignalException: Process 22413 got signal: 15", "launcher-asked-to-end", "signal 15"),
+    ("Exit code: 137", "worker-killed", ""),
+    ("stderr:   what():  [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLGATHER)", "collective-timeout", ""),
     ("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.", "ray-worker-ended", ""),
     ("(EngineCore_DP0 pid=17834) ERROR 04-15 14:37:14 [v1/engine/core.py:936] EngineCore failed to start.", "engine-worker-ended", ""),
     ("Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause.", "engine-worker-ended", ""),
@@ -121,6 +123,11 @@ def test_what_follows_on_the_end_of_another_process_is_said_where_nothing_else_i
 ) -> None:
     report = died(line, EXITED)
     assert (report.ended.cause, words in report.ended.summary) == (id_, True)
+
+
+def test_an_error_that_may_have_been_caught_leaves_no_answer_without_what_to_do() -> None:
+    report = read_lines("job.out", ["ValueError: TP rank 1 is late", "epoch 2: loss 2.1"])
+    assert (report.ended.cause, [cause.id for cause in report.causes]) == (None, ["nothing-decided"])
 
 
 def test_what_miopen_only_warns_of_is_not_what_ended_the_job() -> None:
