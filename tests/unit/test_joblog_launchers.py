@@ -86,6 +86,9 @@ NOT_STARTED = [
     (["Stopping coordination service as cluster registration failed. This may be due to 1) some tasks"], "jax-tasks-missing"),
     (["slurmstepd: error:  mpi/pmix_v4: _errhandler: dgx142 [24]: pmixp_client_v2.c:211: Error handler invoked: status = -61, source = [slurm.pmix.1.0:199]"], "peer-gone"),
     (["/var/spool/slurm/job42/slurm_script: line 31:  6521 Killed singularity exec --nv x.sif python"], "worker-killed"),
+    (["sbatch.bin: error: Invalid directive found in batch script: /log/TCO1279-DART-1D-"], "script-refused"),
+    (["slurmstepd: error: execve(): /tmp/slurmd/job2997814/slurm_script: No such file or directory"], "script-not-started"),
+    (["[unset]:_pmi_set_af_in_use:PMI ERROR", "srun: error: nid001234: task 0: Exited with exit code 1"], "mpi-launcher"),
 ]  # fmt: skip
 
 
