@@ -15,8 +15,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.joblog.aftermath import is_aftermath, went_on
+from lumiimg.joblog.beginnings import ending_in_init, not_completed
 from lumiimg.joblog.ending import Ending, How
-from lumiimg.joblog.flight import rank_ranges, ranks_word
 from lumiimg.joblog.lines import evidence_text
 from lumiimg.joblog.state import PROCESS_LIMIT
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Signature, Weight, vocabulary
@@ -150,14 +150,19 @@ def end_of_job(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: Jo
         calls = [one for one in calls if lines.led_to(one, first)]
     says_why = first is None or not (first.ends in _SAYS_NO_REASON or first.signature.weight is Weight.ECHO)
     if first is not None and (says_why or not calls):
-        return End(lines.ending(first), clean_up - {first.signature.id}, first=first)
+        ending = lines.ending(first)
+        waited = first.ends in {ExitRole.OUTSIDE, ExitRole.CANCELLED} or first.signature.effect is Effect.RUN_ERROR
+        if waited and (begun := not_completed(processes)):
+            said = ending_in_init(begun[0], processes).summary
+            ending = replace(ending, summary=f"{ending.summary}; {said[0].lower()}{said[1:]}")
+        return End(ending, clean_up - {first.signature.id}, first=first)
     error = lines.last_error()
     if error is not None and not (calls and error.ends in _SAYS_NO_REASON):
         return End(lines.ending(error, is_likely=True), clean_up, first=error)
     if calls:
         return End(lines.ending_by(calls[0], is_likely=first is None), clean_up, calls[0].lines)
-    if begun := lines.not_completed():
-        return End(_of_init(begun[0], processes), clean_up, tuple(one for _, one in begun))
+    if begun := not_completed(processes):
+        return End(ending_in_init(begun[0], processes), clean_up, tuple(one for _, one in begun))
     if warned := lines.last_warning():
         return End(Ending(cause="library-warned", summary=evidence_text(warned.value("text"))), clean_up, (warned,))
     return End(lines.unclear(), clean_up)
@@ -332,20 +337,6 @@ class _LastLines:
         rank = f"{ranks.pop()}" if len(ranks) == 1 else None
         return Ending(How.DIED, "library-call-failed", evidence_text(words), rank, process.node, is_likely)
 
-    def not_completed(self) -> list[tuple[ProcessLog, Match]]:
-        """Return the beginnings of communicators of several ranks that were never completed."""
-        found = []
-        for process in self.processes:
-            if len(begun := process.saw("init-begun")) < process.limit:
-                ends = {(one.value("comm"), one.last_at) for one in process.saw("init-complete")}
-                found += [
-                    (process, one)
-                    for one in begun
-                    if one.value("ranks") != "1"
-                    and not any(c == one.value("comm") and at > one.last_at for c, at in ends)
-                ]
-        return found
-
     def _is_near_the_end(self, at: int) -> bool:
         if max(self.alive.get(self.log.file(at), ()), default=-1) > at:
             return False
@@ -481,19 +472,3 @@ def _whom(one: Trouble) -> tuple[str | None, str | None]:
     ranks = {communicator.rank for communicator in one.process.communicators.values()}
     rank = said.get("rank") or (f"{ranks.pop()}" if len(ranks) == 1 else None)
     return rank, said.get("node") or one.process.node
-
-
-def _of_init(begun: tuple[ProcessLog, Match], processes: Sequence[ProcessLog]) -> Ending:
-    """Return the ending of a job of which a communicator was never completed, with the ranks that did not begin it."""
-    process, begin = begun
-    here = next(
-        (one for key, one in process.communicators.items() if key.startswith(f"{begin.value('comm')}/")),
-        None,
-    )
-    summary, missing = vocabulary().advice["init-not-completed"].summary, set[int]()
-    if here is not None and here.id is not None and here.ranks <= PROCESS_LIMIT:
-        seen = (one for process in processes for one in process.communicators.values())
-        missing = set(range(here.ranks)) - {one.rank for one in seen if one.id == here.id}
-    if missing and here is not None:
-        summary = f"{summary}: {ranks_word(rank_ranges(missing))} of {here.ranks} did not begin it in this log"
-    return Ending(cause="init-not-completed", summary=summary)

@@ -275,3 +275,18 @@ def test_a_warning_from_which_somebody_took_the_host_is_named_or_shown_as_it_sta
             shown = ended.cause == "library-warned" and text.startswith(ended.summary[:40]) and "failure" in text
             assert ended.cause == name or shown, excerpt
     assert read_lines("job.out", ["x says NCCL WARN Something"]).ended.cause is None, "which is quoted"
+
+
+def test_a_job_that_ran_out_of_time_while_a_communicator_was_not_complete_says_which_ranks_never_began_it() -> None:
+    def begins(rank: int, state: str = "START") -> str:
+        text = f"ncclCommInitRank comm 0x{rank} rank {rank} nranks 4 cudaDev 0 busId 60 commId 0xb - Init {state}"
+        return f"nid00510{rank}:1:1 [0] NCCL INFO {text}"
+
+    for over in (
+        "slurmstepd: error: *** JOB 7 ON nid005101 CANCELLED AT 2026-11-24T16:20:46 DUE TO TIME LIMIT ***",
+        "[rank0]: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout(ms)=600000)",
+    ):
+        alone = read_lines("job.out", [over]).ended.summary
+        assert "ranks 2-3 of 4 did not begin it" in read_lines("job.out", [begins(0), begins(1), over]).ended.summary
+        complete = [begins(rank, state) for state in ("START", "COMPLETE") for rank in range(4)]
+        assert read_lines("job.out", [*complete, over]).ended.summary == alone
