@@ -17,13 +17,16 @@ _INDENTED = (" ", "\t")
 
 _STEP = re.compile(r"[^\w]{0,8}(?i:step|epoch|iter(?:ation)?|batch|update|generation)s?[ :=#/(\[-]{1,3}(\d{1,9})\b")
 """Where a program counts what it has done."""
+_DONE = re.compile(
+    r"[^\w]{0,8}(?i:(?:training|evaluation|all|run|job)[ ,:]{1,3}(?:is |was |has )?)?(?i:done|finished|completed?)\b"
+)
 
 
 def went_on(lines: Iterable[bytes]) -> bool:
-    """Whether a program counts on behind an error that it printed: two steps, the later one the higher."""
-    counted = (_STEP.match(text, end_of(prefixes().launcher, text)) for text in map(plain, lines))
-    steps = [int(step[1]) for step in counted if step]
-    return bool(steps) and max(steps) > steps[0]
+    """Whether a program counts on behind an error that it printed: up to a higher step, or from one step to its end."""
+    texts = [text[end_of(prefixes().launcher, text) :] for text in map(plain, lines)]
+    steps = [(int(step[1]), at) for at, step in enumerate(map(_STEP.match, texts)) if step]
+    return bool(steps) and (max(steps)[0] > steps[0][0] or any(map(_DONE.match, texts[steps[0][1] + 1 :])))
 
 
 def is_aftermath(lines: Iterable[bytes]) -> bool:

@@ -89,6 +89,7 @@ NOT_STARTED = [
     (["sbatch.bin: error: Invalid directive found in batch script: /log/TCO1279-DART-1D-"], "script-refused"),
     (["slurmstepd: error: execve(): /tmp/slurmd/job2997814/slurm_script: No such file or directory"], "script-not-started"),
     (["[unset]:_pmi_set_af_in_use:PMI ERROR", "srun: error: nid001234: task 0: Exited with exit code 1"], "mpi-launcher"),
+    (["Unable to write to EQ: Missing or unavailable event queue. err: Input/output error (5) prov_errno: Unknown error -11 (-11) prov/efa/src/rxr/rxr.h:1343"], "efa-internal-error"),
 ]  # fmt: skip
 
 
@@ -124,6 +125,11 @@ FIRST = "E1129 15:00:13.552000 1 torch/distributed/elastic/multiprocessing/api.p
 def test_an_error_behind_which_the_program_counts_on_ended_nothing() -> None:
     steps = [f"0: step {step} | loss 2.0" for step in range(9)]
     assert read_lines("job.out", [*steps[:2], *CAUGHT, "trying 4", *steps[2:]]).ended.cause is None
+    assert (
+        read_lines("job.out", [*steps, *CAUGHT, "trying 4", "step 10", "0: training done: 0 failed"]).ended.cause
+        is None
+    )
+    assert read_lines("job.out", [*steps, *CAUGHT, "trying 4", "job finished"]).ended.is_likely, "said the script"
     assert read_lines("job.out", [*steps, *CAUGHT, "trying 4"]).ended.is_likely
     assert read_lines("job.out", [*steps, *CAUGHT, "trying 4", *steps[:1]]).ended.is_likely, "another rank's, perhaps"
     assert not read_lines("job.out", [FIRST, AGAIN, *steps]).ended.is_failure, "torchrun started it again"
