@@ -15,7 +15,7 @@ from lumiimg.joblog.lines import end_of, messages, plain, prefixes
 if TYPE_CHECKING:
     from lumiimg.joblog.gate import Entries
 
-_BLOCKS, _TRIED, _HITS, _LINES, _EARLIER = 16, 4, 32, 256, 32
+_BLOCKS, _TRIED, _HITS, _LINES, _EARLIER = 16, 4, 12, 256, 32
 """Blocks of a file that are looked at, those of them in which it is tried, and in each the lines that may be known, the
 lines that must have it, and those of them before the first that may be known."""
 _PREFIX_BYTES, _BEFORE_BYTES, _FEWEST = 120, 4096, 3

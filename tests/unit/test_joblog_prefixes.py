@@ -152,8 +152,8 @@ def test_a_prefix_that_is_learned_late_counts_from_there_on() -> None:
 def test_a_hostile_prefix_teaches_in_bounded_time() -> None:
     sign = b"n1:1:1 [0] NCCL INFO Using network IB"
     for filler in (b"1 ", b"a1.", b"<", b"1<1> ", b"\x1b[1m", b" ", b"[1,"):
-        for size in (100, 118, 10_000):
-            block = (filler * size)[:size] + sign + b"\n" + ((filler * size)[:size] + b"\n") * (200_000 // size)
+        for size in (118, 10_000):
+            block = (filler * size)[:size] + sign + b"\n" + ((filler * size)[:size] + b"\n") * (50_000 // size)
             started = time.process_time()
             reader = LogReader()
             for _ in range(4):
