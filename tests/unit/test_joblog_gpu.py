@@ -115,3 +115,22 @@ def test_the_first_words_of_a_fault_win_over_those_that_follow_on_it() -> None:
     ):
         report = died(first, CLR + exception, "RuntimeError: HIP error: unspecified launch failure")
         assert [cause.id for cause in report.causes] == [id_]
+
+
+def test_what_the_runtime_or_a_compiler_prints_behind_an_error_is_more_of_it() -> None:
+    isa = ":1:devprogram.cpp :1838: 200571714934d us:  Error: The program ISA amdgcn-amd-amdhsa--gfx942 is not compatible with the device ISA amdgcn-amd-amdhsa--gfx90a"
+    after_isa = [
+        "Error: create kernel metadata map using COMgr",
+        "Error: Cannot Find Global Var Sizes",
+        "Error: Cannot create kernels.",
+    ]
+    header = "/tmp/x.hpp:14:10: fatal error: hip/hip_runtime.h: No such file or directory"
+    after_header = [
+        "   14 | #include <hip/hip_runtime.h>",
+        "      |          ^~~~~~~~~~~~~~~~~~~",
+        "compilation terminated.",
+    ]
+    for lines, id_ in (([isa, *after_isa], "gpu-code-of-another"), ([header, *after_header], "header-not-found")):
+        ended = read_lines("job.out", lines).ended
+        assert (ended.cause, ended.is_likely) == (id_, False)
+        assert read_lines("job.out", [*lines, "step 12"]).ended.is_likely
