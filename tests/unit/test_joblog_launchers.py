@@ -90,6 +90,8 @@ NOT_STARTED = [
     (["slurmstepd: error: execve(): /tmp/slurmd/job2997814/slurm_script: No such file or directory"], "script-not-started"),
     (["[unset]:_pmi_set_af_in_use:PMI ERROR", "srun: error: nid001234: task 0: Exited with exit code 1"], "mpi-launcher"),
     (["Unable to write to EQ: Missing or unavailable event queue. err: Input/output error (5) prov_errno: Unknown error -11 (-11) prov/efa/src/rxr/rxr.h:1343"], "efa-internal-error"),
+    (["ERROR: LoadError: TaskFailedException:", "MethodError: no method matching replace(::String)", "Stacktrace:", " [1] launch()"], "julia-error"),
+    (['standard_init_linux.go:211: exec user process caused "permission denied"'], "container-not-started"),
 ]  # fmt: skip
 
 
