@@ -18,6 +18,7 @@ from lumiimg.joblog.aftermath import is_aftermath, went_on
 from lumiimg.joblog.beginnings import ending_in_init, not_completed
 from lumiimg.joblog.ending import Ending, How
 from lumiimg.joblog.lines import evidence_text
+from lumiimg.joblog.places import Places
 from lumiimg.joblog.state import PROCESS_LIMIT
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Signature, Weight, vocabulary
 
@@ -191,22 +192,27 @@ class _LastLines:
     def __init__(self, processes: Sequence[ProcessLog], held: Sequence[Trouble], log: JobLog) -> None:
         self.log, self.processes, self.held = log, processes, held
         self.near = _NEAR_LINES + _OF_EACH * len(processes)
-        self.ignored = self._by_file(one.last_at for process in processes for one in process.saw("exception-ignored"))
-        self.alive = self._by_file(sign.last_at for process in processes for sign in process.saw(*_ALIVE))
-        starts = self._by_file(_starts(processes))
+        ignored = (one.last_at for process in processes for one in process.saw("exception-ignored"))
+        alive = (sign.last_at for process in processes for sign in process.saw(*_ALIVE))
+        self.ignored, self.alive, starts = Places(log, ignored), Places(log, alive), Places(log, _starts(processes))
+        self.known: dict[int, list[Trouble]] = {}  # what lines say, by their places
+        for trouble, at in ((one, at) for one in held for at in {*one.places}):
+            self.known.setdefault(at, []).append(trouble)
         seen = [
             one
             for one in sorted(held, key=lambda one: (one.at, one.signature.weight is Weight.ECHO))
             if one.signature.is_grave
             and not self._is_ignored(one.match.last_at)
             # of the run before
-            and max(starts.get(log.file(one.at), ()), default=-1) <= one.match.last_at
+            and starts.last(one.at) <= one.match.last_at
         ]
-        self.clearing = [one.at for one in seen if one.ends in _OF_CLEARING]
-        deaths = [at for one in seen for at in self._deaths(one)]
-        ended = [one.at for one in seen if one.ends is ExitRole.OUTSIDE]
+        self.clearing = Places(log, (one.at for one in seen if one.ends in _OF_CLEARING))
+        deaths = Places(log, (at for one in seen for at in self._deaths(one)))
+        ended = Places(log, (one.at for one in seen if one.ends is ExitRole.OUTSIDE))
         self.clean_up = [one for one in seen if self._is_clean_up(one, deaths, ended)]
-        self.exits = [at for one in seen if one.ends in _OF_EXIT or one in self.clean_up for at in one.places]
+        cleaned = {*map(id, self.clean_up)}
+        exits = (one for one in seen if one.ends in _OF_EXIT or id(one) in cleaned)
+        self.exits = Places(log, (at for one in exits for at in one.places))
         orders: dict[int, int] = {}
         for at, order in ((at, one.signature.order) for one in seen for at in one.places):
             orders[at] = min(order, orders.get(at, order))
@@ -214,10 +220,10 @@ class _LastLines:
             one
             for one in seen
             # of one line that several know, an error of Python says the least
-            if one not in self.clean_up and (one.ends is not ExitRole.OTHER or one.signature.order == orders[one.at])
+            if id(one) not in cleaned and (one.ends is not ExitRole.OTHER or one.signature.order == orders[one.at])
         ]
-        self.outside = [one.at for one in self.candidates if one.ends is ExitRole.OUTSIDE]
-        self.outside += [self._cleared(one.at) for one in self.candidates if one.ends is ExitRole.CANCELLED]
+        cut = (one for one in self.candidates if one.ends in {ExitRole.OUTSIDE, ExitRole.CANCELLED})
+        self.outside = Places(log, (one.at if one.ends is ExitRole.OUTSIDE else self._cleared(one.at) for one in cut))
 
     def first_death(self, dead: Collection[str]) -> Trouble | None:
         """Return the line that ended a process and does not follow from another: the first of its kind.
@@ -259,7 +265,7 @@ class _LastLines:
     def led_to(self, failed: FailedCall, first: Trouble) -> bool:
         """Whether a call that failed is perhaps before a death, and did not fail of the end of another process."""
         at = failed.call.first_at
-        known = [one.signature for one in self.held if failed.warning and failed.warning.first_at in one.places]
+        known = [one.signature for one in self.known.get(failed.warning.first_at, ())] if failed.warning else []
         is_lost = any(map(_lost_another, known)) or (failed.warning is None and failed.call.value("result") == _LOST)
         return not is_lost and (at < first.at or not self.log.same_file(at, first.at))
 
@@ -304,10 +310,10 @@ class _LastLines:
         """
         for process in self.processes:
             alive = max((one.last_at for one in process.saw(*_ALIVE, "init-complete")), default=-1)
-            held = [one for one in self.held if alive < 0 or one.signature.effect is Effect.NONE]
-            known = {at for one in held for at in one.places}
             for one in process.saw("warning"):
-                if one.last_at > alive and one.last_at not in known and self._is_near_the_end(one.last_at):
+                said = self.known.get(one.last_at, ())
+                is_known = any(alive < 0 or of.signature.effect is Effect.NONE for of in said)
+                if one.last_at > alive and not is_known and self._is_near_the_end(one.last_at):
                     return one
         return None
 
@@ -330,7 +336,7 @@ class _LastLines:
         """Return the ending by a call that failed: what is known of its warning, else the warning as it stands."""
         process, call, warning = failed
         words = warning.value("text") if warning else f"a call failed: {call.text}"
-        known = [one for one in self.held if warning and one.process is process and warning.first_at in one.places]
+        known = [one for one in self.known.get(warning.first_at, ()) if one.process is process] if warning else []
         if known:
             return replace(self.ending(known[0], is_likely=is_likely), by_network=False)
         ranks = {one.rank for one in process.communicators.values()}
@@ -338,22 +344,15 @@ class _LastLines:
         return Ending(How.DIED, "library-call-failed", evidence_text(words), rank, process.node, is_likely)
 
     def _is_near_the_end(self, at: int) -> bool:
-        if max(self.alive.get(self.log.file(at), ()), default=-1) > at:
+        if self.alive.last(at) > at:
             return False
         after = self.log.lines_after(at)
         return after is not None and len(after) < _LAST_WORDS and not went_on(after)
 
     def _is_ignored(self, at: int) -> bool:
         """Whether Python printed the error and went on with its own end, as of a destructor."""
-        before = (mark for mark in self.ignored.get(self.log.file(at), ()) if mark < at)
-        return any(self._distance(mark, at) <= _FRAMES for mark in before)
-
-    def _by_file(self, positions: Iterable[int]) -> dict[str, list[int]]:
-        """Return positions by their files: of many ranks each may have its own, and each an error."""
-        found: dict[str, list[int]] = {}
-        for at in positions:
-            found.setdefault(self.log.file(at), []).append(at)
-        return found
+        mark = self.ignored.before(at)
+        return mark is not None and self._distance(mark, at) <= _FRAMES
 
     def _distance(self, at: int, later: int) -> int:
         """Return the lines between two places of a file."""
@@ -361,7 +360,7 @@ class _LastLines:
 
     def _cleared(self, at: int) -> int:
         """Return where Slurm began to clear the step away, in the file of a position; the position where it did not."""
-        return min([at, *(began for began in self.clearing if self.log.same_file(began, at))])
+        return min(at, self.clearing.first(at))
 
     def _deaths(self, one: Trouble) -> tuple[int, ...]:
         """Return where a line says that a process died, or where a program stopped at an error."""
@@ -369,14 +368,14 @@ class _LastLines:
             return one.places
         return one.places[1:] if one.ends in _OF_ERROR and self._is_last(one.match.last_at) else ()
 
-    def _is_clean_up(self, one: Trouble, deaths: Sequence[int], ended: Sequence[int]) -> bool:
+    def _is_clean_up(self, one: Trouble, deaths: Places, ended: Places) -> bool:
         """Whether a line is of a step that is cleared away: a process of it died, or Slurm ended the job (`ended`)."""
         began = self._cleared(one.at)
         if one.ends is ExitRole.CRASH or (one.ends is ExitRole.EXIT and _SIGNALLED.search(one.match.text)):
             return began < one.at  # shared memory goes away first, and Slurm sends signals
-        causes = [at for at in deaths if self._may_follow(began, at)]
-        causes += [at for at in ended if 0 < self._distance(began, at) <= _FRAMES]
-        return one.ends is ExitRole.CANCELLED and any(self.log.same_file(began, at) for at in causes)
+        death, end = (deaths.before(began), ended.after(began)) if one.ends is ExitRole.CANCELLED else (None, None)
+        has_died = death is not None and self._may_follow(began, death)
+        return has_died or (end is not None and self._distance(began, end) <= _FRAMES)
 
     def _ended_its_process(self, one: Trouble) -> bool:
         """Whether a process did not go on after a line: programs catch errors, and print them all the same."""
@@ -386,16 +385,16 @@ class _LastLines:
             return False
         if one.ends not in _OF_ERROR:
             return True
-        cut_short = [at for at in self.outside if at > last or not same_file(at, last)]
-        exits = [at for at in self.exits if self._may_follow(at, last)]
+        cut_short = self.outside.following(last)
+        exits = [at for at in self.exits.following(last) if self._may_follow(at, last)]
         if cut_short and not any(at < min(cut_short) for at in exits):
             return False
         return bool(exits) or (one.ends is ExitRole.RAISED and (self._is_last(last) or self._was_late(last)))
 
     def _was_late(self, error: int) -> bool:
         """Whether srun said that a process ended just before its last words came, which are those of the log."""
-        before = (at for at in self.exits if self.log.same_file(at, error) and self._distance(at, error) <= _FRAMES)
-        return self._is_near_the_end(error) and any(at < error for at in before)
+        before = self.exits.before(error)
+        return before is not None and self._distance(before, error) <= _FRAMES and self._is_near_the_end(error)
 
     def _may_follow(self, at: int, error: int) -> bool:
         """Whether a process that ended may have ended of an error: soon after it, or in another file."""
@@ -463,8 +462,9 @@ def _whom(one: Trouble) -> tuple[str | None, str | None]:
     # Slurm says on which node it runs the job's script, and whom it clears away
     if one.ends in _OF_NO_RANK:
         return None, said.get("node")
+    text = one.match.text
     for pattern in vocabulary().places:
-        found = pattern.search(one.match.text)
+        found = pattern.search(text)
         for name, value in found.groupdict(default="").items() if found else ():
             said[name] = said.get(name) or value
     if not one.match.has_origin:  # it may be of any program

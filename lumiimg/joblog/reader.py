@@ -52,7 +52,8 @@ class LogReader:
             self._repeats = Repeats()  # there a line may be of another process
             self._lines.clear()
         self._number += 1
-        self._log.segments[self._number] = LogSegment(file)
+        last = self._log.segments.get(self._log.last_piece.get(file, -1))
+        self._log.segments[self._number] = LogSegment(file, last.before + last.lines if last else 0)
 
     def feed(self, file: str, block: bytes) -> None:
         """Take in the next lines of a file, each whole; never raises, whatever the bytes.

@@ -6,6 +6,7 @@ are in the order in which the log was written as far as that is known: that of i
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -201,6 +202,8 @@ class LogSegment:
     """A file, or what was read of it before another one."""
 
     file: str
+    before: int = 0
+    """Lines of the file that were read before."""
     lines: int = 0
     records: int = 0
     """Lines that begin as one of a collector of containers' logs, or are empty."""
@@ -286,17 +289,17 @@ class JobLog:
         number, line = piece_and_line(at)
         here = self.segments[number]
         count = here.lines - line - 1
-        kept = (here.tail or b"").removesuffix(b"\n").split(b"\n")
-        if self.last_piece[here.file] > number or (count >= len(kept) > 0 and count):
+        tail = (here.tail or b"").removesuffix(b"\n")
+        if self.last_piece[here.file] > number or 0 < count >= tail.count(b"\n") + 1:
             return None
+        kept = tail.split(b"\n")
         return kept[len(kept) - count :]
 
     def place(self, at: int) -> tuple[str, int]:
         """Return the file and the line, from 1 on, of a position."""
         number, line = piece_and_line(at)
-        file = self.segments[number].file
-        before = sum(one.lines for n, one in self.segments.items() if n < number and one.file == file)
-        return file, before + line + 1
+        here = self.segments[number]
+        return here.file, here.before + line + 1
 
     @property
     def matches(self) -> Iterator[Match]:
@@ -361,7 +364,8 @@ class _Span:
         """
         if self.connected and after.begun and after.nodes and after.nodes <= self.nodes:
             return True
-        between = any(self.end < mark <= after.start for mark in marks)
+        mark = bisect_right(marks, self.end)
+        between = mark < len(marks) and marks[mark] <= after.start
         again = [
             (of, self.ranks[rank, of], nodes) for (rank, of), nodes in after.ranks.items() if (rank, of) in self.ranks
         ]
@@ -376,7 +380,7 @@ def last_run(log: JobLog) -> tuple[JobLog, int]:
     if len({log.file(match.first_at) for match in log.matches}) != 1:
         return log, 1
     runs: list[_Span] = []
-    marks = list(_marks(log))
+    marks = sorted(_marks(log))
     for span in _apart(log.processes.values()):
         if not runs or (len(runs) < _MOST_RUNS and runs[-1].ends_before(span, marks)):
             runs.append(span)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.text import count
 from lumiimg.joblog.flight import Stall, differing, rank_ranges
+from lumiimg.joblog.state import JOB_VALUE_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,8 +77,11 @@ def _differing(begun: Sequence[Match], waited: Sequence[Match]) -> Stall | None:
 def _silent(waited: Sequence[Match], ranks: Sequence[RankResult], seen: Coverage) -> Stall | None:
     waiting = {_number(one, "rank") for one in waited}
     everyone = {rank.rank for rank in ranks if rank.rank is not None}
-    if seen.of_ranks and len(waiting) <= seen.of_ranks:
-        everyone = set(range(seen.of_ranks))
+    of_ranks = seen.of_ranks or 0
+    if len(waited) == JOB_VALUE_LIMIT or of_ranks > 2 * len(waiting):  # more are not noted; most did not wait
+        return None
+    if len(waiting) <= of_ranks:
+        everyone = set(range(of_ranks))
     missing = everyone - waiting
     if waiting and missing and 2 * len(missing) <= len(everyone):
         return Stall(rank_ranges(missing), "never reported that a collective timed out, as the others did")

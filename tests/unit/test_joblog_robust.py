@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lumiimg.joblog import LogReader, gate, read_lines, state
+from lumiimg.joblog import LogReader, death, gate, read_lines, state
 from lumiimg.joblog.state import COMMUNICATOR_LIMIT, VALUE_LIMIT
 from tests.shared.programs import examples
 
@@ -57,3 +58,36 @@ def test_processes_beyond_the_bound_are_read_as_one(monkeypatch: pytest.MonkeyPa
     again = read_lines("j", [*lines, *lines[:3], "n1:1:1 [0] NCCL INFO Using network IB"])
     assert len(again.ranks) == 4
     assert {rank.process: rank.verdict.value for rank in again.ranks}["n1:1"] == "mixed"
+
+
+_OF_MANY = {
+    "a warning": ["nid{i}:{i}:1 [0] NCCL INFO NET/Plugin: Could not find: librccl-net.so\nnid{i}:{i}:1 [0] NCCL INFO Using network Socket"],
+    "a death": [
+        "{i}: slurmstepd: error: *** STEP 1.0 ON nid{i} CANCELLED AT 2026-11-21T10:00:00 ***",
+        "{i}: srun: error: nid{i}: task {i}: Segmentation fault",
+        "{i}: RuntimeError: HIP error: invalid argument {i}",
+    ],
+}  # fmt: skip
+"""What each process of a job prints; of several lines, all processes one after the other."""
+
+_MORE = "it goes on\n" * 200
+
+
+@pytest.mark.threat
+@pytest.mark.parametrize("said", _OF_MANY.values(), ids=_OF_MANY.keys())
+def test_an_answer_takes_time_that_grows_with_the_processes_alone(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(death, "_NEAR_LINES", 0)
+    monkeypatch.setattr(death, "_OF_EACH", 0)
+
+    def seconds(processes: int) -> float:
+        reader = LogReader()
+        for part in said:
+            lines = "\n".join(part.replace("{i}", f"{n}") for n in range(processes))
+            reader.feed("j", f"{lines}\n{_MORE}".encode())
+        started = time.process_time()
+        reader.report()
+        return time.process_time() - started
+
+    assert seconds(1200) < 16 * min(seconds(150), seconds(150))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from lumiimg.joblog import LogReport, read_lines
@@ -68,6 +70,16 @@ def test_a_rank_that_never_said_that_it_waited_is_named() -> None:
     assert stall.ranks == "2"
     assert said(*map(waited, range(4))) is None
     assert said(waited(0)) is None
+
+
+def test_ranks_beyond_what_is_noted_or_is_said_of_them_are_not_named() -> None:
+    """The table of the job has 512 places, and a log may say any number of ranks."""
+    huge = "nid1:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks 9999999 nNodes 2 localRanks 1 localRank 0 MNNVL 0"
+    many = "nid1:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks 600 nNodes 75 localRanks 8 localRank 0 MNNVL 0"
+    started = time.process_time()
+    assert said(huge, waited(0), waited(1)) is None
+    assert said(many, *map(waited, range(600))) is None
+    assert time.process_time() - started < 2.0
 
 
 def test_ranks_that_called_another_collective_under_the_same_number_are_named_with_both() -> None:
