@@ -222,6 +222,7 @@ def test_a_launchers_word_that_a_process_failed_is_never_overlooked() -> None:
             "Killed": "worker-killed",
             "signal 9": "worker-killed",
             "Aborted": "aborted",
+            "MPI_Abort": "mpi-abort",
             "(raylet) A": "ray-worker-ended",
         }
         assert report.ended.cause == next((how[word] for word in how if word in line), "step-ended"), line
