@@ -39,7 +39,7 @@ _ORIGIN = re.compile(r"(?<![\w.\-])(?!-|\d{1,2}:)([\w.\-]{1,255}:\d{1,10}):\d{1,
 _ANOTHER = re.compile(r":\d{1,10} (?:\[-?\d|NCCL )")
 """The end of an origin: cheaper to look for than the whole, where there will be no second one."""
 _LEVEL = re.compile(
-    r"[ \t]{0,2}(?!-)(?:(?:(?:[\w.-]{1,64}|[^\s'`({\[\x22]{1,255}:\d{1,10}:\d{1,10}) )?\[-?\d{1,11}\] )?"
+    r"[ \t]{0,2}(?![-+])(?:(?:(?:[\w.-]{1,64}|[^\s'`({\[\x22]{1,255}:\d{1,10}:\d{1,10}) )?\[-?\d{1,11}\] )?"
     r"(?:(?:[\w./+-]{1,300}|(?:\w|::|[~<>*&, ]){1,200}\([^\r\n\"'`]{0,200}\)[\w ]{0,20}):\d{1,6} {1,2}"
     r"(?:\(\w{1,80}\) )?)?NCCL (?:INFO|WARN|TRACE|CALL|VERSION|ABORT|NONE) "
 )

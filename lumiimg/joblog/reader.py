@@ -115,15 +115,16 @@ class LogReader:
 
     def _read(self, line: bytes, entries: Sequence[MessagePattern], file: str, number: int) -> tuple[Match, ...] | None:
         """Take in a line; return what was seen in it, where it is one message of a process that it names."""
-        seen: list[Match] = []
+        seen: list[Match | None] = []
         said = messages(line) if entries else []
         for index, message in enumerate(said):
             if message.process is not None:
                 self._log.note_owner(message.process, message.task, file)
             seen += self._take(message, entries, file, position(self._number, number, index))
-        return tuple(seen) if len(said) == 1 and said[0].process is not None else None
+        whole = tuple(filter(None, seen))
+        return whole if len(said) == 1 and said[0].process is not None and len(whole) == len(seen) else None
 
-    def _take(self, message: Message, entries: Sequence[MessagePattern], file: str, at: int) -> Iterator[Match]:
+    def _take(self, message: Message, entries: Sequence[MessagePattern], file: str, at: int) -> Iterator[Match | None]:
         found = [(entry, match) for entry in entries if (match := entry.match(message)) is not None]
         found = [(entry, match) for entry, match in found if not (entry.is_grave and warns(message, match.start()))]
         if not found or self._vocabulary.foreign.search(message.text) is not None:
@@ -146,10 +147,10 @@ class LogReader:
                 yield known
                 continue
             new = Match(entry.id, values, excerpt(message.text, match.span()), at, at, message.has_origin)
-            home.add(new)
+            stays = home.add(new)
             if entry.id in {"traceback", "warning"} or (isinstance(entry, Signature) and entry.ends is ExitRole.RAISED):
                 self._keep_tail()
-            yield new
+            yield new if stays else None
             self.changes += 1
 
     def _keep_tail(self) -> None:

@@ -128,11 +128,12 @@ class ProcessLog:
         """Return the match of the event with these values."""
         return next((match for match in self.events.get(event, ()) if match.values == values), None)
 
-    def add(self, match: Match) -> None:
-        """Take a match that is not known yet, if there is room."""
+    def add(self, match: Match) -> bool:
+        """Take a match that is not known yet; return whether it stays: of too many, the first and the latest do."""
         matches = self.events.setdefault(match.event, [])
-        if len(matches) < self.limit:
-            matches.append(match)
+        has_room = len(matches) < self.limit
+        matches[self.limit - 1 :] = [match]
+        return has_room
 
     def add_communicator(self, key: str, seen: CommunicatorSeen) -> None:
         """Take what one line says of a communicator; of many the first are kept."""
@@ -177,8 +178,10 @@ def joined(parts: Sequence[ProcessLog]) -> ProcessLog:
             else:
                 known.last_at = max(known.last_at, match.last_at)
                 known.has_origin |= match.has_origin
-        # as if all had been seen in order: the first are kept, whoever saw them
-        whole.events[event] = [*found.values()][: whole.limit]
+        # as if all had been seen in order, whoever saw them
+        whole.events[event] = []
+        for match in found.values():
+            whole.add(match)
     for part in parts:
         for key, seen in part.communicators.items():
             whole.add_communicator(key, replace(seen))

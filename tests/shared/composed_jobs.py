@@ -51,6 +51,7 @@ QUOTES = (
     "    {line}",
     "# {line}",
     "- {message}",
+    "+{line}",
     'print("{line}")',
     '{{"text": "{line}"}}',
     '{{"log": "{line}", "stream": "stderr"}}',

@@ -172,7 +172,19 @@ def test_what_the_network_died_of_is_the_verdict_and_needs_no_other_word() -> No
     assert ended_by([started, "nid005101:103:1 [0] NCCL INFO Using network Socket", crashed]) == "segmentation-fault"
 
 
-MARKS = ["    ", "# ", "- ", "> ", "The model wrote: ", '+ grep "', "E       ", "AssertionError: "]
+MARKS = [
+    "    ",
+    "# ",
+    "- ",
+    "> ",
+    "+",
+    "item 12: ",
+    "| 3 | ",
+    "The model wrote: ",
+    '+ grep "',
+    "E       ",
+    "AssertionError: ",
+]
 
 
 def test_a_death_that_is_quoted_ends_nothing() -> None:

@@ -91,3 +91,30 @@ def test_an_answer_takes_time_that_grows_with_the_processes_alone(
         return time.process_time() - started
 
     assert seconds(1200) < 16 * min(seconds(150), seconds(150))
+
+
+@pytest.mark.threat
+@pytest.mark.parametrize(
+    "died",
+    [
+        ["NCCL WARN the last words"],
+        ["NCCL WARN the last words", "NCCL INFO transport/net.cc:99 -> 3", "NCCL INFO enqueue.cc:991 -> 3"],
+    ],
+)
+@pytest.mark.parametrize("before", [0, 3, VALUE_LIMIT - 1, VALUE_LIMIT, 3 * VALUE_LIMIT])
+def test_the_last_words_of_a_process_count_however_much_it_said_before(before: int, died: list[str]) -> None:
+    odd = [[f"NCCL WARN odd {n}", f"NCCL INFO misc/odd.cc:{n} -> 2"] for n in range(before)]
+    lines = [
+        "NCCL INFO comm 0x1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0",
+        "NCCL INFO NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)",
+        "NCCL INFO Using network AWS Libfabric",
+        *(line for pair in odd for line in pair),
+        "NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/0/GDRDMA",
+        "NCCL INFO Connected all rings",
+    ]
+    went_on = [f"n1:1:1 [0] {line}" for line in lines]
+    assert read_lines("j", went_on).ended.cause is None
+    assert "the last words" in read_lines("j", [*went_on, *(f"n1:1:1 [0] {line}" for line in died)]).ended.summary
+    # a line that was read before, when there was no room for it
+    again = [*died, *lines[-2:], *died]
+    assert read_lines("j", [*went_on, *(f"n1:1:1 [0] {line}" for line in again)]).ended.cause is not None
