@@ -61,7 +61,7 @@ _OF_PROBE = re.compile(r"\bprobe \w{1,40} (?:rc=\d{1,5} )?rank=(\d{1,7})\b")
 """The rank that wrote a line, as lumiimg's own programs say it."""
 _COPIED = re.compile(
     r"(?!\*\*\* (?:SIG[A-Z]{3,4} received|Error in `|An error occurred in |MPI_))"
-    r"(?:[ \t>#*|•`-]|//){0,16}+(?:[\w./+-]{1,200}\.(?:out|err|log|txt)[:-](?:\d{1,9}[:-])?)?+"
+    r"(?:[ \t>#*|•`-]|//|\+(?![ +])){0,16}+(?:[\w./+-]{1,200}\.(?:out|err|log|txt)[:-](?:\d{1,9}[:-])?)?+"
 )
 """What people put before a line that they copy: marks of Markdown, a comment's, what grep prints of several files.
 
