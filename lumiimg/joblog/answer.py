@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumiimg.core.redact import HIDDEN
 from lumiimg.core.text import hostlist, shell_quote
 from lumiimg.joblog.death import (
     End,
@@ -227,7 +228,8 @@ def _cause(group: Sequence[Trouble], log: JobLog, nodes: Cause | None) -> Cause:
 
 def _may_be_typed(step: str, match: Match) -> bool:
     """Whether all that a log puts into a remedy is a word of a shell that stands for itself, whoever wrote the log."""
-    return all(_WORD.fullmatch(value) for name, value in match.values if f"{{{name}}}" in step)
+    said = {name: value for name, value in match.values if f"{{{name}}}" in step}
+    return all(map(_WORD.fullmatch, said.values())) and HIDDEN not in map(values_of(match).get, said)
 
 
 def _advice(verdict: Verdict, *ids: str) -> tuple[Cause, ...]:

@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumiimg.core.redact import HIDDEN, redact
 from lumiimg.joblog.aftermath import is_aftermath, went_on
 from lumiimg.joblog.beginnings import ending_in_init, not_completed
 from lumiimg.joblog.ending import Ending, How
@@ -106,7 +107,10 @@ def filled(text: str, match: Match) -> str:
 
 
 def values_of(match: Match) -> dict[str, str]:
-    return {name: _explained(name, value) or "(not named)" for name, value in match.values}
+    """Return what a match has, as it may be shown: of `key=value` it may be the value, and so a secret."""
+    shown = redact(match.excerpt)
+    cut_out = {value for _, value in match.values if value not in shown and value in match.excerpt}
+    return {n: HIDDEN if v in cut_out else _explained(n, v) or "(not named)" for n, v in match.values}
 
 
 def _explained(name: str, value: str) -> str:

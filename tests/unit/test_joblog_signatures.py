@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 
 from lumiimg.core.findings import STAND_INS
+from lumiimg.core.redact import redact
 from lumiimg.core.toml import package_toml
 from lumiimg.joblog import LogReader, read_lines
 from lumiimg.joblog.gate import Gate
@@ -143,6 +144,21 @@ def test_what_a_log_says_runs_nothing_in_a_command_that_is_proposed() -> None:
                 told += text in cause.summary
                 assert not [step for step in cause.remedy if text in step]
     assert told
+
+
+@pytest.mark.threat
+def test_what_is_hidden_in_a_line_is_hidden_in_what_is_said_of_it() -> None:
+    """A pattern may take the end of `password=…` for a file's name."""
+    for signature in SIGNATURES:
+        found = compiled(next(entry.pattern for entry in ENTRIES if entry.id == signature.id)).search(signature.example)
+        groups = {name for name, value in found.groupdict().items() if value} if found else set()
+        for name, secret in product(groups, ("password=Canary7/", "https://me:Canary7@h.test/", "HF_TOKEN=Canary7")):
+            assert found
+            line = f"{signature.example[: found.start(name)]}{secret}{signature.example[found.start(name) :]}"
+            if "Canary7" not in redact(line):
+                report = read_lines("job.out", [line])
+                texts = [text for one in report.causes for text in (one.summary, *one.because, *one.remedy)]
+                assert not [text for text in (report.headline, *texts) if "Canary7" in redact(text)], line
 
 
 def test_a_return_code_is_read_with_or_without_its_sign() -> None:

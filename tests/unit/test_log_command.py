@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import signal
@@ -167,6 +168,22 @@ def test_what_comes_next_is_the_first_command_that_lacks_no_name(tmp_path: Path,
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def test_the_lines_that_are_proposed_are_printed_whatever_the_file_is_called(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "step\n" * 30 + "srun: error: nid005101: task 3: Exited with exit code 1\n"
+    for name in ("-n.out", "a b.out", "it's.out", "a\nb.out", "$(id).out", "{lines}.out", "job.out.gz"):
+        Path(name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        assert main(["log", "--json", "--", name]) == ExitCode.NO
+        command = json.loads(capsys.readouterr().out)["advice"]["next"]
+        assert command.startswith("sed -n ")
+        printed = subprocess.run(
+            ["bash", "-c", command], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+        assert "task 3: Exited" in printed.stdout, command
 
 
 def test_how_far_a_long_log_was_read_is_shown_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,6 @@ def _lines(cause: Cause) -> dict[str, str]:
     first = next((line for line in cause.evidence if line.file != "-"), None)
     if first is None:
         return {}
-    file = shell_quote(first.file)
+    file = shell_quote(f"./{first.file}" if first.file.startswith("-") else first.file)
     unpacked = next((f"<({program} {file})" for end, program in _UNPACKED.items() if first.file.endswith(end)), file)
     return {"lines": f"{max(1, first.line - _BEFORE)},{first.line + _AFTER}p {unpacked}"}
