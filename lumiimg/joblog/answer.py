@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.redact import HIDDEN
 from lumiimg.core.text import hostlist, shell_quote
-from lumiimg.joblog.death import (
-    End,
-    Trouble,
-    end_of_job,
-    events_of,
-    filled,
-    job_numbers,
-    of_another_job,
-    troubles,
-    values_of,
-)
+from lumiimg.joblog.death import End, end_of_job
 from lumiimg.joblog.flight import progress, stalled
 from lumiimg.joblog.machine import advice_here
 from lumiimg.joblog.network import JobContext, judge_job, judge_process
@@ -36,6 +26,7 @@ from lumiimg.joblog.summary import (
     rank_results,
     transport,
 )
+from lumiimg.joblog.troubles import Trouble, events_of, filled, job_numbers, of_another_job, troubles, values_of
 from lumiimg.joblog.verdict import FAST, Confidence, Verdict
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Weight, vocabulary
 from lumiimg.joblog.watchdog import ending_of, stall_of

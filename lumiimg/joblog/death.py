@@ -1,4 +1,4 @@
-"""Which troubles of the knowledge base hold, and which of them ended the job: the first death that stands by itself.
+"""Which trouble ended the job: the first death that stands by itself.
 
 Lines of one file are in the order of time, but for Slurm's report that the kernel killed for want of memory: it comes
 when the step ends, behind what other ranks printed of it. So what may follow from another rank's death comes second,
@@ -8,20 +8,19 @@ whenever it was printed.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.core.redact import HIDDEN, redact
 from lumiimg.joblog.aftermath import is_aftermath, went_on
 from lumiimg.joblog.beginnings import ending_in_init, not_completed
 from lumiimg.joblog.ending import Ending, How
 from lumiimg.joblog.lines import evidence_text
 from lumiimg.joblog.places import Places
-from lumiimg.joblog.state import PROCESS_LIMIT
-from lumiimg.joblog.vocabulary import Effect, ExitRole, Signature, Weight, vocabulary
+from lumiimg.joblog.troubles import OF_NO_RANK, Trouble, lost_another, says_how, those_hit, whom
+from lumiimg.joblog.vocabulary import Effect, ExitRole, Weight, vocabulary
 
 if TYPE_CHECKING:
     from lumiimg.joblog.state import JobLog, Match, ProcessLog
@@ -41,7 +40,6 @@ _OF_ERROR = frozenset({ExitRole.RAISED, ExitRole.OTHER})
 _OF_EXIT = frozenset({ExitRole.EXIT, ExitRole.FOLLOWS, ExitRole.CLEARED})
 _OF_DEATH = frozenset({ExitRole.CAUSE, ExitRole.CRASH, ExitRole.EXIT})
 _OF_CLEARING = frozenset({ExitRole.CANCELLED, ExitRole.CLEARED})
-_OF_NO_RANK = frozenset({ExitRole.OUTSIDE, ExitRole.CANCELLED, ExitRole.CLEARED})
 _KINDS, _FOLLOWING = 4, 2
 """Of what ended a process, in the order in which they are looked for; the one that may follow on another's end."""
 _SAYS_NO_REASON = frozenset({ExitRole.EXIT, ExitRole.CLEARED, ExitRole.OTHER, ExitRole.FOLLOWS})
@@ -52,71 +50,6 @@ _HOW = {"time-limit": How.TIME_LIMIT, "preempted": How.CANCELLED}
 _SIGNALLED = re.compile(r": Killed|[Ee]xit(?:ed with exit)? code \(?(?:130|137|143)\b")
 _LAST_ERROR = 5
 """Lines behind an error of PyTorch in which it quotes NCCL."""
-
-
-class Trouble(NamedTuple):
-    """A signature that holds for a process, and the line that showed it."""
-
-    process: ProcessLog
-    signature: Signature
-    match: Match
-
-    @property
-    def summary(self) -> str:
-        return filled(self.signature.summary, self.match)
-
-    @property
-    def ends(self) -> ExitRole:
-        return self.signature.ends
-
-    @property
-    def at(self) -> int:
-        return self.match.first_at
-
-    @property
-    def places(self) -> tuple[int, int]:
-        return self.match.first_at, self.match.last_at
-
-
-def events_of(processes: Iterable[ProcessLog]) -> set[str]:
-    """Return the ids of all that any process of the job showed."""
-    return {event for process in processes for event in process.events}
-
-
-def troubles(process: ProcessLog, seen_in_job: set[str], of_job: Collection[str]) -> list[Trouble]:
-    """Return the troubles that the process showed, but for those that it, or the job (`of_job`), takes back.
-
-    A plugin that was found and could not be loaded was not missing: of two names tried, or in the words of the library.
-    """
-    signatures = vocabulary().signatures
-    context = seen_in_job if process.shared else process.events.keys()
-    shown = {e for e in context if e not in signatures or seen_in_job.issuperset(signatures[e].given)}
-    other = shown.union(of_job)
-    held = [s for e in shown if (s := signatures.get(e)) is not None and other.isdisjoint(s.unless)]
-    if any(s.effect is Effect.LOAD_ERROR for s in held):
-        held = [s for s in held if s.effect is not Effect.MISSING]
-    held.sort(key=lambda signature: signature.order)
-    return [Trouble(process, signature, match) for signature in held for match in process.saw(signature.id)]
-
-
-def filled(text: str, match: Match) -> str:
-    """Put the groups of the match into a text."""
-    for name, value in values_of(match).items():
-        text = text.replace(f"{{{name}}}", value)
-    return text
-
-
-def values_of(match: Match) -> dict[str, str]:
-    """Return what a match has, as it may be shown: of `key=value` it may be the value, and so a secret."""
-    shown = redact(match.excerpt)
-    cut_out = {value for _, value in match.values if value not in shown and value in match.excerpt}
-    return {n: HIDDEN if v in cut_out else _explained(n, v) or "(not named)" for n, v in match.values}
-
-
-def _explained(name: str, value: str) -> str:
-    """Return the value of a group; a return code with its name and what it comes from."""
-    code = vocabulary().return_codes.get(-abs(int(value))) if name == "rc" and value else None
-    return f"{value} ({code.name}: {code.meaning or code.text})" if code else value
 
 
 class FailedCall(NamedTuple):
@@ -171,23 +104,6 @@ def end_of_job(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: Jo
     if warned := lines.last_warning():
         return End(Ending(cause="library-warned", summary=evidence_text(warned.value("text"))), clean_up, (warned,))
     return End(lines.unclear(), clean_up)
-
-
-def of_another_job(match: Match, log: JobLog) -> bool:
-    """Whether it is sacct's row of a job that the log is not of, or of one that was queued again and completed."""
-    number = match.value("job") or match.value("job_in_column")
-    if not number:
-        return False
-    completed = (one.last_at for one in log.job.saw("completed") if one.value("job") == number)
-    later = any(at > match.last_at and log.same_file(at, match.last_at) for at in completed)
-    return later or number not in (job_numbers(log) or {number})
-
-
-def job_numbers(log: JobLog) -> set[str]:
-    """Return the numbers under which Slurm ran what the log is of, as its variables say."""
-    names = {"SLURM_JOB_ID", "SLURM_JOBID"}
-    values = (one.value("value") for one in log.job.saw("slurm") if one.value("name") in names)
-    return {value for value in values if value.isascii() and value.isdecimal()}
 
 
 class _LastLines:
@@ -249,37 +165,37 @@ class _LastLines:
         of NCCL that it quotes behind it.
         """
         behind = {ExitRole.WAITED, ExitRole.FOLLOWS}
-        if first.ends is ExitRole.WAITED and _lost_another(first.signature) and one.ends in behind:
+        if first.ends is ExitRole.WAITED and lost_another(first.signature) and one.ends in behind:
             is_behind = self.log.same_file(one.at, first.at) and 0 < self._distance(first.at, one.at) <= _LAST_ERROR
             return is_behind and one.signature.weight is not Weight.ECHO
-        if first.ends is ExitRole.EXIT and not _says_how(first) and _whom(first) == (None, None):
-            return _says_how(one) and self._may_follow(one.at, first.at)
+        if first.ends is ExitRole.EXIT and not says_how(first) and whom(first) == (None, None):
+            return says_how(one) and self._may_follow(one.at, first.at)
         if one.ends not in {ExitRole.OTHER, ExitRole.EXIT} or first.ends not in _MAY_FOLLOW - _OF_ERROR:
             return False
-        if not _lost_another(first.signature):
+        if not lost_another(first.signature):
             return one.ends is ExitRole.OTHER and not self.log.same_file(one.at, first.at)
-        known = ((mine, theirs) for mine, theirs in zip(_named([one]), self._losers, strict=True) if mine and theirs)
-        return _says_how(one) or any(mine.isdisjoint(theirs) for mine, theirs in islice(known, 1))
+        known = ((mine, theirs) for mine, theirs in zip(those_hit([one]), self._losers, strict=True) if mine and theirs)
+        return says_how(one) or any(mine.isdisjoint(theirs) for mine, theirs in islice(known, 1))
 
     @cached_property
     def _losers(self) -> tuple[frozenset[object], ...]:
         """Who lost another rank."""
-        return _named([one for one in self.candidates if _lost_another(one.signature)])
+        return those_hit([one for one in self.candidates if lost_another(one.signature)])
 
     def led_to(self, failed: FailedCall, first: Trouble) -> bool:
         """Whether a call that failed is perhaps before a death, and did not fail of the end of another process."""
         at = failed.call.first_at
         known = [one.signature for one in self.known.get(failed.warning.first_at, ())] if failed.warning else []
-        is_lost = any(map(_lost_another, known)) or (failed.warning is None and failed.call.value("result") == _LOST)
+        is_lost = any(map(lost_another, known)) or (failed.warning is None and failed.call.value("result") == _LOST)
         return not is_lost and (at < first.at or not self.log.same_file(at, first.at))
 
     def ending(self, first: Trouble, *, is_likely: bool = False) -> Ending:
         """Return what a line that ended the job says, and whom it hit."""
         same = [one for one in self.candidates if one.signature is first.signature]
-        named = [_whom(one) for one in (first, *self._heads_of_stack(first), *same)]
-        if not any(map(any, named)) and first.ends not in _OF_NO_RANK:  # the launcher names it, perhaps
+        named = [whom(one) for one in (first, *self._heads_of_stack(first), *same)]
+        if not any(map(any, named)) and first.ends not in OF_NO_RANK:  # the launcher names it, perhaps
             exits = (one for one in self.candidates if one.ends is ExitRole.EXIT and one.at > first.at)
-            named += [_whom(one) for one in exits if self._may_follow(one.at, first.match.last_at)][:1]
+            named += [whom(one) for one in exits if self._may_follow(one.at, first.match.last_at)][:1]
         ranks, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
         how = _HOW.get(first.signature.id, How.CANCELLED if first.ends is ExitRole.CANCELLED else How.DIED)
         by_network = first.signature.effect in _OF_NETWORK
@@ -425,54 +341,9 @@ def _kind(one: Trouble, dead: Collection[str]) -> int | None:
     return 3 if one.ends is ExitRole.CLEARED else None
 
 
-def _says_how(one: Trouble) -> bool:
-    """Whether a line says how a process ended, and not only that it did."""
-    return one.ends is ExitRole.EXIT and one.signature.weight is not Weight.ECHO
-
-
-def _lost_another(signature: Signature) -> bool:
-    """Whether a line says no more than that another rank had ended, or that a call failed."""
-    if signature.ends is ExitRole.WAITED:
-        return signature.weight is Weight.ECHO
-    return signature.ends is ExitRole.FOLLOWS and signature.effect is Effect.NONE
-
-
-def _named(troubles: Sequence[Trouble]) -> tuple[frozenset[object], ...]:
-    """Return the ranks, the nodes and the processes of lines; of each none where a line names none."""
-    found = []
-    for one in troubles:
-        rank, node = _whom(one)
-        found.append((_numbers(rank or ""), {node} - {None}, {one.process} if not one.process.shared else set()))
-    return tuple(frozenset().union(*of) if all(of) else frozenset() for of in zip(*found, strict=True))
-
-
-def _numbers(ranks: str) -> set[int]:
-    """Return the ranks of `0-3,7`."""
-    spans = (span.partition("-") for span in ranks.split(",") if span)
-    return {rank for first, _, last in spans for rank in range(int(first), min(int(last or first), PROCESS_LIMIT) + 1)}
-
-
 def _starts(processes: Sequence[ProcessLog]) -> Iterator[int]:
     """Yield where processes that were connected printed first: behind a death, they are of the next run of the job."""
     for process in processes:
         if not process.shared and any(one.has_origin for one in process.saw("connected", "channel")):
             yield min(one.first_at for one in process.matches)
         yield from (one.last_at for one in process.saw("starts-again"))
-
-
-def _whom(one: Trouble) -> tuple[str | None, str | None]:
-    """Return the rank and the node that a death hit, where its line or its process names them."""
-    said = dict(one.match.values)
-    # Slurm says on which node it runs the job's script, and whom it clears away
-    if one.ends in _OF_NO_RANK:
-        return None, said.get("node")
-    text = one.match.text
-    for pattern in vocabulary().places:
-        found = pattern.search(text)
-        for name, value in found.groupdict(default="").items() if found else ():
-            said[name] = said.get(name) or value
-    if not one.match.has_origin:  # it may be of any program
-        return said.get("rank"), said.get("node")
-    ranks = {communicator.rank for communicator in one.process.communicators.values()}
-    rank = said.get("rank") or (f"{ranks.pop()}" if len(ranks) == 1 else None)
-    return rank, said.get("node") or one.process.node

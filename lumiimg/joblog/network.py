@@ -16,7 +16,7 @@ from lumiimg.joblog.verdict import FAST, TRANSPORTS, Confidence, Verdict, weakes
 from lumiimg.joblog.vocabulary import Effect, vocabulary
 
 if TYPE_CHECKING:
-    from lumiimg.joblog.death import Trouble
+    from lumiimg.joblog.troubles import Trouble
 
 FAILURES = {
     Effect.INIT_ERROR: Verdict.PLUGIN_INIT_ERROR,

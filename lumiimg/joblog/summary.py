@@ -14,8 +14,8 @@ from lumiimg.joblog.verdict import FAST, Confidence, Verdict, weakest
 from lumiimg.joblog.vocabulary import ExitRole
 
 if TYPE_CHECKING:
-    from lumiimg.joblog.death import Trouble
     from lumiimg.joblog.network import NetworkVerdict
+    from lumiimg.joblog.troubles import Trouble
 
 _COMMUNICATORS = 256
 """That are reported."""

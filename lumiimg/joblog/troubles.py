@@ -1,0 +1,143 @@
+"""Which troubles of the knowledge base hold for a process, in words, and whom each one hit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumiimg.core.redact import HIDDEN, redact
+from lumiimg.joblog.state import PROCESS_LIMIT
+from lumiimg.joblog.vocabulary import Effect, ExitRole, Signature, Weight, vocabulary
+
+if TYPE_CHECKING:
+    from lumiimg.joblog.state import JobLog, Match, ProcessLog
+
+OF_NO_RANK = frozenset({ExitRole.OUTSIDE, ExitRole.CANCELLED, ExitRole.CLEARED})
+"""Slurm ended the job or the step, whichever rank it was at."""
+
+
+class Trouble(NamedTuple):
+    """A signature that holds for a process, and the line that showed it."""
+
+    process: ProcessLog
+    signature: Signature
+    match: Match
+
+    @property
+    def summary(self) -> str:
+        return filled(self.signature.summary, self.match)
+
+    @property
+    def ends(self) -> ExitRole:
+        return self.signature.ends
+
+    @property
+    def at(self) -> int:
+        return self.match.first_at
+
+    @property
+    def places(self) -> tuple[int, int]:
+        return self.match.first_at, self.match.last_at
+
+
+def events_of(processes: Iterable[ProcessLog]) -> set[str]:
+    """Return the ids of all that any process of the job showed."""
+    return {event for process in processes for event in process.events}
+
+
+def troubles(process: ProcessLog, seen_in_job: set[str], of_job: Collection[str]) -> list[Trouble]:
+    """Return the troubles that the process showed, but for those that it, or the job (`of_job`), takes back.
+
+    A plugin that was found and could not be loaded was not missing: of two names tried, or in the words of the library.
+    """
+    signatures = vocabulary().signatures
+    context = seen_in_job if process.shared else process.events.keys()
+    shown = {e for e in context if e not in signatures or seen_in_job.issuperset(signatures[e].given)}
+    other = shown.union(of_job)
+    held = [s for e in shown if (s := signatures.get(e)) is not None and other.isdisjoint(s.unless)]
+    if any(s.effect is Effect.LOAD_ERROR for s in held):
+        held = [s for s in held if s.effect is not Effect.MISSING]
+    held.sort(key=lambda signature: signature.order)
+    return [Trouble(process, signature, match) for signature in held for match in process.saw(signature.id)]
+
+
+def filled(text: str, match: Match) -> str:
+    """Put the groups of the match into a text."""
+    for name, value in values_of(match).items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def values_of(match: Match) -> dict[str, str]:
+    """Return what a match has, as it may be shown: of `key=value` it may be the value, and so a secret."""
+    shown = redact(match.excerpt)
+    cut_out = {value for _, value in match.values if value not in shown and value in match.excerpt}
+    return {n: HIDDEN if v in cut_out else _explained(n, v) or "(not named)" for n, v in match.values}
+
+
+def _explained(name: str, value: str) -> str:
+    """Return the value of a group; a return code with its name and what it comes from."""
+    code = vocabulary().return_codes.get(-abs(int(value))) if name == "rc" and value else None
+    return f"{value} ({code.name}: {code.meaning or code.text})" if code else value
+
+
+def of_another_job(match: Match, log: JobLog) -> bool:
+    """Whether it is sacct's row of a job that the log is not of, or of one that was queued again and completed."""
+    number = match.value("job") or match.value("job_in_column")
+    if not number:
+        return False
+    completed = (one.last_at for one in log.job.saw("completed") if one.value("job") == number)
+    later = any(at > match.last_at and log.same_file(at, match.last_at) for at in completed)
+    return later or number not in (job_numbers(log) or {number})
+
+
+def job_numbers(log: JobLog) -> set[str]:
+    """Return the numbers under which Slurm ran what the log is of, as its variables say."""
+    names = {"SLURM_JOB_ID", "SLURM_JOBID"}
+    values = (one.value("value") for one in log.job.saw("slurm") if one.value("name") in names)
+    return {value for value in values if value.isascii() and value.isdecimal()}
+
+
+def says_how(one: Trouble) -> bool:
+    """Whether a line says how a process ended, and not only that it did."""
+    return one.ends is ExitRole.EXIT and one.signature.weight is not Weight.ECHO
+
+
+def lost_another(signature: Signature) -> bool:
+    """Whether a line says no more than that another rank had ended, or that a call failed."""
+    if signature.ends is ExitRole.WAITED:
+        return signature.weight is Weight.ECHO
+    return signature.ends is ExitRole.FOLLOWS and signature.effect is Effect.NONE
+
+
+def those_hit(troubles: Sequence[Trouble]) -> tuple[frozenset[object], ...]:
+    """Return the ranks, the nodes and the processes of lines; of each none where a line names none."""
+    found = []
+    for one in troubles:
+        rank, node = whom(one)
+        found.append((_numbers(rank or ""), {node} - {None}, {one.process} if not one.process.shared else set()))
+    return tuple(frozenset().union(*of) if all(of) else frozenset() for of in zip(*found, strict=True))
+
+
+def _numbers(ranks: str) -> set[int]:
+    """Return the ranks of `0-3,7`."""
+    spans = (span.partition("-") for span in ranks.split(",") if span)
+    return {rank for first, _, last in spans for rank in range(int(first), min(int(last or first), PROCESS_LIMIT) + 1)}
+
+
+def whom(one: Trouble) -> tuple[str | None, str | None]:
+    """Return the rank and the node that a death hit, where its line or its process names them."""
+    said = dict(one.match.values)
+    # Slurm says on which node it runs the job's script, and whom it clears away
+    if one.ends in OF_NO_RANK:
+        return None, said.get("node")
+    text = one.match.text
+    for pattern in vocabulary().places:
+        found = pattern.search(text)
+        for name, value in found.groupdict(default="").items() if found else ():
+            said[name] = said.get(name) or value
+    if not one.match.has_origin:  # it may be of any program
+        return said.get("rank"), said.get("node")
+    ranks = {communicator.rank for communicator in one.process.communicators.values()}
+    rank = said.get("rank") or (f"{ranks.pop()}" if len(ranks) == 1 else None)
+    return rank, said.get("node") or one.process.node
