@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BLOCKS, _TRIED, _HITS, _LINES, _EARLIER = 16, 4, 12, 256, 32
 """Blocks of a file that are looked at, those of them in which it is tried, and in each the lines that may be known, the
 lines that must have it, and those of them before the first that may be known."""
-_PREFIX_BYTES, _BEFORE_BYTES, _FEWEST = 120, 4096, 3
+_PREFIX_BYTES, _MESSAGE_BYTES, _BEFORE_BYTES, _FEWEST = 120, 1024, 4096, 3
 _PART = re.compile(rb"(?P<colour>\x1b\[[\d;]*[a-zA-Z])|(?P<word>[\w.+-]*\d[\w.+-]*)|(?P<gap> +(?= *\d))|.", re.DOTALL)
 _FOLDED = {"colour": rb"\x1b\[[\d;]{0,20}[a-zA-Z]", "word": rb"[\w.+-]{1,80}", "gap": rb" {1,9}"}
 """What differs from line to line: colours, numbers and names that have one, blanks before them."""
@@ -37,31 +37,35 @@ class LearnedPrefix:
     __slots__ = ("_before", "_left", "_pattern")
 
     def __init__(self) -> None:
-        self._left = _BLOCKS
+        self._left = _BLOCKS * _LINES
         self._pattern: re.Pattern[bytes] | None = None
-        self._before: list[bytes] = []
-        """The last lines of the block before: they have the prefix, too."""
+        self._before = b""
+        """The last lines before: they have the prefix, too. Of a file that is followed a block may be a line."""
 
     @property
     def is_open(self) -> bool:
         """Whether a block may still show a prefix: none has, nor that there is none."""
         return self._left > 0
 
-    def learn(self, block: bytes, hits: Sequence[Hit]) -> None:
-        """Take in whole lines of the file, and those of them that may be known."""
-        self._left -= 1
+    def learn(self, block: bytes, hits: Sequence[Hit]) -> bytes:
+        """Take in whole lines, and those of them that may be known; return the lines before that can be read now."""
+        count = min(block.count(b"\n"), _LINES)
+        self._left -= count
         hits = hits[:_HITS]
         if any(_is_known(line, entries) for _, line, entries in hits):
             self._left = 0
         elif hits:
-            self._left -= _BLOCKS // _TRIED - 1
+            self._left -= (_BLOCKS // _TRIED - 1) * max(count, _HITS)
             first = max(0, hits[0][0] - _EARLIER)
             here = block.split(b"\n")[first : first + _LINES]
-            lines = [line for line in (*self._before, *here) if line.strip()]
+            lines = [line for line in (*self._before.split(b"\n"), *here) if line.strip()]
             shapes = (_shape(line, entries, lines) for _, line, entries in hits)
             if shape := next(filter(None, shapes), None):
                 self._left, self._pattern = 0, shape
-        self._before = block[-_BEFORE_BYTES:].split(b"\n")[1:]
+                return self.without(self._before)
+        before = self._before + block
+        self._before = before[before.find(b"\n", -_BEFORE_BYTES) + 1 :] if len(before) > _BEFORE_BYTES else before
+        return b""
 
     def without(self, block: bytes) -> bytes:
         """Return whole lines of the file without the prefix."""
@@ -81,7 +85,7 @@ def _shape(line: bytes, entries: Entries, lines: Sequence[bytes]) -> re.Pattern[
     pattern = b"(?m)^"
     for part in _PART.finditer(line[:_PREFIX_BYTES]):
         pattern += _FOLDED.get(part.lastgroup or "", re.escape(part[0]))
-        begins = line[part.end() :]
+        begins = line[part.end() :][:_MESSAGE_BYTES]
         if not _BEGINS.match(line, part.end()) or not _is_message(begins, entries):
             continue
         found = re.compile(pattern)

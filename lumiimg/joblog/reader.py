@@ -69,7 +69,10 @@ class LogReader:
         segment.records += records
         learned = self._learned.setdefault(file, LearnedPrefix())
         if learned.is_open:
-            learned.learn(block, self._gate.select(block)[1])
+            before = learned.learn(block, self._gate.select(block)[1])
+            first = start - before.count(b"\n")
+            for index, line, entries in self._gate.select(before)[1]:
+                self._read(line, entries, file, max(0, first + index))
         block = learned.without(block)
         is_cut = not block.endswith(b"\n")
         if not is_cut and is_flooded(block):

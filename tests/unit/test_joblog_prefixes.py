@@ -148,6 +148,19 @@ def test_a_prefix_that_is_learned_late_counts_from_there_on() -> None:
     assert other.report().verdict == "none", "only the last lines have it: they are quoted"
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_a_prefix_is_learned_in_pieces_of_any_size(size: int) -> None:
+    """A file that is followed, or a pipe, gives a line at a time."""
+    lines = [f"<job 17 of n{number % 3}> {line}" for number, line in enumerate(["begin", *JOB])]
+    whole = read_lines("job.out", lines)
+    assert (whole.verdict, whole.ended.cause) == ("ofi-cxi", "gpu-out-of-memory")
+    reader = LogReader()
+    for start in range(0, len(lines), size):
+        reader.feed("job.out", "".join(f"{line}\n" for line in lines[start : start + size]).encode())
+    report = reader.report()
+    assert (report.verdict, report.ended, report.proof) == (whole.verdict, whole.ended, whole.proof)
+
+
 @pytest.mark.threat
 def test_a_hostile_prefix_teaches_in_bounded_time() -> None:
     sign = b"n1:1:1 [0] NCCL INFO Using network IB"
@@ -158,4 +171,7 @@ def test_a_hostile_prefix_teaches_in_bounded_time() -> None:
             reader = LogReader()
             for _ in range(4):
                 reader.feed("j", block)
+            reader = LogReader()
+            for line in 20 * block.splitlines(keepends=True)[:50]:
+                reader.feed("j", line)
             assert time.process_time() - started < 1, (filler, size)
