@@ -134,6 +134,11 @@ def test_a_library_is_read_without_its_origin_and_behind_its_function() -> None:
         assert report.causes[0].id == "library-out-of-memory", place
 
 
+def test_bash_names_the_line_of_its_script() -> None:
+    killed = "bash: line 1:  1382 Killed                  python3 train.py"
+    assert ended(read(killed)) == "worker-killed"
+
+
 def test_a_prefix_that_is_learned_late_counts_from_there_on() -> None:
     reader = LogReader()
     quiet = "".join(f"<nid001/3> step {number}\n" for number in range(500))
