@@ -60,6 +60,8 @@ class Item:
     """Where the rule comes from; shown with --verbose."""
     verbose: bool = False
     """Whether a terminal shows it with --verbose only."""
+    always: bool = False
+    """Whether it is part of the answer, and never cut."""
     case: str | None = None
     """Its name as a case of JUnit; None for what is none."""
     is_answered: bool = False

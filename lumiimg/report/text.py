@@ -236,7 +236,7 @@ class _Writer:
             f"{item.tag}: {item.text}"
         )
         if not (is_at_top and ((item is self._first and self._is_answer_above) or not below)):
-            importance = _Importance.SENTENCE if item.names or item.case else None
+            importance = _Importance.SENTENCE if item.names or item.always else None
             yield self._marked(f"{item.text}  [{item.tag}]" if item.tag else item.text, item.severity, importance)
         yield from below
         if below and (self._verbose or item.severity in _WEIGHTY):

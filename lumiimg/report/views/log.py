@@ -99,7 +99,7 @@ def signatures_document(known: Vocabulary) -> Document:
 
 
 def _network(report: LogReport) -> Item:
-    return Item(report.network_severity, f"network: {report.network_in_short}", case="network of the job")
+    return Item(report.network_severity, f"network: {report.network_in_short}", case="network of the job", always=True)
 
 
 def _causes(report: LogReport) -> Iterator[Item]:
