@@ -63,7 +63,7 @@ class LearnedPrefix:
             if shape := next(filter(None, shapes), None):
                 self._left, self._pattern = 0, shape
                 return self.without(self._before)
-        before = self._before + block
+        before = self._before + block if self.is_open else b""
         self._before = before[before.find(b"\n", -_BEFORE_BYTES) + 1 :] if len(before) > _BEFORE_BYTES else before
         return b""
 

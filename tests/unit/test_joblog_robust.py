@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 
@@ -86,11 +87,14 @@ def test_an_answer_takes_time_that_grows_with_the_processes_alone(
         for part in said:
             lines = "\n".join(part.replace("{i}", f"{n}") for n in range(processes))
             reader.feed("j", f"{lines}\n{_MORE}".encode())
+        gc.disable()  # as read_log does
         started = time.process_time()
         reader.report()
-        return time.process_time() - started
+        taken = time.process_time() - started
+        gc.enable()
+        return taken
 
-    assert seconds(1200) < 16 * min(seconds(150), seconds(150))
+    assert min(seconds(1200) for _ in range(3)) < 16 * min(seconds(150) for _ in range(3))
 
 
 @pytest.mark.threat
