@@ -79,6 +79,33 @@ def unreadable_files(root: RootFileSystem, paths: Iterable[str]) -> Iterator[tup
                 yield path, here
 
 
+def stranger_can_reach(root: RootFileSystem, path: str) -> bool:
+    """Whether stat(2) finds something there for a user who is not root and owns nothing of the image."""
+    return _stranger_may(root, path, 0)
+
+
+def stranger_can_read(root: RootFileSystem, path: str) -> bool:
+    """Whether open(2) for reading works there for a user who is not root and owns nothing of the image."""
+    return _stranger_may(root, path, _READ)
+
+
+def stranger_can_list(root: RootFileSystem, path: str) -> bool:
+    """Whether a user who is not root and owns nothing of the image gets the names in a folder: opendir(3)."""
+    return root.is_dir(path) and _stranger_may(root, path, _READ)
+
+
+def _stranger_may(root: RootFileSystem, path: str, right: int) -> bool:
+    """Whether what a path leads to gives a right to everybody, and all folders on the way let everybody through."""
+    try:
+        found = root.stat(path)
+        steps = root.lookup_steps(path)
+    except (OSError, BadInputError):
+        return False
+    way = steps[:-1] if steps and steps[-1][1].identity == found.identity else steps
+    passes = all(step.permissions & _SEARCH for _, step in way if step.kind is FileKind.DIRECTORY)
+    return passes and found.permissions & right == right
+
+
 def _may_use(found: FileStat) -> bool:
     """Whether the user may read or enter what is there: as owner, else by a group, else as everybody (inode(7))."""
     right = _SEARCH if found.kind is FileKind.DIRECTORY else _READ

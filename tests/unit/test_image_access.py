@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.host.root_queries import unreadable_files
+from lumiimg.host.root_queries import stranger_can_list, stranger_can_reach, stranger_can_read, unreadable_files
 from lumiimg.image import open_image
 from lumiimg.image.compare import compare
 from tests.shared import fabric_builder
@@ -55,6 +55,16 @@ def test_the_answer_is_the_kernels(root: Path) -> None:
     for path in paths:
         asked = subprocess.run(["test", "-r", f"{root}{path}"], check=False, **stranger)  # type: ignore[call-overload]
         assert (path in ways(root, path)) == (asked.returncode != 0), path
+        if stranger:
+            with open_image(root) as image:
+                assert stranger_can_read(image.root, path) == (asked.returncode == 0), path
+                for words, can in ((["test", "-e"], stranger_can_reach), (["ls"], stranger_can_list)):
+                    for each in (path, path.rpartition("/")[0] or "/links"):
+                        if can is stranger_can_reach or image.root.is_dir(each):
+                            tried = subprocess.run(
+                                [*words, f"{root}{each}"], capture_output=True, check=False, **stranger
+                            )  # type: ignore[call-overload]
+                            assert can(image.root, each) == (tried.returncode == 0), (words, each)
     assert ways(root, "/round", "/nowhere", "/m644/file/below") == {}
     if stranger:
         assert ways(root, "/links/one", "/m600/file") == {"/links/one": "/f700", "/m600/file": "/m600/file"}
