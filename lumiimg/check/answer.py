@@ -96,8 +96,8 @@ def merge_levels(
         kind = finding_types()[finding.id]
         if finding.id in answered or kind.answered_by in seen:
             continue  # the same question, answered by a run, perhaps with what a bind (--rocm) brought
-        of_files = "so say the files; as it is run here, a plugin is loaded"
-        merged.append(_noted(finding, of_files) if kind.demoted_by in seen else finding)
+        stronger = kind.demoted_by if kind.demoted_by in seen else None
+        merged.append(_noted(finding, finding_types()[stronger].outweighs or "") if stronger else finding)
     if _ran(ran):  # a collective calls RCCL alone, of all that has GPU code
         merged = [f if f.family == "gpu" else _noted(f, "the collective went over Slingshot") for f in merged]
     if any(finding.id in {"run.network", "run.selected"} for finding in ran):  # RCCL was asked with a GPU

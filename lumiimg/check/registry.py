@@ -68,6 +68,8 @@ class FindingType(Reason):
     """The good finding of a probe that takes the place of this one of files."""
     demoted_by: str | None = None
     """The good finding of a probe beside which an obstacle or open question of files is only a note."""
+    outweighs: str | None = None
+    """As a good finding of a probe: what is said of those that are `demoted_by` it."""
     survives_probe: bool = False
     """Whether, as an open question, it stays open when cxi listens: RCCL may go past a plugin that works."""
     reasons: Mapping[str, Reason] = field(default_factory=dict)

@@ -135,6 +135,9 @@ def test_what_is_green_names_the_level_that_proved_it(
         # a bind brings a plugin that the files lack
         ([("plugin.absent", BAD)], [("plugin.loads", GOOD)], [("plugin.loads", "ok"), ("plugin.absent", "info")]),
         ([("plugin.symbols", OPEN)], [("plugin.loads", GOOD)], [("plugin.loads", "ok"), ("plugin.symbols", "info")]),
+        # the process of the job ran
+        ([("program.load", OPEN)], [("program.opens", GOOD)], [("program.opens", "ok"), ("program.load", "info")]),
+        ([("program.load", OPEN)], [("program.starts", GOOD)], [("program.load", "unknown"), ("program.starts", "ok")]),
         ([("plugin.api", GOOD)], [("plugin.loads", GOOD)], [("plugin.loads", "ok"), ("plugin.api", "ok")]),
         ([("plugin.absent", BAD)], [("plugin.loads", OPEN)], [("plugin.absent", "problem"), ("plugin.loads", "unknown")]),
         ([("fabric.mixed", OPEN)], [("plugin.loads", GOOD)], [("fabric.mixed", "unknown"), ("plugin.loads", "ok")]),

@@ -93,6 +93,7 @@ def test_what_answers_a_finding_is_seen_by_a_probe() -> None:
     for code, meaning in finding_types().items():
         for answer in filter(None, (meaning.answered_by, meaning.demoted_by)):
             assert Severity.OK in finding_types()[answer].probe, code
+        assert meaning.demoted_by is None or finding_types()[meaning.demoted_by].outweighs, code
 
 
 def test_every_text_of_the_registry_is_whole_and_gets_the_names_that_it_has() -> None:

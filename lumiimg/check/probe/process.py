@@ -116,8 +116,7 @@ def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -
             source="/proc/self/maps" if job.is_python else "ld.so(8), LD_TRACE_LOADED_OBJECTS",
         )
     else:
-        reason = None if job.is_python else "started"
-        found.add("program.opens", Severity.OK, reason=reason, names=names, where=job.program)
+        found.add("program.opens" if job.is_python else "program.starts", Severity.OK, names=names, where=job.program)
 
 
 def _differences(mapped: Sequence[str], static: StaticResult) -> list[str]:

@@ -166,10 +166,11 @@ def _path(report: NodesReport, what: str) -> Measured:
 
 def _maps(report: NodesReport, _: str) -> Measured:
     """Return whether the process that a job starts had the libraries that the files predict, by /proc/self/maps."""
-    words = {"program.opens": AS_FILES, "program.other-files": "other libraries"}
+    words = {"program.other-files": "other libraries", "program.opens": AS_FILES, "program.starts": AS_FILES}
 
     def show(group: NodeGroup) -> str | None:
-        return next((words[finding.id] for finding in group.findings if finding.id in words), None)
+        found = {finding.id for finding in group.findings}
+        return next((said for code, said in words.items() if code in found), None)
 
     return _of_groups(report, show, "the process was not seen")
 
