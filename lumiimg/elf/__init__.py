@@ -25,7 +25,7 @@ from lumiimg.elf.glibc import (
 from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy, LoadedObject, LoadResult, MissingLibrary, MissingVersion, duplicate_libraries
 from lumiimg.elf.search import ElfCache
-from lumiimg.elf.segments import ElfError
+from lumiimg.elf.segments import ElfError, Segments
 from lumiimg.elf.symbols import exported_symbols
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "MissingLibrary",
     "MissingVersion",
     "Process",
+    "Segments",
     "SnapshotElf",
     "abi_at",
     "c_library_of",

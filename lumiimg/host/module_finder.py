@@ -1,0 +1,219 @@
+"""Which file an `import` takes: the path finder of importlib over the files of an image, for a stranger's process.
+
+Sources: CPython Lib/importlib/_bootstrap_external.py (PathFinder, FileFinder, SourceLoader.get_code), Lib/zipimport.py.
+Modules that are built in or frozen come before these; a program's own hooks (sys.meta_path) are not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from lumiimg.core.access import read_exactly
+from lumiimg.core.errors import BadInputError
+from lumiimg.host.root_queries import stranger_can_list, stranger_can_reach, stranger_can_read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lumiimg.core.access import RandomAccess
+    from lumiimg.image import RootFileSystem
+
+_MAX_DIRECTORY_BYTES = 32 << 20
+_MAX_DEPTH = 32
+_END = struct.Struct("<4s8xII2x")
+_ENTRY = struct.Struct("<4s4xH18xHHH8xI")
+_MAX_COMMENT_BYTES = 0xFFFF
+_UTF8 = 0x800
+_PYC_HEAD = struct.Struct("<2s2sIII")
+_HASHED = 1
+
+
+class SpecKind(StrEnum):
+    """How a module is loaded."""
+
+    SOURCE = "source"
+    BYTECODE = "bytecode"
+    EXTENSION = "extension"
+    NAMESPACE = "namespace"
+    ZIP = "zip"
+    """Inside a zip on sys.path: its code is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSpec:
+    """Where a module comes from, as importlib.machinery.ModuleSpec says it."""
+
+    name: str
+    kind: SpecKind
+    origin: str | None
+    """Path; None for a namespace."""
+    locations: tuple[str, ...]
+    """submodule_search_locations; empty: not a package."""
+
+
+class ModuleFinder:
+    """The path finder of one Python."""
+
+    def __init__(self, root: RootFileSystem, suffixes: Sequence[str], version: tuple[int, int]) -> None:
+        """Take the suffixes of extension modules, in their order."""
+        self._root = root
+        self._version = version
+        self._loaders = [
+            *((suffix, SpecKind.EXTENSION) for suffix in suffixes),
+            (".py", SpecKind.SOURCE),
+            (".pyc", SpecKind.BYTECODE),
+        ]
+        self._names: dict[str, frozenset[str]] = {}
+        self._archives: dict[str, frozenset[str] | None] = {}
+
+    def find_spec(self, name: str, path: Iterable[str]) -> ModuleSpec | None:
+        """Return the spec of a module; of one with dots, by the locations of the packages above it."""
+        parts = name.split(".")
+        spec: ModuleSpec | None = None
+        for count in range(1, min(len(parts), _MAX_DEPTH) + 1):
+            spec = self._find_in(".".join(parts[:count]), path)
+            if spec is None:
+                return None
+            path = spec.locations
+        return spec
+
+    def code_file(self, spec: ModuleSpec) -> str | None:
+        """Return the file whose code runs for a module, which a stranger may or may not read; None for a namespace.
+
+        Compiled code beside a source counts where its header says that it was made from that.
+        """
+        if spec.kind is not SpecKind.SOURCE or spec.origin is None:
+            return spec.origin
+        folder, _, name = spec.origin.rpartition("/")
+        compiled = f"{folder}/__pycache__/{name.removesuffix('.py')}.cpython-{self._version[0]}{self._version[1]}.pyc"
+        return compiled if self._is_fresh(compiled, spec.origin) else spec.origin
+
+    def can_load(self, spec: ModuleSpec) -> bool:
+        """Tell whether a stranger's process gets at the code of a module."""
+        file = self.code_file(spec)
+        if spec.kind is SpecKind.ZIP:
+            return True  # its directory has been read
+        return file is None or stranger_can_read(self._root, file)
+
+    def _is_fresh(self, compiled: str, source: str) -> bool:
+        if not stranger_can_read(self._root, compiled):
+            return False
+        try:
+            with contextlib.closing(self._root.open(compiled)) as file:
+                _, end, flags, mtime_s, size_bytes = _PYC_HEAD.unpack(read_exactly(file, 0, _PYC_HEAD.size))
+            status = self._root.stat(source)
+        except (OSError, BadInputError, EOFError):
+            return False
+        if flags & _HASHED:
+            return bool(flags == _HASHED)  # unchecked; else the source is read to be compared
+        same = (status.mtime_s & 0xFFFFFFFF, status.size_bytes & 0xFFFFFFFF) == (mtime_s, size_bytes)
+        return end == b"\r\n" and same
+
+    def _find_in(self, name: str, path: Iterable[str]) -> ModuleSpec | None:
+        portions: list[str] = []
+        for entry in path:
+            found = self._in_folder(entry, name) if self._is_dir(entry) else self._in_archive(entry, name)
+            if found is not None and found.kind is not SpecKind.NAMESPACE:
+                return found
+            portions += found.locations if found is not None else ()
+        return ModuleSpec(name, SpecKind.NAMESPACE, None, tuple(portions)) if portions else None
+
+    def _in_folder(self, folder: str, name: str) -> ModuleSpec | None:
+        """Return what a FileFinder of a folder finds."""
+        tail = name.rpartition(".")[2]
+        names = self._names_in(folder)
+        base = _join(folder, tail)
+        if tail in names:
+            for suffix, kind in self._loaders:
+                if self._is_file(file := f"{base}/__init__{suffix}"):
+                    return ModuleSpec(name, kind, file, (base,))
+        for suffix, kind in self._loaders:
+            if tail + suffix in names and self._is_file(file := base + suffix):
+                return ModuleSpec(name, kind, file, ())
+        is_portion = tail in names and self._is_dir(base)
+        return ModuleSpec(name, SpecKind.NAMESPACE, None, (base,)) if is_portion else None
+
+    def _in_archive(self, entry: str, name: str) -> ModuleSpec | None:
+        """Return what a zipimporter finds for an entry that is no folder: an archive, or a folder inside one."""
+        archive, inner = entry, ""
+        while not stranger_can_reach(self._root, archive):
+            above, _, last = archive.rpartition("/")
+            if not above:
+                return None
+            archive, inner = above, f"{last}/{inner}"
+        files = self._files_in(archive)
+        if files is None:
+            return None
+        base = inner + name.rpartition(".")[2]
+        for end in ("/__init__.pyc", "/__init__.py", ".pyc", ".py"):
+            if base + end in files:
+                locations = (f"{archive}/{base}",) if end.startswith("/") else ()
+                return ModuleSpec(name, SpecKind.ZIP, f"{archive}/{base}{end}", locations)
+        is_portion = f"{base}/" in files
+        return ModuleSpec(name, SpecKind.NAMESPACE, None, (f"{archive}/{base}",)) if is_portion else None
+
+    def _names_in(self, folder: str) -> frozenset[str]:
+        if folder not in self._names:
+            names: frozenset[str] = frozenset()
+            if stranger_can_list(self._root, folder):
+                with contextlib.suppress(OSError, BadInputError):
+                    names = frozenset(entry.name for entry in self._root.list_dir(folder))
+            self._names[folder] = names
+        return self._names[folder]
+
+    def _files_in(self, archive: str) -> frozenset[str] | None:
+        if archive not in self._archives:
+            found = None
+            if self._is_file(archive) and stranger_can_read(self._root, archive):
+                with (
+                    contextlib.suppress(OSError, BadInputError, EOFError, ValueError, struct.error),
+                    contextlib.closing(self._root.open(archive)) as file,
+                ):
+                    found = frozenset(_names_in_zip(file, has_implied_folders=self._version >= (3, 14)))
+            self._archives[archive] = found
+        return self._archives[archive]
+
+    def _is_file(self, path: str) -> bool:
+        return self._root.is_file(path) and stranger_can_reach(self._root, path)
+
+    def _is_dir(self, path: str) -> bool:
+        return self._root.is_dir(path) and stranger_can_reach(self._root, path)
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def _names_in_zip(file: RandomAccess, *, has_implied_folders: bool) -> Iterator[str]:
+    """Yield the names in the central directory of a zip (zipimport._read_directory), folders with a slash at the end.
+
+    Raises ValueError, EOFError or struct.error for what is not one.
+    """
+    start = max(file.size - _END.size - _MAX_COMMENT_BYTES, 0)
+    tail = read_exactly(file, start, file.size - start)
+    at = tail.rfind(b"PK\5\6") if tail[-_END.size :][:4] != b"PK\5\6" else len(tail) - _END.size
+    if at < 0:
+        raise ValueError("not a zip")
+    _, size, offset = _END.unpack_from(tail, at)
+    begin = start + at - size
+    if begin < 0 or begin < offset or size > _MAX_DIRECTORY_BYTES:
+        raise ValueError("bad size or offset of the central directory")
+    directory = read_exactly(file, begin, size)
+    position = 0
+    while position + _ENTRY.size <= len(directory):
+        mark, flags, *sizes, header = _ENTRY.unpack_from(directory, position)
+        if mark != b"PK\1\2":
+            break
+        if header > offset:
+            raise ValueError("bad offset of a local header")
+        position += _ENTRY.size
+        name = directory[position : position + sizes[0]].decode("utf-8" if flags & _UTF8 else "cp437")
+        position += sum(sizes)
+        yield name
+        if has_implied_folders:
+            yield from (name[: found.end()] for found in re.finditer("/", name))

@@ -1,0 +1,112 @@
+"""What the binary of a Python says of its build: version, suffixes of extension modules, and the compiled-in folders.
+
+Read from the strings of the program, or of the libpython that it needs, and not from the names of files, which are
+often just `python`. Sources: CPython Python/dynload_shlib.c (_PyImport_DynLoadFiletab), Modules/getpath.c (PREFIX),
+Python/initconfig.c (PLATLIBDIR).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.core.errors import BadInputError
+from lumiimg.elf import LoaderConfig, Process, Segments, facts_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumiimg.elf import ElfFacts
+    from lumiimg.image import RootFileSystem
+
+_NAME = re.compile(r"(?:.*/)?(?:python|libpython)3\.([0-9]{1,2})(t?)(?:\.so.*)?")
+_LIBRARY = re.compile(r"(?:.*/)?libpython3\.[0-9]+[a-z]*\.so\..*")
+_TAG = re.compile(rb"\0\.(cpython-3([0-9]{1,2})([a-z]*)-[\w-]+)\.so(?=\0)")
+_STABLE = re.compile(rb"\0(\.abi3[\w-]*\.so)(?=\0)")
+_PREFIX = re.compile(rb"\0(/[^\0]{0,300})\0(?:(?:lib(?:64)?/)?python3\.[0-9]+|EXEC_PREFIX)\0")
+_LIB64 = (b"\0lib64\0", "lib64/python00.zip".encode("utf-32-le"))
+_PIECE_BYTES, _MAX_BYTES = 4 << 20, 64 << 20
+_OVERLAP_BYTES = 512
+_ARCHITECTURES = {62: "x86_64", 183: "aarch64"}
+
+
+class NoPythonError(Exception):
+    """A program is no Python, or which one it is does not show in files; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonBuild:
+    """One build of CPython."""
+
+    version: tuple[int, int]
+    is_free_threaded: bool
+    suffixes: tuple[str, ...]
+    """Of extension modules, in importlib's order."""
+    lib: str
+    """sys.platlibdir: `lib`, or `lib64`."""
+    prefix: str
+    """PREFIX, as it was configured."""
+
+
+def read_build(root: RootFileSystem, path: str, environment: Mapping[str, str]) -> PythonBuild:
+    """Return the build that a program is. Raises NoPythonError for a program without a Python in it."""
+    facts = facts_at(root, path)
+    if facts is None:
+        raise NoPythonError(f"{path} is not a program")
+    needed = next(filter(_LIBRARY.fullmatch, facts.needed), None)
+    library = _library(root, path, environment) if needed else None
+    strings = _Strings(root, library or path)
+    names = (needed, root.resolve_where_possible(path))
+    named = next(filter(None, (_NAME.fullmatch(name) for name in names if name)), None)
+    if strings.tag is None and named is None:
+        raise NoPythonError(f"{path} is not a Python")
+    if strings.tag is None:
+        return _unread(facts, named) if named else None  # type: ignore[return-value]
+    suffixes = (f".{strings.tag[0]}.so", *sorted(strings.stable, key=lambda suffix: (suffix != ".abi3.so", suffix)))
+    return PythonBuild(
+        version=(3, strings.tag[1]),
+        is_free_threaded="t" in strings.tag[2],
+        suffixes=(*suffixes, ".so"),
+        lib="lib64" if strings.has_lib64 else "lib",
+        prefix=strings.prefix or "/usr/local",
+    )
+
+
+def _unread(facts: ElfFacts, named: re.Match[str]) -> PythonBuild:
+    """Return the build by its name alone, where its binary does not say anything."""
+    tag = f"cpython-3{named[1]}{named[2]}-{_ARCHITECTURES.get(facts.machine, '')}-linux-gnu"
+    stable = () if named[2] else (".abi3.so",)
+    return PythonBuild((3, int(named[1])), bool(named[2]), (f".{tag}.so", *stable, ".so"), "lib", "/usr/local")
+
+
+def _library(root: RootFileSystem, path: str, environment: Mapping[str, str]) -> str | None:
+    """Return the libpython that a program loads."""
+    process = Process(root, LoaderConfig(library_path=environment.get("LD_LIBRARY_PATH")))
+    process.start(path, exec_start=True)
+    loaded = (one.path for one in process.objects)
+    return next((path for path in loaded if _LIBRARY.fullmatch(path)), None)
+
+
+class _Strings:
+    """What is looked for among the strings of a binary; only what is mapped is read, not what debuggers want."""
+
+    def __init__(self, root: RootFileSystem, path: str) -> None:
+        self.tag: tuple[str, int, str] | None = None
+        self.stable: set[str] = set()
+        self.prefix: str | None = None
+        self.has_lib64 = False
+        with contextlib.suppress(OSError, BadInputError), contextlib.closing(root.open(path)) as file:
+            loads = Segments(file).loads
+            end = min(max((load.offset + load.file_bytes for load in loads), default=0), _MAX_BYTES)
+            for offset in range(0, end, _PIECE_BYTES):
+                self._look(file.read_at(offset, min(_PIECE_BYTES + _OVERLAP_BYTES, end - offset)))
+
+    def _look(self, data: bytes) -> None:
+        if self.tag is None and (found := _TAG.search(data)):
+            self.tag = (found[1].decode(), int(found[2]), found[3].decode())
+        if self.prefix is None and (found := _PREFIX.search(data)):
+            self.prefix = found[1].decode("utf-8", "surrogateescape")
+        self.stable |= {found[1].decode() for found in _STABLE.finditer(data)}
+        self.has_lib64 = self.has_lib64 or any(each in data for each in _LIB64)
