@@ -139,7 +139,7 @@ class ModuleFinder:
         return ModuleSpec(name, SpecKind.NAMESPACE, None, (base,)) if is_portion else None
 
     def _in_archive(self, entry: str, name: str) -> ModuleSpec | None:
-        """Return what a zipimporter finds for an entry that is no folder: an archive, or a folder inside one."""
+        """Return what a zipimporter finds for an entry that is not a folder: an archive, or a folder inside one."""
         archive, inner = entry, ""
         while not stranger_can_reach(self._root, archive):
             above, _, last = archive.rpartition("/")

@@ -33,7 +33,7 @@ _ARCHITECTURES = {62: "x86_64", 183: "aarch64"}
 
 
 class NoPythonError(Exception):
-    """A program is no Python, or which one it is does not show in files; the message says why."""
+    """A program is not a Python, or which one it is does not show in files; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class StartupCode:
     path: str
     """The `.pth` file, sitecustomize.py, …"""
     text: str | None
-    """A line of the `.pth` file, or the source; None for what is no source: bytecode, an extension, in a zip."""
+    """A line of the `.pth` file, or the source; None for what has no source: bytecode, an extension, in a zip."""
 
 
 @dataclass(frozen=True, slots=True)

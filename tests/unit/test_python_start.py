@@ -28,7 +28,7 @@ def test_a_python_of_this_machine_starts_as_the_model_says(python: str) -> None:
     assert path[: len(found.path)] == [*found.path]
 
 
-def test_what_is_no_python_is_said(tmp_path: Path) -> None:
+def test_a_program_without_a_python_is_refused(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("#!/usr/bin/env bash\n")
     (tmp_path / "text").write_text("nothing")
     with open_image(tmp_path) as image:
