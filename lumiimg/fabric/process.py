@@ -4,12 +4,17 @@ The built-in provider links libcxi (libfabric prov/cxi/configure.m4). Another is
 looked for: src/fabric.c, `ofi_load_dl_prov`, `ofi_find_prov_libs` and `ofi_load_preferred_dl_prov`, v1.11 to v2.6;
 fabric(7); compared with what `fi_info -l` of 1.17.0 and 2.1.0 does. FI_PROVIDER_PATH takes the place of what libfabric
 would do by itself: ask the loader, then look in the folder that was compiled into it.
+
+What a variable is to libfabric, its own file may say: `libfabric.conf`, in the folder that was compiled into it, from
+1.18 on (src/var.c, `load_conf` and `fi_param_get`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -18,7 +23,7 @@ from lumiimg.elf import exported_symbols, undefined_in
 from lumiimg.fabric.path import LIBCXI, LIBFABRIC, PROVIDER_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.elf import LoadedObject, Process
     from lumiimg.image import RootFileSystem
@@ -31,6 +36,11 @@ _DEFAULT = b"(default: "
 _MAX_NAMES = 256
 _FILE = re.compile(rf"\+/.*/{re.escape(PROVIDER_FILE)}", re.DOTALL)
 """An element of FI_PROVIDER_PATH that names the provider itself."""
+_CONF = re.compile(rb"\0(/[^\0]{0,4000}/libfabric\.conf)\0")
+_CONF_LINE = re.compile(rb"[^\n]{0,2046}\n|[^\n]{1,2047}")
+"""What fgets returns by its buffer: a longer line is several."""
+_PREFERS = "FI_PREFER_SYSCONFIG"
+_TRUE = frozenset({"1", "true", "yes", "on"})
 _OF_FILES = b"full path to a provider library"
 _RESTRICTED = b"restricted_dl: "
 _ENTRY = "fi_prov_ini"
@@ -44,11 +54,42 @@ _HIP = re.compile(r"libamdhip64(?:-[0-9a-f]{8})?\.so(?:\.[0-9]+)*")
 """auditwheel puts a part of the digest into the name of what it takes into a wheel."""
 
 
-def allows_cxi(providers: str) -> bool:
-    """Whether FI_PROVIDER lets cxi through: names with commas, or after `^` those that are left out (fabric(7))."""
-    left_out = providers.startswith("^")
-    names = {name.strip().lower() for name in providers.lstrip("^").split(",")}
-    return ("cxi" in names) != left_out
+def allows(providers: str, name: str) -> bool:
+    """Whether FI_PROVIDER lets a core provider through, by its name in lower case.
+
+    The list goes from comma to comma: blanks count, an empty one names none, and `^` in front excludes all that is in
+    it. `cxi;ofi_rxm` names another than cxi (src/fabric.c, `ofi_create_filter` and `ofi_apply_prov_post_filter`, v1.11
+    to v2.6).
+    """
+    names = providers.removeprefix("^").encode("utf-8", "surrogateescape").lower().split(b",")
+    return (name.encode() in names) is not providers.startswith("^")
+
+
+@dataclass(frozen=True, slots=True)
+class LibfabricConf:
+    """The file that a libfabric reads."""
+
+    path: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def decides(self, name: str, variables: Callable[[str], str | None]) -> bool:
+        """Whether it, and not a variable, says what a parameter is; `variables` are those of the process."""
+        prefers = variables(_PREFERS)
+        prefers = self.values.get(_PREFERS, "") if prefers is None else prefers
+        return name in self.values and (variables(name) is None or prefers.lower() in _TRUE)
+
+
+def read_libfabric_conf(process: Process, root: RootFileSystem) -> LibfabricConf:
+    """Return what the libfabric of a process reads; of one that is recorded it is not known where."""
+    libfabric = process.find(LIBFABRIC)
+    found = _CONF.search(_read(root, process.config.absolute(libfabric.path)) or b"") if libfabric else None
+    path = os.fsdecode(found[1]) if found else ""
+    values: dict[str, str] = {}
+    for line in _CONF_LINE.findall((_read(root, path) if path else None) or b""):
+        name, equals, value = line.partition(b"\0")[0].partition(b"=")
+        if equals:
+            values.setdefault(os.fsdecode(name), os.fsdecode(value.removesuffix(b"\n")))
+    return LibfabricConf(path, values)
 
 
 def provider_folders(text: str | None) -> tuple[str, ...]:
@@ -93,7 +134,7 @@ def _names(process: Process, root: RootFileSystem, libfabric: LoadedObject, prov
 
     Files come first (from 1.21 on; before, `+/file` was the name of a folder), then folders in place of its own one.
     """
-    own, asks_loader, takes_files = _own(_read(process, root, libfabric) or b"")
+    own, asks_loader, takes_files = _own(_read(root, process.config.absolute(libfabric.path)) or b"")
     elements = provider_path.removeprefix("@").split(":")
     if takes_files:
         yield from (file[1:] for file in elements if _FILE.fullmatch(file))
@@ -113,17 +154,17 @@ def lack_of_rocr(process: Process, root: RootFileSystem) -> str | None:
     libfabric = process.find(LIBFABRIC)
     if libfabric is None or any(need.startswith(HSA) for need in libfabric.facts.needed):
         return None
-    data = _read(process, root, libfabric)
+    data = _read(root, process.config.absolute(libfabric.path))
     if data is not None and _OF_ROCR not in data:
         return "it was built without ROCr"
     opens = "opens" if data is not None else "does not need ROCr, and may open"
     return None if process.dlopen(HSA, libfabric).ok else f"it {opens} {HSA}, by that name, and does not find it"
 
 
-def _read(process: Process, root: RootFileSystem, libfabric: LoadedObject) -> bytes | None:
-    """Return what of a libfabric has its strings; None of one that is gone, or of which only the facts are recorded."""
+def _read(root: RootFileSystem, path: str) -> bytes | None:
+    """Return a file, as much as has the strings of a libfabric; None of one that is gone, or is only recorded."""
     try:
-        with contextlib.closing(root.open(process.config.absolute(libfabric.path))) as file:
+        with contextlib.closing(root.open(path)) as file:
             return file.read_at(0, min(file.size, _SCAN_LIMIT_BYTES))
     except (OSError, BadInputError):
         return None

@@ -1,4 +1,4 @@
-"""A plugin compiled against the libfabric of the host, of which nothing stays in the image.
+"""A plugin compiled against the libfabric of the host, of which nothing stays in the image; which providers that lists.
 
 The machine is a stand-in: Debian's own libfabric with its headers, as apt serves them here, told to need a libcxi.so.1
 made by gcc.
@@ -6,6 +6,7 @@ made by gcc.
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
 from typing import TYPE_CHECKING
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.fabric.path import HOST_LIB_DIR
+from lumiimg.fabric.process import allows
 from lumiimg.image import open_image
 from tests.engine.conftest import inside, lumiimg, standin_archive
 from tests.shared.fabric_builder import versioned
-from tests.shared.programs import needs, unwrapped
+from tests.shared.programs import EVERYTHING, needs, unwrapped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,6 +85,48 @@ def node(images: Path) -> Path:
     files = ("include/rdma", "lib64/libfabric.so", "lib64/libfabric.so.1")
     subprocess.run(["tar", "-chf", folder / "host-libfabric.tar", *named, *files], check=True)
     return folder
+
+
+LISTER = """
+#include <rdma/fabric.h>
+#include <stdio.h>
+int main(void) {
+    struct fi_info *info = NULL;
+    fi_getinfo(FI_VERSION(1, 11), NULL, NULL, 0, NULL, &info);
+    for (; info; info = info->next) puts(info->fabric_attr->prov_name);
+}
+"""
+PROVIDERS = (
+    "tcp",
+    "TCP",
+    "udp",
+    "sockets",
+    "cxi",
+    "tcp;ofi_rxm",
+    "ofi_rxm",
+    "tc",
+    "tcpx",
+    " tcp",
+    "tcp ",
+    "^tcp",
+    "",
+    "^",
+)
+
+
+def test_fi_provider_lets_through_what_the_real_libfabric_lists(node: Path, tmp_path: Path) -> None:
+    needs("gcc")
+    (tmp_path / "list.c").write_text(LISTER)
+    words: list[str | Path] = ["gcc", "-I", node / "libfabric/include", tmp_path / "list.c", "-o", tmp_path / "list"]
+    library = node / "libfabric/lib64"
+    subprocess.run([*words, library / "libfabric.so.1", "-Wl,--allow-shlib-undefined"], check=True)
+    chance = random.Random("providers")  # noqa: S311 - the same lists each time
+    for _ in range(2000 if EVERYTHING else 25):
+        text = chance.choice(("", "", "^")) + ",".join(chance.choices(PROVIDERS, k=chance.choice((1, 1, 2, 3))))
+        environment = {"LD_LIBRARY_PATH": str(library), "FI_PROVIDER": text}
+        done = subprocess.run([tmp_path / "list"], env=environment, capture_output=True, text=True, check=True)
+        for name in ("tcp", "udp", "sockets"):
+            assert (text, name, allows(text, name)) == (text, name, name in done.stdout.splitlines())
 
 
 def versions(file: Path, section: str) -> set[str]:

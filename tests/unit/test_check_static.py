@@ -368,6 +368,23 @@ def test_what_rccl_sets_by_its_own_file_counts_where_nothing_else_sets_it(root: 
     assert finding(named, "plugin.other-name").remedy == ("take NCCL_NET_PLUGIN out of the image's /etc/rccl.conf",)
 
 
+def test_a_list_of_providers_is_compared_as_libfabric_compares_it(root: Path) -> None:
+    whole_path(root, "AWS Libfabric")
+    for providers in ("cxi", "CXI", "tcp,cxi", "^tcp", "^", "^ cxi", "^tcp,^cxi"):
+        assert checked(root, {"FI_PROVIDER": providers}).answer is Answer.NO_OBSTACLE, providers
+    for providers in (" cxi", "cxi ", "cxi;ofi_rxm", "tcp,^cxi", "^cxi", "^tcp,cxi", "c", "tcp cxi"):
+        assert checked(root, {"FI_PROVIDER": providers}).answer is Answer.NO, providers
+    assert checked(root, {"APPTAINERENV_FI_PROVIDER": ""}).answer is Answer.NO, "an empty list names none"
+    conf(root, "FI_PROVIDER=tcp\n", "libfabric.conf")
+    assert checked(root).answer is Answer.NO_OBSTACLE, "of another libfabric"
+    libcxi = root / LIB / "libcxi.so.1"
+    library(root / LIB / "libfabric.so.1", libcxi, source=f'{ROCR} const char at[] = "\\0/etc/libfabric.conf";')
+    assert checked(root, {"FI_PROVIDER": "cxi"}).answer is Answer.NO_OBSTACLE
+    told = finding(check(root), "provider.excluded")
+    assert told.summary == "FI_PROVIDER=tcp in /etc/libfabric.conf keeps libfabric from using cxi"
+    assert told.remedy == ("take FI_PROVIDER out of the image's /etc/libfabric.conf",)
+
+
 def test_a_file_of_rccls_that_is_not_followed_is_not_green(root: Path) -> None:
     whole_path(root, "AWS Libfabric")
     conf(root, "NCCL_NET=Socket\n", "nccl.conf")  # of NCCL, not of RCCL

@@ -1,4 +1,4 @@
-"""Where libfabric looks for a provider in a file of its own: the model, against what real builds of libfabric said."""
+"""Which providers libfabric has, and lets through: the model, beside what real builds of libfabric said."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import pytest
 
 from lumiimg.elf import LoaderConfig, Process
 from lumiimg.fabric.path import PROVIDER_FILE
-from lumiimg.fabric.process import cxi_provider, lack_of_rocr
+from lumiimg.fabric.process import allows, cxi_provider, lack_of_rocr, read_libfabric_conf
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import ROCR, c_library
 
-MEASURED = tomllib.loads((Path(__file__).parent.parent / "fixtures/provider-path.toml").read_text("utf-8"))
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+MEASURED = tomllib.loads((FIXTURES / "provider-path.toml").read_text("utf-8"))
+FILTERS = tomllib.loads((FIXTURES / "provider-filter.toml").read_text("utf-8"))
 LOOK = "Search for providers in specific path"
 FILES = "Optionally any of the dir can be replaced with + followed by the full path to a provider library"
 PLACES = {"given": "/opt/given", "default": "/opt/lf/providers", "loader": "/opt/loader"}
@@ -94,3 +96,50 @@ def test_a_libfabric_without_rocr_does_not_know_gpu_memory(
         process = Process(image.root, LoaderConfig(library_path=PLACES["loader"]))
         assert not process.start("/opt/lf/libfabric.so.1").errors
         assert lack_of_rocr(process, image.root) == lacks
+
+
+def test_fi_provider_lets_through_what_real_libfabrics_list() -> None:
+    names = ("tcp", "udp", "sockets")
+    listed = {row["value"]: [name for name in names if allows(row["value"], name)] for row in FILTERS["filter"]}
+    assert listed == {row["value"]: row["listed"] for row in FILTERS["filter"]}
+
+
+LONG = "x" * 2045
+CONF = [
+    ("FI_PROVIDER=tcp", {}, "tcp"),
+    ("FI_PROVIDER=tcp", {"FI_PROVIDER": "udp"}, "udp"),
+    ("FI_PROVIDER=tcp", {"FI_PROVIDER": ""}, ""),
+    ("FI_PROVIDER=tcp\nFI_PROVIDER=udp\n", {}, "tcp"),
+    ("FI_PROVIDER=\n", {}, ""),
+    ("FI_PROVIDER= tcp ", {}, " tcp "),
+    ("FI_PROVIDER=tcp=udp\0,shm", {}, "tcp=udp"),
+    ("FI_PROVIDER", {}, None),
+    (" FI_PROVIDER=tcp", {}, None),
+    ("FI_PROVIDER =tcp", {}, None),
+    ("fi_provider=tcp", {}, None),
+    ("\0FI_PROVIDER=tcp", {}, None),
+    (f"A={LONG}FI_PROVIDER=tcp", {}, "tcp"),
+    (f"A={LONG}xFI_PROVIDER=tcp", {}, None),
+    ("FI_PREFER_SYSCONFIG=on\nFI_PROVIDER=tcp", {"FI_PROVIDER": "udp"}, "tcp"),
+    ("FI_PREFER_SYSCONFIG=on\nFI_PROVIDER=tcp", {"FI_PROVIDER": "udp", "FI_PREFER_SYSCONFIG": ""}, "udp"),
+    ("FI_PREFER_SYSCONFIG=2\nFI_PROVIDER=tcp", {"FI_PROVIDER": "udp"}, "udp"),
+    ("FI_PROVIDER=tcp", {"FI_PROVIDER": "udp", "FI_PREFER_SYSCONFIG": "True"}, "tcp"),
+    ("FI_PREFER_SYSCONFIG=1", {"FI_PROVIDER": "udp"}, "udp"),
+]
+"""A libfabric.conf, variables, and what FI_PROVIDER is then, as the real 2.1.0 showed by what it listed."""
+
+
+def test_what_the_file_of_libfabric_sets_counts_where_no_variable_does(tmp_path: Path) -> None:
+    libfabric(tmp_path, ["/etc/fabric/libfabric.conf"])
+    path = tmp_path / "etc/fabric/libfabric.conf"
+    path.parent.mkdir(parents=True)
+    for text, variables, expected in CONF:
+        path.write_text(text)
+        with open_image(tmp_path) as image:
+            process = Process(image.root, LoaderConfig())
+            process.start("/opt/lf/libfabric.so.1")
+            conf = read_libfabric_conf(process, image.root)
+        assert conf.path == "/etc/fabric/libfabric.conf"
+        given = variables.get("FI_PROVIDER")
+        found = conf.values["FI_PROVIDER"] if conf.decides("FI_PROVIDER", variables.get) else given
+        assert (text, variables, found) == (text, variables, expected)

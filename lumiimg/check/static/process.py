@@ -26,7 +26,7 @@ from lumiimg.core.text import count
 from lumiimg.core.toml import package_toml
 from lumiimg.elf import FoundBy  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.fabric.path import HOST_LIB_DIR, LIBCXI, LIBFABRIC, Fabric, FabricPath, Part, part_of
-from lumiimg.fabric.process import PROVIDER_PATH
+from lumiimg.fabric.process import PROVIDER_PATH, read_libfabric_conf
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.bind import SolvedManifest, solve
 from lumiimg.host.bind_trial import BindTrial, Demand
@@ -104,7 +104,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
         path = judge_plugin(root, outcome, process, path, provider_path, judged)
         judge_process(root, process, judged)
     judge_plugin_name(variables, own, found)
-    judge_variables(variables, own, found)
+    judge_variables(variables, own, found, read_libfabric_conf(process, root))
     judge_binds(context.read_by_engine, process, found)
     _judge_shadowed(image, job, process, found)
     findings = [*doubted(found.found, variables), *(judged.found if bound is not None else ())]

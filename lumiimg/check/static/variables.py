@@ -9,7 +9,7 @@ from lumiimg.check.registry import remedies_for
 from lumiimg.core.findings import Finding, Remedy, Severity
 from lumiimg.engine.binds import binds_of
 from lumiimg.fabric.path import HOST_LIB_DIR, LAYER_PLUGINS
-from lumiimg.fabric.process import allows_cxi
+from lumiimg.fabric.process import LibfabricConf, allows
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
 from lumiimg.gpu import OVERRIDE, XNACK
 from lumiimg.joblog import vocabulary
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lumiimg.host.rccl_process import Variables
 
 _CONF_VARIABLE = "NCCL_CONF_FILE"
+_NO_FILE = LibfabricConf()
 _OF_THE_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD", PLUGIN_VARIABLE)
 """Variables on which hangs what is loaded, and with it most of what is found."""
 _BY_VARIABLE = {
@@ -66,13 +67,18 @@ def _overlap(target: str, path: str) -> bool:
     return (one.startswith(other) or other.startswith(one)) and not is_ours
 
 
-def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> None:
+def judge_variables(
+    variables: Variables, path: FabricPath, found: Findings, of_libfabric: LibfabricConf = _NO_FILE
+) -> None:
     """Judge what is set and takes RCCL or libfabric off the fabric, for a path whose plugin is looked for already."""
     _judge_network(variables, path.plugin, found)
-    providers = variables.get("FI_PROVIDER")
-    if providers and not allows_cxi(providers):
-        names, remedy = {"variable": variables.shown("FI_PROVIDER")}, variables.set_to("FI_PROVIDER", "cxi")
-        found.add("provider.excluded", Severity.PROBLEM, names=names, remedy=(remedy,))
+    name = "FI_PROVIDER"
+    providers, shown, remedy = variables.get(name), variables.shown(name), variables.set_to(name, "cxi")
+    if of_libfabric.decides(name, variables.get):
+        providers, where = of_libfabric.values[name], of_libfabric.path
+        shown, remedy = f"{name}={providers} in {where}", Remedy(f"take {name} out of the image's {where}")
+    if providers is not None and not allows(providers, "cxi"):
+        found.add("provider.excluded", Severity.PROBLEM, names={"variable": shown}, remedy=(remedy,))
     named = variables.get(_CONF_VARIABLE) if Rccl(path.rccl_version).reads_named_conf else None
     if named or variables.unread:
         cause = None if named else variables.unread
