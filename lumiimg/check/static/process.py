@@ -85,7 +85,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     root, process, rccl = image.root, begun.process, begun.rccl
     if rccl is None:
         broken = job.program if not job.is_program and begun.failed and root.is_file(job.program) else None
-        static = StaticResult(FabricPath(rccl=broken), findings=doubted(found.found, variables))
+        static = StaticResult(FabricPath(rccl=broken), findings=tuple(found.found))
         return without_rccl(context, static, with_site=with_site)
     library = context.contents.rccl_at(rccl.path)
     path = _read_path(rccl.path, library, variables.get(PLUGIN_VARIABLE), found)
@@ -96,7 +96,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     demand = Demand(job, path.plugin_files, path.accepts, provider_path)
     manifest = _binds(context, demand, with_site=with_site)
     judged, bound = found, _bound(manifest, path)
-    if bound is not None:  # with the search path of the binds, whatever scripts of the image set
+    if bound is not None:
         judged, root, process, outcome = Findings(Level.STATIC), bound.root, bound.process, bound.outcome
     else:
         found.found += of_search.found
@@ -107,7 +107,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     judge_variables(variables, own, found, read_libfabric_conf(process, root))
     judge_binds(context.read_by_engine, process, found)
     _judge_shadowed(image, job, process, found)
-    findings = [*doubted(found.found, variables), *(judged.found if bound is not None else ())]
+    findings = [*found.found, *(judged.found if bound is not None else ())]
     opened, later = _files_of(root, process)
     static = StaticResult(
         path=path,
@@ -257,12 +257,13 @@ def _bound(manifest: SolvedManifest | None, path: FabricPath) -> BindTrial | Non
 def _with_binds(
     context: ImageInContext, findings: Sequence[Finding], manifest: SolvedManifest | None, *, is_bound: bool
 ) -> tuple[Finding, ...]:
-    """Return the findings of a process with what the binds of a host come to."""
-    found = Findings(Level.STATIC, [*findings])
+    """Return the findings of a process with what the binds of a host come to, and without problems in doubt."""
+    found, given = Findings(Level.STATIC, [*findings]), context.given
     if manifest is None or context.snapshot is None:
-        return tuple(findings)
+        return doubted(findings, context.variables, given)
     host = context.snapshot.host
     if is_bound:
+        given |= {variable.name for variable in manifest.variables}
         libraries = [bind for bind in manifest.binds if bind.chain]
         if libraries:
             names = {"libraries": count(len(libraries), "library"), "host": host}
@@ -273,12 +274,16 @@ def _with_binds(
     elif manifest.fabric is Fabric.NONE and manifest.host_has_fabric:
         # what had to come from the host: that it cannot is said now
         found.found = [f for f in findings if f.id not in {"plugin.needs-host", "provider.no-cxi"}]
-        # of several attempts, the one that the C library ends is the one that no bind can mend
-        telling = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), manifest.refusals[-1])
+        # of several attempts, the one that the C library ends is the one that no bind can mend, whatever is started
+        of_c_library = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), None)
+        telling = of_c_library or manifest.refusals[-1]
         names = {"host": host, "need": telling.need, "have": telling.have}
         lines, ways = tuple(refusal.words for refusal in manifest.refusals), tuple(_remedies(manifest.refusals))
-        found.add("bind.refused", Severity.PROBLEM, names=names, evidence=lines, chain=telling.chain, remedy=ways)
-    return tuple(found.found)
+        of_binds = Findings(Level.STATIC)
+        of_binds.add("bind.refused", Severity.PROBLEM, names=names, evidence=lines, chain=telling.chain, remedy=ways)
+        refused = of_binds.found if of_c_library else doubted(of_binds.found, context.variables, given)
+        return (*doubted(found.found, context.variables, given), *refused)
+    return doubted(found.found, context.variables, given)
 
 
 def _remedies(refusals: Sequence[Refusal]) -> Iterator[Remedy]:
