@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumiimg.elf.facts import DT_STRTAB, Dynamic, SnapshotElf
 from lumiimg.elf.segments import ElfError
 from lumiimg.elf.symbols import (
+    DEFINING_TYPES,
     DT_FLAGS,
     DT_GNU_HASH,
     DT_HASH,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 _DT_SYMBOLIC, _DF_SYMBOLIC = 16, 2
 _PROTECTED = 3  # STV_PROTECTED
 _SHN_ABS, _STT_TLS = 0xFFF1, 6
-_DEFINING_TYPES = (0, 1, 2, 5, _STT_TLS, 10)
-"""STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_COMMON, STT_TLS, STT_GNU_IFUNC: those that a lookup takes."""
 
 
 class Reference(NamedTuple):
@@ -70,7 +69,7 @@ class _Symbol(NamedTuple):
         """Whether a lookup may take it (glibc `elf/dl-lookup.c`, check_match)."""
         kind = self.info & 15
         has_value = bool(self.value) or self.section == _SHN_ABS or kind == _STT_TLS
-        return self.section != SHN_UNDEF and has_value and kind in _DEFINING_TYPES
+        return self.section != SHN_UNDEF and has_value and kind in DEFINING_TYPES
 
     @property
     def is_exported(self) -> bool:

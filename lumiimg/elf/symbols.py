@@ -37,6 +37,8 @@ SYMBOL = struct.Struct("<IBBHQQ")
 VERSION = struct.Struct("<H")
 _STB_GLOBAL, _STB_WEAK, _STB_GNU_UNIQUE = 1, 2, 10
 EXPORTED_BINDINGS = (_STB_GLOBAL, _STB_WEAK, _STB_GNU_UNIQUE)
+DEFINING_TYPES = (0, 1, 2, 5, 6, 10)
+"""STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_COMMON, STT_TLS, STT_GNU_IFUNC: those that a lookup takes."""
 SHN_UNDEF = 0
 HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
 # of .gnu.version (LSB, Symbol Versioning): 0 local, 1 global without a version, above that a version; bit 15 hides
@@ -149,7 +151,8 @@ class SymbolTable:
     def exports(self) -> Iterator[tuple[int, int]]:
         """Yield (place of the name, version) of each symbol that another object can bind to."""
         for name_at, info, other, section, version in self.entries():
-            if section != SHN_UNDEF and info >> 4 in EXPORTED_BINDINGS and other & 3 not in HIDDEN:
+            is_definition = section != SHN_UNDEF and info & 15 in DEFINING_TYPES
+            if is_definition and info >> 4 in EXPORTED_BINDINGS and other & 3 not in HIDDEN:
                 yield name_at, version
 
     def entries(self) -> Iterator[tuple[int, int, int, int, int]]:

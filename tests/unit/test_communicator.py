@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from tests.shared.elf_builder import library, runpath, with_symbol
 from tests.shared.fabric_builder import RCCL, bundled
+from tests.shared.programs import sampled
 from tests.shared.python_image import CALLS_RCCL, SITE, environment, python, torch
 
 TORCH = f"/usr/{SITE}/torch/lib"
@@ -67,8 +69,9 @@ def needed_by_torch_alone(root: Path, path: Path) -> None:
 BEFORE = (preload, preload_for_all, needed_by_global_deps)
 
 
-@pytest.mark.parametrize("bring", [*BEFORE, needed_by_torch_alone])
-@pytest.mark.parametrize("source", [SHIM, OTHER, OTHER_RCCL], ids=["shim", "other", "rccl"])
+@pytest.mark.parametrize(
+    ("bring", "source"), sampled(product([*BEFORE, needed_by_torch_alone], [SHIM, OTHER, OTHER_RCCL]), 6)
+)
 def test_what_stands_before_the_rccl_of_torch_answers_in_its_place(
     bring: Callable[[Path, Path], None], source: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,7 +99,7 @@ def test_an_rccl_inside_of_torch_is_the_one_that_answers(
     assert check(root, capsys)[:2] == (ExitCode.GOOD, f"{TORCH}/libtorch_hip.so")
     for file in ((root / OWN[1:]), (root / ROCM[1:])):
         file.unlink()
-    library(hip, *runpath("$ORIGIN"), source=source)
+    library(hip, *runpath("$ORIGIN"), source=OTHER_RCCL)
     assert check(root, capsys)[:2] == (ExitCode.GOOD, f"{TORCH}/libtorch_hip.so")
 
 
