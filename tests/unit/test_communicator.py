@@ -41,7 +41,7 @@ def variables(root: Path, **more: str) -> None:
     environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib", **more)
 
 
-def check(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[ExitCode, str, str]:
+def check(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[ExitCode, str | None, str]:
     """Return (exit code, the RCCL that is looked at, the sentences about which it is)."""
     code = main(["check", str(root), "--level", "static", "--json"])
     said = json.loads(capsys.readouterr().out)
