@@ -6,12 +6,9 @@ print(result.closure, result.errors)
 """
 
 from lumiimg.elf.binding import (
-    definer_of,
-    dlsym,
     glibc_mismatch,
     interposed,
     is_glibc_part,
-    reference_of,
     undefined_in,
 )
 from lumiimg.elf.facts import ElfFacts, SnapshotElf, read_abi, read_elf
@@ -47,8 +44,6 @@ __all__ = [
     "abi_at",
     "c_library_of",
     "cpu_levels",
-    "definer_of",
-    "dlsym",
     "duplicate_libraries",
     "exported_at",
     "exported_symbols",
@@ -59,7 +54,6 @@ __all__ = [
     "is_glibc_part",
     "read_abi",
     "read_elf",
-    "reference_of",
     "undefined_in",
     "wanted_at",
 ]

@@ -28,10 +28,11 @@ _OF_MEMORY = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
 _OF_LUMI = LoaderConfig(hwcaps=("x86-64-v3", "x86-64-v2"))
 """Its EPYC 7A53 and 7763 are of AMD's Zen 3."""
 _READ = re.compile(
-    r"PATH|GLIBC_TUNABLES|PYTHON(?:HOME|PATH|PLATLIBDIR|USERBASE|NOUSERSITE)|(?:VLLM|SGLANG)_NCCL_SO_PATH"
-    r"|(?:LD|[NR]CCL|FI|OFI|CXI|HSA|HIP|ROC[RM]?|AMD|GPU|(?:APPTAINER|SINGULARITY)(?:ENV)?)_.*"
+    r"PATH|GLIBC_TUNABLES|PYTHON(?:PATH|HOME)"
+    r"|(?:LD|[NR]?CCL|FI|OFI|CXI|HSA|HIP|ROC[RM]?|AMD|GPU|CUDA|MIOPEN|AITER|TRITON|(?:PY)?TORCH|TORCHINDUCTOR|UCX|MPICH|MPIR"
+    r"|I_MPI|OMPI|PMIX?|SLURM|ONEAPI|ZE|(?:APPTAINER|SINGULARITY)(?:ENV)?)_.*"
 )
-"""Variables on which hangs what a process loads, or what RCCL, its plugin, libfabric and ROCr do."""
+"""Variables for which a rule, a manifest of binds or a site asks, or the libraries that they are about do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,15 @@ def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str 
     return image.environment[name] or (None if of_user is not None else "")
 
 
+def is_read(name: str) -> bool:
+    """Whether somebody goes by a variable: a rule, a manifest, a site, or a library that these are about."""
+    return bool(_READ.fullmatch(name))
+
+
 def open_variables(image: Image) -> Iterator[str]:
     """Yield, of the variables by which somebody goes, which ones the image's scripts leave open, and where."""
     for name, statement in image.description.doubts.items():
-        if _READ.fullmatch(name):
+        if is_read(name):
             yield f"{statement}: what {name} is then is known only to a shell"
 
 

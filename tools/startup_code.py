@@ -1,0 +1,65 @@
+"""Prints rows for lumiimg/host/startup_code.toml: the digests of start-up code in unpacked distributions.
+
+python -m tools.startup_code FOLDER...     each is named NAME-VERSION: pip install --no-deps --target NAME-VERSION NAME==VERSION
+
+Only rows that the table lacks are printed. Somebody reads the code before a row goes in.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from lumiimg.host.code_names import read_code
+from lumiimg.host.code_rules import facts
+
+
+def _whole(text: str) -> str:
+    return text
+
+
+def _with_call(text: str) -> str:
+    return f"{text}\ninstall(0)\n"
+
+
+def _finder(text: str) -> str:
+    assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
+    templates = {node.targets[0].id: node.value for node in assigned if isinstance(node.targets[0], ast.Name)}
+    template = templates.get("_FINDER_TEMPLATE")
+    return ast.literal_eval(template).format(mapping={}, namespaces={}, name="") if template else ""
+
+
+PLACES: dict[str, Callable[[str], str]] = {
+    "_distutils_hack/__init__.py": _whole,
+    "editables/redirector.py": _whole,
+    "mesonpy/_editable.py": _with_call,
+    "scikit_build_core/resources/_editable_redirect.py": _with_call,
+    "setuptools/command/editable_wheel.py": _finder,
+    "virtualenv/create/via_global_ref/_virtualenv.py": _whole,
+}
+"""Where distributions have code that runs at the start of Python, and how it is then written."""
+
+
+def rows(folders: list[Path]) -> Iterator[tuple[str, str, str]]:
+    """Yield (digest, file, distribution with its version) of each piece of code."""
+    for folder in folders:
+        for place, written in PLACES.items():
+            if (folder / place).exists() and (text := written((folder / place).read_text())):
+                yield read_code((text,), place).digest, place, folder.name.replace("-", " ")
+
+
+def main(words: list[str]) -> int:
+    found: dict[str, tuple[str, list[str]]] = {}
+    for digest, place, name in rows([Path(word) for word in words]):
+        found.setdefault(digest, (place, []))[1].append(name)
+    for digest, (place, names) in found.items():
+        if digest not in facts().templates:
+            source = names[0] if len(names) == 1 else f"{names[0]} to {names[-1].rpartition(' ')[2]}"
+            print(f'[[template]]\ndigest = "{digest}"\nname = "{place}"\nsource = "{source}"\n')
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
