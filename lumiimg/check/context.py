@@ -80,6 +80,11 @@ class ImageInContext:
         """The variables of RCCL's process."""
         return read_variables(self.image, self.read_by_engine)
 
+    @property
+    def given(self) -> frozenset[str]:
+        """Variables of a script on which nothing hangs: PATH, where jobs start a program by its path."""
+        return frozenset({"PATH"} if "/" in (self.program or "") else ())
+
     @cached_property
     def jobs(self) -> JobProcesses:
         """What its jobs start, by which an RCCL is loaded."""

@@ -6,9 +6,12 @@ print(result.closure, result.errors)
 """
 
 from lumiimg.elf.binding import (
+    definer_of,
+    dlsym,
     glibc_mismatch,
     interposed,
     is_glibc_part,
+    reference_of,
     undefined_in,
 )
 from lumiimg.elf.facts import ElfFacts, SnapshotElf, read_abi, read_elf
@@ -44,6 +47,8 @@ __all__ = [
     "abi_at",
     "c_library_of",
     "cpu_levels",
+    "definer_of",
+    "dlsym",
     "duplicate_libraries",
     "exported_at",
     "exported_symbols",
@@ -54,6 +59,7 @@ __all__ = [
     "is_glibc_part",
     "read_abi",
     "read_elf",
+    "reference_of",
     "undefined_in",
     "wanted_at",
 ]

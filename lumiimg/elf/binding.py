@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.elf.glibc import facts_at
-from lumiimg.elf.symbols import defined_symbols, exported_symbols, undefined_symbols
+from lumiimg.elf.lookup import defines, reference_to
+from lumiimg.elf.symbols import WantedSymbol, defined_symbols, exported_symbols, undefined_symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from lumiimg.elf.facts import ElfFacts
     from lumiimg.elf.loader import Process
+    from lumiimg.elf.lookup import Reference
     from lumiimg.elf.objects import LoadedObject
-    from lumiimg.elf.symbols import WantedSymbol
 
 _MAX_WANTED_CHARS = 64 << 20
 _LIBC = "libc.so.6"
@@ -131,6 +132,48 @@ def _nearest_first(process: Process, objects: Sequence[LoadedObject]) -> dict[Lo
     scope = process.scopes.of(objects[0])
     visible = {*scope}
     return dict.fromkeys([*objects, *(each for each in needed if each in visible), *scope])
+
+
+def reference_of(process: Process, user: LoadedObject, name: str) -> Reference | None:
+    """Return how an object refers to a symbol; None where it does not, or its symbols are not recorded.
+
+    Raises OSError, BadInputError.
+    """
+    if user.is_recorded:
+        return None
+    with process.open(user) as file:
+        return reference_to(file, name)
+
+
+def definer_of(process: Process, user: LoadedObject, reference: Reference) -> LoadedObject | None:
+    """Return the object that a reference of another is bound to (glibc `elf/dl-lookup.c`, _dl_lookup_symbol_x).
+
+    By the scopes as they are now: a reference that was bound before something was opened with RTLD_GLOBAL does not see
+    that. STB_GNU_UNIQUE is taken for STB_GLOBAL. Raises OSError, BadInputError.
+    """
+    if reference.is_bound:
+        return user
+    return _first(process, process.scopes.of(user), reference.wanted, by_dlsym=False)
+
+
+def dlsym(process: Process, handle: LoadedObject, name: str) -> LoadedObject | None:
+    """Return the object in which `dlsym(handle, name)` finds a symbol: that of the handle, or one that it needs.
+
+    The handle of the program finds what all see (dlsym(3); glibc `elf/dl-sym.c`). Raises OSError, BadInputError.
+    """
+    scopes = process.scopes
+    seen = scopes.of(handle) if handle is process.objects[0] else scopes.list_of(handle)
+    return _first(process, seen, WantedSymbol(name, None), by_dlsym=True)
+
+
+def _first(
+    process: Process, objects: Iterable[LoadedObject], wanted: WantedSymbol, *, by_dlsym: bool
+) -> LoadedObject | None:
+    for each in objects:
+        with process.open(each) as file:
+            if defines(file, wanted, by_dlsym=by_dlsym):
+                return each
+    return None
 
 
 def interposed(

@@ -28,23 +28,25 @@ if TYPE_CHECKING:
 
     from lumiimg.core.access import RandomAccess
 
-_DT_HASH, _DT_SYMTAB, _DT_SYMENT, _DT_GNU_HASH, _DT_VERSYM = 4, 6, 11, 0x6FFFFEF5, 0x6FFFFFF0
+DT_HASH, DT_SYMTAB, DT_GNU_HASH, DT_VERSYM, _DT_SYMENT = 4, 6, 0x6FFFFEF5, 0x6FFFFFF0, 11
 _DT_RELA, _DT_RELASZ, _DT_JMPREL, _DT_PLTRELSZ = 7, 8, 23, 2
-_DT_BIND_NOW, _DT_FLAGS, _DT_FLAGS_1 = 24, 30, 0x6FFFFFFB
+_DT_BIND_NOW, DT_FLAGS, _DT_FLAGS_1 = 24, 30, 0x6FFFFFFB
 _DF_BIND_NOW, _DF_1_NOW = 8, 1
 
-_SYMBOL = struct.Struct("<IBBHQQ")
-_VERSION = struct.Struct("<H")
+SYMBOL = struct.Struct("<IBBHQQ")
+VERSION = struct.Struct("<H")
 _STB_GLOBAL, _STB_WEAK, _STB_GNU_UNIQUE = 1, 2, 10
-_EXPORTED_BINDINGS = (_STB_GLOBAL, _STB_WEAK, _STB_GNU_UNIQUE)
-_SHN_UNDEF = 0
-_HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
+EXPORTED_BINDINGS = (_STB_GLOBAL, _STB_WEAK, _STB_GNU_UNIQUE)
+DEFINING_TYPES = (0, 1, 2, 5, 6, 10)
+"""STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_COMMON, STT_TLS, STT_GNU_IFUNC: those that a lookup takes."""
+SHN_UNDEF = 0
+HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
 # of .gnu.version (LSB, Symbol Versioning): 0 local, 1 global without a version, above that a version; bit 15 hides
-_VER_NDX_GLOBAL, _VER_NDX_FIRST, _VERSION_INDEX = 1, 2, 0x7FFF
+VER_NDX_GLOBAL, VER_NDX_FIRST, VERSION_INDEX = 1, 2, 0x7FFF
 _COPIES = {21: 19, 62: 5, 183: 1024, 243: 4}
 """R_*_COPY by machine: data of a library that a program at a fixed address has in itself."""
 
-_MAX_SYMBOLS = 4 << 20
+MAX_SYMBOLS = 4 << 20
 _MAX_TABLE_BYTES = 256 << 20
 _MAX_NAMES_BYTES = 64 << 20
 _CHAIN_READ_BYTES = 16384
@@ -72,7 +74,7 @@ def exported_symbols(file: RandomAccess, prefix: str = "") -> frozenset[str]:
     """
     if isinstance(file, SnapshotElf):
         return frozenset(name for name in file.exports if name.startswith(prefix))
-    table, start = _SymbolTable(Dynamic(file)), prefix.encode("utf-8", "surrogateescape")
+    table, start = SymbolTable(Dynamic(file)), prefix.encode("utf-8", "surrogateescape")
     return frozenset(table.names.at(at) for at, _ in table.exports() if table.names.starts_with(start, at))
 
 
@@ -82,18 +84,18 @@ def undefined_symbols(file: RandomAccess, *, lazily: bool = False) -> frozenset[
     `lazily`: those that it looks up at the load, where calls are bound at their first use. Raises ElfError.
     """
     dynamic = Dynamic(file)
-    numbers = _looked_up(dynamic, lazily=lazily)
+    numbers = looked_up(dynamic, lazily=lazily)
     if not numbers:
         return frozenset()
     # how many symbols there are need not show in the hash table, which has those that the file defines
-    table = _SymbolTable(dynamic, max(numbers) + 1)
+    table = SymbolTable(dynamic, max(numbers) + 1)
     versions = {index: need.name for index, need in dynamic.version_needs()}
     found: set[WantedSymbol] = set()
     for number, (name_at, info, _, section, version) in enumerate(table.entries()):
         is_copied = numbers.get(number)
         # what is copied has a place in this file, for what another defines
-        if is_copied is not None and name_at and info >> 4 == _STB_GLOBAL and (section == _SHN_UNDEF or is_copied):
-            found.add(WantedSymbol(table.names.at(name_at), versions.get(version & _VERSION_INDEX)))
+        if is_copied is not None and name_at and info >> 4 == _STB_GLOBAL and (section == SHN_UNDEF or is_copied):
+            found.add(WantedSymbol(table.names.at(name_at), versions.get(version & VERSION_INDEX)))
     return frozenset(found)
 
 
@@ -106,41 +108,41 @@ def defined_symbols(file: RandomAccess, wanted: Iterable[WantedSymbol]) -> set[W
     for each in wanted:
         by_name.setdefault(each.name, []).append(each)
     dynamic = Dynamic(file)
-    table, versions = _SymbolTable(dynamic), dict(dynamic.version_definitions())
+    table, versions = SymbolTable(dynamic), dict(dynamic.version_definitions())
     found: set[WantedSymbol] = set()
     for name_at, version in table.exports():
         for each in by_name.get(table.names.at(name_at), ()):
-            if _version_matches(version, versions.get(version & _VERSION_INDEX), each.version):
+            if _version_matches(version, versions.get(version & VERSION_INDEX), each.version):
                 found.add(each)
     return found
 
 
 def _version_matches(number: int, own: str | None, wanted: str | None) -> bool:
     """Whether a definition with a number in .gnu.version, which is version `own`, serves a need for one, or for any."""
-    is_shown = number <= _VERSION_INDEX
+    is_shown = number <= VERSION_INDEX
     if wanted is None:
-        return is_shown or number & _VERSION_INDEX <= _VER_NDX_FIRST
+        return is_shown or number & VERSION_INDEX <= VER_NDX_FIRST
     return own == wanted or (own is None and is_shown)
 
 
-class _SymbolTable:
+class SymbolTable:
     """The dynamic symbols of a file; none where it has no table of them, or no names."""
 
     def __init__(self, dynamic: Dynamic, count: int | None = None) -> None:
         """`count` is of the symbols; None for as many as the hash table says."""
         self._dynamic, self._table, self._count = dynamic, b"", 0
         segments, values = dynamic.segments, dynamic.values
-        if not {DT_STRTAB, DT_STRSZ, _DT_SYMTAB} <= values.keys():
+        if not {DT_STRTAB, DT_STRSZ, DT_SYMTAB} <= values.keys():
             return
-        self._count = _symbol_count(dynamic) if count is None else count
+        self._count = symbol_count(dynamic) if count is None else count
         if not self._count:
             return
-        if values.get(_DT_SYMENT, _SYMBOL.size) != _SYMBOL.size:
-            raise ElfError(f"symbols of {values[_DT_SYMENT]} bytes, {_SYMBOL.size} expected")
-        if self._count > _MAX_SYMBOLS or values[DT_STRSZ] > _MAX_TABLE_BYTES:
+        if values.get(_DT_SYMENT, SYMBOL.size) != SYMBOL.size:
+            raise ElfError(f"symbols of {values[_DT_SYMENT]} bytes, {SYMBOL.size} expected")
+        if self._count > MAX_SYMBOLS or values[DT_STRSZ] > _MAX_TABLE_BYTES:
             raise ElfError(f"{self._count} symbols with {values[DT_STRSZ]} bytes of names, more than are read")
-        self._table = segments.at(values[_DT_SYMTAB], self._count * _SYMBOL.size)
-        if len(self._table) != self._count * _SYMBOL.size:
+        self._table = segments.at(values[DT_SYMTAB], self._count * SYMBOL.size)
+        if len(self._table) != self._count * SYMBOL.size:
             raise ElfError("the symbol table runs out of its segment")
         self.names = StringTable(
             segments, values[DT_STRTAB], values[DT_STRSZ], is_whole=True, most_bytes=_MAX_NAMES_BYTES
@@ -149,60 +151,69 @@ class _SymbolTable:
     def exports(self) -> Iterator[tuple[int, int]]:
         """Yield (place of the name, version) of each symbol that another object can bind to."""
         for name_at, info, other, section, version in self.entries():
-            if section != _SHN_UNDEF and info >> 4 in _EXPORTED_BINDINGS and other & 3 not in _HIDDEN:
+            is_definition = section != SHN_UNDEF and info & 15 in DEFINING_TYPES
+            if is_definition and info >> 4 in EXPORTED_BINDINGS and other & 3 not in HIDDEN:
                 yield name_at, version
 
     def entries(self) -> Iterator[tuple[int, int, int, int, int]]:
         """Yield (place of the name, info, other, section, version) of each symbol."""
-        symbols = _SYMBOL.iter_unpack(self._table)
+        symbols = SYMBOL.iter_unpack(self._table)
         for (name_at, info, other, section, _, _), (version,) in zip(symbols, self._versions(), strict=True):
             yield name_at, info, other, section, version
 
     def _versions(self) -> Iterable[tuple[int, ...]]:
         """Return the version of each symbol: of none where the file has no versions."""
-        address = self._dynamic.values.get(_DT_VERSYM)
+        address = self._dynamic.values.get(DT_VERSYM)
         if address is None or not self._table:
-            return itertools.repeat((_VER_NDX_GLOBAL,), len(self._table) // _SYMBOL.size)
-        data = self._dynamic.segments.at(address, self._count * _VERSION.size)
-        if len(data) != self._count * _VERSION.size:
+            return itertools.repeat((VER_NDX_GLOBAL,), len(self._table) // SYMBOL.size)
+        data = self._dynamic.segments.at(address, self._count * VERSION.size)
+        if len(data) != self._count * VERSION.size:
             raise ElfError("the versions of the symbols run out of their segment")
-        return _VERSION.iter_unpack(data)
+        return VERSION.iter_unpack(data)
 
 
-def _symbol_count(dynamic: Dynamic) -> int:
-    if _DT_HASH in dynamic.values:
-        return _words(dynamic, dynamic.values[_DT_HASH], 2)[1]
-    if _DT_GNU_HASH not in dynamic.values:
+def symbol_count(dynamic: Dynamic) -> int:
+    """Return how many symbols a file has."""
+    if DT_HASH in dynamic.values:
+        return words(dynamic, dynamic.values[DT_HASH], 2)[1]
+    if DT_GNU_HASH not in dynamic.values:
         return 0
-    address = dynamic.values[_DT_GNU_HASH]
-    bucket_count, first_symbol, bloom_words, _ = _words(dynamic, address, 4)
-    if bucket_count > _MAX_SYMBOLS or bloom_words > _MAX_SYMBOLS:
+    address = dynamic.values[DT_GNU_HASH]
+    bucket_count, first_symbol, bloom_words, _ = words(dynamic, address, 4)
+    if bucket_count > MAX_SYMBOLS or bloom_words > MAX_SYMBOLS:
         raise ElfError("a symbol hash table larger than any real file's")
     buckets_at = address + 16 + 8 * bloom_words
-    last = max(_words(dynamic, buckets_at, bucket_count), default=0)
+    last = max(words(dynamic, buckets_at, bucket_count), default=0)
     if last < first_symbol or last == 0:
         return first_symbol
-    chain_at = buckets_at + 4 * bucket_count
-    while last <= _MAX_SYMBOLS:
-        position = chain_at + 4 * (last - first_symbol)
-        count = min(_CHAIN_READ_BYTES, dynamic.segments.rest_bytes(position)) // 4
-        for word in _words(dynamic, position, count):
-            last += 1
+    chain_at = buckets_at + 4 * (bucket_count + last - first_symbol)
+    return last + sum(1 for _ in chain(dynamic, chain_at))
+
+
+def chain(dynamic: Dynamic, address: int) -> Iterator[int]:
+    """Yield the words of a chain of DT_GNU_HASH."""
+    left = MAX_SYMBOLS
+    while left > 0:
+        count = min(_CHAIN_READ_BYTES, dynamic.segments.rest_bytes(address)) // 4
+        for word in words(dynamic, address, count):
+            yield word
             if word & 1:
-                return last
+                return
         if not count:
             break
+        address, left = address + 4 * count, left - count
     raise ElfError("a symbol hash chain without an end")
 
 
-def _words(dynamic: Dynamic, address: int, count: int) -> array.array[int]:
+def words(dynamic: Dynamic, address: int, count: int) -> array.array[int]:
+    """Return words of a hash table."""
     data = dynamic.segments.at(address, 4 * count) if count else b""
     if len(data) != 4 * count:
         raise ElfError("the symbol hash table runs out of its segment")
     return array.array("I", data)
 
 
-def _looked_up(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
+def looked_up(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
     """Return the numbers of the symbols that relocations name: whether what another object has there is copied.
 
     `lazily`: of the relocations that are done at the load alone. The machines that are known have no others than RELA.
@@ -211,7 +222,7 @@ def _looked_up(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
     with_calls = (
         not lazily
         or _DT_BIND_NOW in values
-        or bool(values.get(_DT_FLAGS, 0) & _DF_BIND_NOW)
+        or bool(values.get(DT_FLAGS, 0) & _DF_BIND_NOW)
         or bool(values.get(_DT_FLAGS_1, 0) & _DF_1_NOW)
     )
     address, size_bytes = values.get(_DT_RELA, 0), values.get(_DT_RELASZ, 0)

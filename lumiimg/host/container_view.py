@@ -28,11 +28,10 @@ _OF_MEMORY = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
 _OF_LUMI = LoaderConfig(hwcaps=("x86-64-v3", "x86-64-v2"))
 """Its EPYC 7A53 and 7763 are of AMD's Zen 3."""
 _READ = re.compile(
-    r"PATH|GLIBC_TUNABLES|PYTHON(?:PATH|HOME)"
-    r"|(?:LD|[NR]?CCL|FI|OFI|CXI|HSA|HIP|ROC[RM]?|AMD|GPU|CUDA|MIOPEN|AITER|TRITON|(?:PY)?TORCH|TORCHINDUCTOR|UCX|MPICH|MPIR"
-    r"|I_MPI|OMPI|PMIX?|SLURM|ONEAPI|ZE|(?:APPTAINER|SINGULARITY)(?:ENV)?)_.*"
+    r"PATH|GLIBC_TUNABLES|PYTHON(?:HOME|PATH|PLATLIBDIR|USERBASE|NOUSERSITE)|(?:VLLM|SGLANG)_NCCL_SO_PATH"
+    r"|(?:LD|[NR]CCL|FI|OFI|CXI|HSA|HIP|ROC[RM]?|AMD|GPU|(?:APPTAINER|SINGULARITY)(?:ENV)?)_.*"
 )
-"""Variables for which a rule, a manifest of binds or a site asks, or the libraries that they are about do."""
+"""Variables on which hangs what a process loads, or what RCCL, its plugin, libfabric and ROCr do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str 
 
 
 def is_read(name: str) -> bool:
-    """Whether somebody goes by a variable: a rule, a manifest, a site, or a library that these are about."""
+    """Whether on a variable hangs what a process loads, or what RCCL, its plugin, libfabric and ROCr do."""
     return bool(_READ.fullmatch(name))
 
 

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.elf import Process, facts_at
-from lumiimg.fabric.path import LIBRCCL, Part, part_of
+from lumiimg.fabric.path import LIBRCCL
+from lumiimg.host.communicator import CommunicatorLibrary, asked_of, linked_with
 from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
 from lumiimg.host.root_queries import matches, names_in, read_text
 from lumiimg.image import DEFAULT_PATH, Image, ImageError, RootFileSystem
 from lumiimg.inventory.python import Interpreter, NoPythonError, find_program, read_python
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.elf import LoadedObject, LoaderConfig, LoadResult
 
@@ -75,6 +76,8 @@ class Begun:
     outcome: LoadResult
     """Of the last load: the one that failed, where one did; what comes after it is not tried."""
     rccl: LoadedObject | None
+    caller: LoadedObject | None = None
+    """The library whose call RCCL answers, where that is known."""
 
     @property
     def failed(self) -> LoadResult | None:
@@ -86,27 +89,30 @@ def begin(root: RootFileSystem, settings: LoaderConfig, job: JobProcess) -> Begu
     """Model the process of a job up to its RCCL."""
     process = Process(root, settings)
     outcome = process.start(job.program, exec_start=job.is_program)
-    if not job.is_program:
-        alone = None if job.framework else outcome.root
-        return Begun(process, outcome, None if outcome.errors else rccl_in(process) or alone)
+    if not job.is_program and not job.framework:
+        return _begun(process, outcome, asked_of)
     for path in job.opens:
         if outcome.errors:
             return Begun(process, outcome, None)
         outcome = process.dlopen(path, rtld_global=path in job.opens_for_all)
-    if outcome.errors or not job.asks:
-        return Begun(process, outcome, None if outcome.errors else rccl_in(process))
-    started = outcome
+    started, linked = outcome, _begun(process, outcome, linked_with)
+    if outcome.errors or not job.asks or (not job.framework and linked.caller is not None):
+        return linked
     for name in job.asks:
         outcome = process.dlopen(name)
         if not outcome.finds_nothing(name):
-            return Begun(process, outcome, None if outcome.errors else outcome.root)
+            return _begun(process, outcome, asked_of)
     return Begun(process, started, None)
 
 
-def rccl_in(process: Process) -> LoadedObject | None:
-    """Return the RCCL of a process: the one that programs find by name, else one under a name of its own."""
-    found = next(filter(None, map(process.find, LIBRCCL)), None)
-    return found or next((loaded for loaded in process.objects if part_of(loaded.path) is Part.RCCL), None)
+def _begun(
+    process: Process, outcome: LoadResult, answering: Callable[[Process, LoadedObject], CommunicatorLibrary]
+) -> Begun:
+    """Return a process whose last load is a program or library; `answering` says what its call comes to."""
+    if outcome.errors or outcome.root is None:
+        return Begun(process, outcome, None)
+    library = answering(process, outcome.root)
+    return Begun(process, outcome, library.loaded, library.caller)
 
 
 def loaded_in_jobs(image: Image) -> frozenset[str]:

@@ -9,7 +9,9 @@ import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from elftools.elf.elffile import ELFFile
 
 from lumiimg.elf import LoaderConfig, cpu_levels
 from tests.shared.elf_linker import LOADER as LOADER  # noqa: PLC0414 - of these files
@@ -197,6 +199,20 @@ def entry_at(path: Path, tag: int) -> int:
         assert data[at : at + 8] != bytes(8)
         at += 16
     return at
+
+
+def with_symbol(path: Path, name: str, *, hides_version: bool = False, **fields: int) -> Path:
+    """Change a symbol of a library: its `binding`, `visibility` or `kind`; `hides_version` makes `name@@V` `name@V`."""
+    with path.open("rb") as file:
+        elf: Any = ELFFile(file)
+        table, versions = elf.get_section_by_name(".dynsym"), elf.get_section_by_name(".gnu.version")
+        number = next(number for number, symbol in enumerate(table.iter_symbols()) if symbol.name == name)
+        at = table["sh_offset"] + 24 * number
+        of_version = versions["sh_offset"] + 2 * number if versions else 0
+    info, other = path.read_bytes()[at + 4 : at + 6]
+    info = fields.get("binding", info >> 4) << 4 | fields.get("kind", info & 15)
+    patched(path, at + 4, bytes([info, fields.get("visibility", other)]))
+    return patched(path, of_version + 1, b"\x80") if hides_version else path
 
 
 def with_versions(path: Path, *versions: str) -> Path:

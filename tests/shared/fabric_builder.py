@@ -21,6 +21,7 @@ LOADER = "/lib64/ld-linux-x86-64.so.2"
 RCCL_ALONE = 'const char banner[] = "RCCL version 2.20.5+hip6.2"; const char file[] = "librccl-net.so"; ' + "".join(
     f'const char v{n}[] = "ncclNetPlugin_v{n}";' for n in (8, 7, 6, 5)
 )
+RCCL_ALONE += "int ncclCommInitRank(void) { return 0; }"
 RCCL = RCCL_ALONE + fatbin_source("gfx90a", "gfx942")
 PLUGIN = "int ncclNetPlugin_v8;"
 ROCR = 'const char rocr[] = "\\0hsa_amd_pointer_info";'

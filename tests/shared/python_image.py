@@ -8,6 +8,7 @@ from tests.shared.elf_builder import library, program, runpath
 from tests.shared.fabric_builder import RCCL
 
 SITE = "lib/python3.12/site-packages"
+CALLS_RCCL = "int ncclCommInitRank(void); int all_reduce(void) { return ncclCommInitRank(); }"
 
 
 def environment(root: Path, **variables: str) -> None:
@@ -38,7 +39,7 @@ def torch(root: Path, prefix: str, *, rccl: str = "librccl.so", version: str = "
     """Put a torch there that brings an RCCL along, as wheels do; returns the RCCL."""
     package = root / prefix / SITE / "torch"
     own = library(package / "lib" / rccl, source=RCCL.replace("2.20.5", version or "2.20.5"))
-    hip = library(package / "lib/libtorch_hip.so", *runpath("$ORIGIN"), own)
+    hip = library(package / "lib/libtorch_hip.so", *runpath("$ORIGIN"), own, source=CALLS_RCCL)
     library(package / "_C.cpython-312-x86_64-linux-gnu.so", *runpath("$ORIGIN/lib"), hip, source="int PyInit__C;")
     (package / "__init__.py").touch()
     return own

@@ -12,12 +12,15 @@ import pytest
 from lumiimg.check.context import ImageInContext
 from lumiimg.check.pipeline import final_findings
 from lumiimg.check.probe.task import inconclusive_because
+from lumiimg.check.registry import finding_types
 from lumiimg.check.static.files import check_libraries
+from lumiimg.check.static.variables import doubted
 from lumiimg.cli.main import main
 from lumiimg.core.access import BytesInMemory
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Answer, Finding, Level, Severity
 from lumiimg.fabric.rccl import read_rccl
+from lumiimg.host.rccl_process import read_variables
 from lumiimg.image import open_image
 from tests.shared.checks import checked, unread
 from tests.shared.elf_builder import entry_at, library, patched
@@ -104,7 +107,7 @@ def test_that_no_plugin_is_found_is_sure_only_where_the_search_is_known(root: Pa
     for line, severity in (
         ("if [ -d /opt/net ]; then export LD_LIBRARY_PATH=/opt/net; fi", Severity.UNKNOWN),
         ("export NCCL_NET_PLUGIN=$(cat /etc/plugin)", Severity.UNKNOWN),
-        ("export PATH=$(cat /etc/paths)", Severity.PROBLEM),
+        ("export OTHER=$(cat /etc/other)", Severity.PROBLEM),
     ):
         (environment / "91-more.sh").write_text(f"{line}\n")
         assert finding(check(root), "plugin.absent").severity is severity, line
@@ -117,6 +120,8 @@ def test_that_no_plugin_is_found_is_sure_only_where_the_search_is_known(root: Pa
         other = made.rename(made.with_name("librccl-net-other.so"))
         assert finding(check(root), "plugin.other-name").severity is severity, line
         other.unlink()
+    (environment / "91-more.sh").write_text("export PATH=$(cat /etc/paths)\n")
+    assert finding(check(root), "plugin.absent").severity is Severity.PROBLEM, "whatever is started"
     (environment / "91-more.sh").unlink()
     plugin(root / "opt/net/librccl-net.so")
     for name in ("APPTAINERENV_LD_LIBRARY_PATH", "SINGULARITYENV_LD_LIBRARY_PATH"):
@@ -160,6 +165,48 @@ def test_a_variable_that_only_a_shell_knows_is_an_open_question_and_no_obstacle(
         if name in {"NCCL_NET", "FI_PROVIDER"}:
             told = check(root, {f"APPTAINERENV_{name}": value})
             assert finding(told, code).severity is Severity.PROBLEM, "whoever starts it decides"
+
+
+def test_no_problem_stays_one_where_a_variable_on_which_it_hangs_is_in_doubt(root: Path) -> None:
+    (root / ".singularity.d/env").mkdir(parents=True)
+    script = root / ".singularity.d/env/91-more.sh"
+    codes = [code for code, meaning in finding_types().items() if Severity.PROBLEM in meaning.static]
+    hang_on = {
+        "PATH": {"program.load", "program.cuda", "rccl.absent", "rccl.load", "plugin.loads", "gpu.code"},
+        "PYTHONPATH": {"program.cuda", "rccl.absent", "plugin.api", "fabric.two-hip", "plugin.other-name"},
+        "VLLM_NCCL_SO_PATH": {"rccl.load", "plugin.api"},
+        "LD_LIBRARY_PATH": {"program.load", "rccl.load", "plugin.absent", "bind.refused", "loader.other-build"},
+        "LD_PRELOAD": {"program.load", "library.cut-off"},
+        "NCCL_NET_PLUGIN": {"plugin.absent", "plugin.loads"},
+        "NCCL_NET": {"network.forced"},
+        "FI_PROVIDER": {"provider.excluded"},
+        "HSA_XNACK": {"gpu.code", "gpu.xnack"},
+    }
+    for name, wanted in hang_on.items():
+        found = [Finding(code, Severity.PROBLEM, Level.STATIC, "", where="/x") for code in codes]
+        for line in (f"[ -d /x ] && export {name}=1", f"export {name}=$(id)", f"f() {{ {name}=1; }}; f; export {name}"):
+            script.write_text(f"{line}\n")
+            with open_image(root) as image:
+                variables = read_variables(image, {})
+                told = {each.id for each in doubted(found, variables) if each.severity is Severity.UNKNOWN}
+                assert wanted <= told, (line, wanted - told)
+                assert {each.severity for each in doubted(found, variables, {name})} == {Severity.PROBLEM}
+            assert any(f"what {name} is then" in each.summary for each in check(root).findings)
+        script.write_text("eval true\n")
+        with open_image(root) as image:
+            told = {each.id for each in doubted(found, read_variables(image, {})) if each.severity is Severity.UNKNOWN}
+        assert wanted <= told
+    nothing = Finding("rccl.absent", Severity.PROBLEM, Level.STATIC, "no RCCL is in the image")
+    with open_image(root) as image:
+        assert doubted([nothing], read_variables(image, {})) == (nothing,)
+
+
+def test_what_nothing_hangs_on_leaves_no_question(root: Path) -> None:
+    whole_path(root, "AWS Libfabric")
+    (root / ".singularity.d/env").mkdir(parents=True)
+    for line in ("MIOPEN_USER_DB_PATH=/tmp/$(id -un)", "OMP_NUM_THREADS=$(nproc)", "TRITON_CACHE_DIR=$HOME/triton"):
+        (root / ".singularity.d/env/91-more.sh").write_text(f"export {line}\n")
+        assert checked(root).answer is Answer.NO_OBSTACLE, line
 
 
 def test_a_variable_of_the_user_that_a_script_may_replace_is_an_open_question(root: Path) -> None:

@@ -23,7 +23,7 @@ from tests.shared.elf_builder import library, runpath
 from tests.shared.fabric_builder import RCCL_ALONE, versioned
 from tests.shared.gpu_image import PACKAGES, image, only
 from tests.shared.programs import examples
-from tests.shared.python_image import SITE, environment, python, torch, venv
+from tests.shared.python_image import CALLS_RCCL, SITE, environment, python, torch, venv
 
 Capture = pytest.CaptureFixture[str]
 ROCBLAS = "opt/rocm/lib/rocblas"
@@ -100,7 +100,7 @@ def torch_for(root: Path, prefix: str, target: str) -> None:
     own = torch(root, prefix)
     hip = root / prefix / SITE / "torch/lib/libtorch_hip.so"
     hip.unlink()
-    library(hip, *runpath("$ORIGIN"), own, source=gpu.fatbin_source(target))
+    library(hip, *runpath("$ORIGIN"), own, source=CALLS_RCCL + gpu.fatbin_source(target))
 
 
 def rccl_in_a_store(root: Path) -> None:

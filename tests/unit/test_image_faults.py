@@ -11,7 +11,7 @@ import pytest
 from lumiimg.cli.main import main
 from tests.shared.elf_builder import library, runpath
 from tests.shared.fabric_builder import image
-from tests.shared.python_image import SITE, environment, python, torch
+from tests.shared.python_image import CALLS_RCCL, SITE, environment, python, torch
 
 PACKAGES = f"usr/{SITE}"
 
@@ -86,7 +86,7 @@ def test_two_mpi_of_one_name_are_named_where_an_order_of_imports_dies(root: Path
         source="int of_intel(void); int ask(void) { return of_intel(); }",
     )
     hip = packages / "torch/lib/libtorch_hip.so"
-    library(hip, *runpath("$ORIGIN"), ccl, packages / "torch/lib/librccl.so")
+    library(hip, *runpath("$ORIGIN"), ccl, packages / "torch/lib/librccl.so", source=CALLS_RCCL)
     library(packages / "mpi4py/MPI.cpython-312-x86_64-linux-gnu.so", mpich, *runpath("/opt/mpich/lib"), source="int m;")
     found = faults(root, capsys)["image.two-mpi"]
     assert found["summary"] == (

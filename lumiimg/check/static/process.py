@@ -30,6 +30,7 @@ from lumiimg.fabric.process import PROVIDER_PATH, read_libfabric_conf
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.bind import SolvedManifest, solve
 from lumiimg.host.bind_trial import BindTrial, Demand
+from lumiimg.host.communicator import INIT
 from lumiimg.host.container_view import variable_of
 from lumiimg.host.engine_rules import complete, may_be_hidden
 from lumiimg.host.job_process import Begun, JobProcess, begin
@@ -85,10 +86,10 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     root, process, rccl = image.root, begun.process, begun.rccl
     if rccl is None:
         broken = job.program if not job.is_program and begun.failed and root.is_file(job.program) else None
-        static = StaticResult(FabricPath(rccl=broken), findings=doubted(found.found, variables))
+        static = StaticResult(FabricPath(rccl=broken), findings=tuple(found.found))
         return without_rccl(context, static, with_site=with_site)
     library = context.contents.rccl_at(rccl.path)
-    path = _read_path(rccl.path, library, variables.get(PLUGIN_VARIABLE), found)
+    path = _read_path(rccl, begun.caller, library, variables.get(PLUGIN_VARIABLE), found)
     of_search = Findings(Level.STATIC)
     outcome = load_plugin(variables, process, rccl, files, path, library, of_search)
     own = replace(path, plugin=outcome.root.path if outcome and outcome.root else None)
@@ -96,18 +97,18 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     demand = Demand(job, path.plugin_files, path.accepts, provider_path)
     manifest = _binds(context, demand, with_site=with_site)
     judged, bound = found, _bound(manifest, path)
-    if bound is not None:  # with the search path of the binds, whatever scripts of the image set
+    if bound is not None:
         judged, root, process, outcome = Findings(Level.STATIC), bound.root, bound.process, bound.outcome
     else:
         found.found += of_search.found
     if outcome is not None:
         path = judge_plugin(root, outcome, process, path, provider_path, judged)
-        judge_process(root, process, judged)
+        judge_process(root, process, process.find(rccl.path), judged)
     judge_plugin_name(variables, own, found)
     judge_variables(variables, own, found, read_libfabric_conf(process, root))
     judge_binds(context.read_by_engine, process, found)
     _judge_shadowed(image, job, process, found)
-    findings = [*doubted(found.found, variables), *(judged.found if bound is not None else ())]
+    findings = [*found.found, *(judged.found if bound is not None else ())]
     opened, later = _files_of(root, process)
     static = StaticResult(
         path=path,
@@ -144,7 +145,7 @@ def _load_rccl(image: Image, settings: LoaderConfig, job: JobProcess, files: lis
         begun = replace(begun, rccl=None)  # one that something else has brought along is not its
         names, lines = {"job": job.title}, tuple(candidates[:4])
         found.add("program.cuda", Severity.PROBLEM, names=names, where=cuda, evidence=lines)
-    elif not candidates:
+    elif begun.rccl is None and not candidates:
         found.add("rccl.absent", Severity.PROBLEM, reason="image")
     elif begun.rccl is None:
         names = {"job": job.title}
@@ -154,12 +155,14 @@ def _load_rccl(image: Image, settings: LoaderConfig, job: JobProcess, files: lis
         begun = judge_symbols(job, begun, found)
         others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
         if others:
-            names = {"rccl": rccl.path, "why": _why(job)}
+            names = {"rccl": rccl.path, "why": _why(job, begun)}
             found.add("rccl.several", Severity.INFO, names=names, evidence=tuple(others[:8]))
     return begun
 
 
-def _why(job: JobProcess) -> str:
+def _why(job: JobProcess, begun: Begun) -> str:
+    if begun.caller is not None:
+        return f"it answers {INIT} of {begun.caller.path}"
     if job.framework:
         return f"it is what {job.framework} of {job.program} loads"
     return f"it is what {job.program} finds" if job.is_program else "no program is known that would load another"
@@ -184,25 +187,30 @@ def _of_cuda(root: RootFileSystem, job: JobProcess) -> str | None:
     return file if job.imports == "torch" and root.is_file(file) and not root.is_file(of_rocm) else None
 
 
-def _read_path(path: str, library: Rccl, named: str | None, found: Findings) -> FabricPath:
-    """Return the path so far: what this RCCL looks for and takes.
+def _read_path(
+    rccl: LoadedObject, caller: LoadedObject | None, library: Rccl, named: str | None, found: Findings
+) -> FabricPath:
+    """Return the path so far: what this RCCL, which a library calls, looks for and takes.
 
     `named` is NCCL_NET_PLUGIN, if it is set.
     """
+    where = rccl.path
     files, accepts = library.names(named), library.accepts
     source = library.generation.basis if library.generation else None
     names = {"version": library.version or "(version not found)", "names": " or ".join(files)}
     names |= {"apis": ", ".join(f"v{number}" for number in accepts), "variable": f"{PLUGIN_VARIABLE}={named}"}
     if library.opens_none(named):
-        found.add("rccl.found", Severity.INFO, reason="none", names=names, where=path, source=source)
+        found.add("rccl.found", Severity.INFO, reason="none", names=names, where=where, source=source)
     elif not files or not accepts:
         names["version"] = library.version or "not found in it"
-        found.add("rccl.unknown", Severity.UNKNOWN, reason="files", names=names, where=path)
+        names["caller"] = caller.path if caller else ""
+        unknown = "files" if caller is None or part_of(where) is Part.RCCL else "answers"
+        found.add("rccl.unknown", Severity.UNKNOWN, reason=unknown, names=names, where=where, chain=rccl.chain)
     else:
         reason = "named" if named else None
         source = "; ".join(filter(None, ("strings in the library", source)))
-        found.add("rccl.found", Severity.INFO, reason=reason, names=names, where=path, source=source)
-    return FabricPath(path, library.version, files, named, accepts)
+        found.add("rccl.found", Severity.INFO, reason=reason, names=names, where=where, source=source)
+    return FabricPath(where, library.version, files, named, accepts)
 
 
 # -- all of it --
@@ -257,12 +265,13 @@ def _bound(manifest: SolvedManifest | None, path: FabricPath) -> BindTrial | Non
 def _with_binds(
     context: ImageInContext, findings: Sequence[Finding], manifest: SolvedManifest | None, *, is_bound: bool
 ) -> tuple[Finding, ...]:
-    """Return the findings of a process with what the binds of a host come to."""
-    found = Findings(Level.STATIC, [*findings])
+    """Return the findings of a process with what the binds of a host come to, and without problems in doubt."""
+    found, given = Findings(Level.STATIC, [*findings]), context.given
     if manifest is None or context.snapshot is None:
-        return tuple(findings)
+        return doubted(findings, context.variables, given)
     host = context.snapshot.host
     if is_bound:
+        given |= {variable.name for variable in manifest.variables}
         libraries = [bind for bind in manifest.binds if bind.chain]
         if libraries:
             names = {"libraries": count(len(libraries), "library"), "host": host}
@@ -273,12 +282,16 @@ def _with_binds(
     elif manifest.fabric is Fabric.NONE and manifest.host_has_fabric:
         # what had to come from the host: that it cannot is said now
         found.found = [f for f in findings if f.id not in {"plugin.needs-host", "provider.no-cxi"}]
-        # of several attempts, the one that the C library ends is the one that no bind can mend
-        telling = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), manifest.refusals[-1])
+        # of several attempts, the one that the C library ends is the one that no bind can mend, whatever is started
+        of_c_library = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), None)
+        telling = of_c_library or manifest.refusals[-1]
         names = {"host": host, "need": telling.need, "have": telling.have}
         lines, ways = tuple(refusal.words for refusal in manifest.refusals), tuple(_remedies(manifest.refusals))
-        found.add("bind.refused", Severity.PROBLEM, names=names, evidence=lines, chain=telling.chain, remedy=ways)
-    return tuple(found.found)
+        of_binds = Findings(Level.STATIC)
+        of_binds.add("bind.refused", Severity.PROBLEM, names=names, evidence=lines, chain=telling.chain, remedy=ways)
+        refused = of_binds.found if of_c_library else doubted(of_binds.found, context.variables, given)
+        return (*doubted(found.found, context.variables, given), *refused)
+    return doubted(found.found, context.variables, given)
 
 
 def _remedies(refusals: Sequence[Refusal]) -> Iterator[Remedy]:

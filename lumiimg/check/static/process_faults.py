@@ -23,9 +23,8 @@ from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Severity
 from lumiimg.elf import duplicate_libraries, glibc_mismatch, interposed, undefined_in
-from lumiimg.fabric.path import LIBCXI, LIBFABRIC, Part, part_of
+from lumiimg.fabric.path import LIBCXI, LIBFABRIC
 from lumiimg.fabric.process import is_hip, users_of_hip
-from lumiimg.host.job_process import rccl_in
 from lumiimg.host.node_facts import scan_facts
 from lumiimg.host.root_queries import unreadable_files
 
@@ -45,9 +44,9 @@ _LAZY = "jax"
 """Whose plugin is opened with RTLD_LAZY (XLA's pjrt_api.cc); Python opens all else with RTLD_NOW (ctypes, import)."""
 
 
-def judge_process(root: RootFileSystem, process: Process, found: Findings) -> None:
-    """Judge the process as a whole; `root` is what it sees: a host's recorded files are for all."""
-    _judge_hip(process, found)
+def judge_process(root: RootFileSystem, process: Process, rccl: LoadedObject | None, found: Findings) -> None:
+    """Judge the process of an RCCL as a whole; `root` is what it sees: a host's recorded files are for all."""
+    _judge_hip(process, rccl, found)
     for stem, paths in duplicate_libraries(process.objects).items():
         if not is_hip(paths[0]):
             names = {"count": str(len(paths)), "library": stem}
@@ -97,11 +96,9 @@ def _judge_c_library(process: Process, found: Findings) -> None:
         found.add("loader.other-build", severity, reason=reason, where=mixed.part, evidence=mixed.evidence)
 
 
-def _judge_hip(process: Process, found: Findings) -> None:
+def _judge_hip(process: Process, rccl: LoadedObject | None, found: Findings) -> None:
     """Judge the HIP runtimes of a process that has an RCCL: what gives GPU memory to RCCL, or gets it, counts."""
     runtimes = [loaded for loaded in process.objects if is_hip(loaded.facts.soname or "") or is_hip(loaded.path)]
-    openers = (loaded.requested_by for loaded in process.objects if loaded.by_dlopen and loaded.requested_by)
-    rccl = next((loaded for loaded in openers if part_of(loaded.path) is Part.RCCL), None) or rccl_in(process)
     if len(runtimes) < 2 or rccl is None:
         return
     users = users_of_hip(process, runtimes)

@@ -15,7 +15,7 @@ from lumiimg.gpu import OVERRIDE, XNACK
 from lumiimg.joblog import vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.elf import Process
@@ -24,30 +24,50 @@ if TYPE_CHECKING:
 
 _CONF_VARIABLE = "NCCL_CONF_FILE"
 _NO_FILE = LibfabricConf()
-_OF_THE_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD", PLUGIN_VARIABLE)
-"""Variables on which hangs what is loaded, and with it most of what is found."""
-_BY_VARIABLE = {
+_OF_THE_PROCESS = (
+    "PATH",
+    *(f"PYTHON{name}" for name in ("HOME", "PATH", "PLATLIBDIR", "USERBASE", "NOUSERSITE")),
+    "VLLM_NCCL_SO_PATH",
+    "SGLANG_NCCL_SO_PATH",
+)
+"""Variables on which hangs what jobs start, and whose RCCL that opens."""
+_OF_THE_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD")
+_OF_THE_SEARCH = (*_OF_THE_LOADER, PLUGIN_VARIABLE)
+_UP_TO_RCCL = (*_OF_THE_PROCESS, *_OF_THE_LOADER)
+_BY_FINDING: Mapping[str, tuple[str, ...]] = {
     "network.forced": ("NCCL_NET",),
     "provider.excluded": ("FI_PROVIDER",),
-    "plugin.other-name": (PLUGIN_VARIABLE,),
-    "rccl.absent": (),
-    "program.cuda": ("PATH", "PYTHONHOME", "PYTHONPATH"),
-    "gpu.code": (XNACK, OVERRIDE),
-    "gpu.xnack": (XNACK,),
+    "plugin.absent": _OF_THE_SEARCH,
+    "program.load": _UP_TO_RCCL,
+    "program.cuda": _OF_THE_PROCESS,
+    "rccl.absent": _UP_TO_RCCL,
+    "rccl.load": _UP_TO_RCCL,
+    "gpu.code": (*_UP_TO_RCCL, XNACK, OVERRIDE),
+    "gpu.xnack": (*_UP_TO_RCCL, XNACK),
 }
+"""The variables on which a problem hangs; any other hangs on all that decides what RCCL and its plugin are."""
 
 
-def doubted(findings: Iterable[Finding], variables: Variables) -> tuple[Finding, ...]:
-    """Return findings with open questions in place of the problems that hang on variables which are not sure."""
-    return tuple(_doubted(finding, variables) for finding in findings)
+def doubted(findings: Iterable[Finding], variables: Variables, given: Collection[str] = ()) -> tuple[Finding, ...]:
+    """Return findings with open questions in place of the problems that hang on variables which are not sure.
+
+    `given`: variables that a script of the image does not decide, as binds or the user do.
+    """
+    return tuple(_doubted(finding, variables, given) for finding in findings)
 
 
-def _doubted(finding: Finding, variables: Variables) -> Finding:
-    names = list(filter(variables.is_unsure, _BY_VARIABLE.get(finding.id, _OF_THE_LOADER)))
-    if finding.severity is not Severity.PROBLEM or not names:
+def _doubted(finding: Finding, variables: Variables, given: Collection[str]) -> Finding:
+    hangs_on = _BY_FINDING.get(finding.id, (*_OF_THE_PROCESS, *_OF_THE_SEARCH))
+    names = [name for name in hangs_on if name not in given and variables.is_unsure(name)]
+    is_in_no_process = finding.id == "rccl.absent" and finding.where is None
+    if finding.severity is not Severity.PROBLEM or not names or is_in_no_process:
         return finding
-    cause = f"scripts of the image set {' and '.join(names)} in a way that cannot be known without running them"
+    description = variables.image.description
+    of, why = f"what the image's scripts make of {' and '.join(names)}", description.doubts.get(names[0])
+    if description.lost:
+        of, why = "what the image's scripts set", description.lost
     remedy = (Remedy("run them", "lumiimg check {image} --level probe"),)
+    cause = f"{of} cannot be known without running them: {why}"
     return replace(finding, severity=Severity.UNKNOWN, cause=cause, remedy=remedy)
 
 

@@ -1,0 +1,70 @@
+"""Which library makes the communicators of a process: whoever answers `ncclCommInitRank`, whatever its name is.
+
+libtorch_hip.so and JAX's plugin are linked with it: their call is bound by the loader's scopes, so that a library which
+is preloaded, or was opened for all before, answers in place of the RCCL that they need. vLLM asks dlsym of what it has
+opened. An RCCL that is linked into libtorch_hip.so answers there, and its strings are in that file.
+Sources: torch/csrc/distributed/c10d/NCCLUtils.cpp; vllm/distributed/device_communicators/pynccl_wrapper.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.core.errors import BadInputError
+from lumiimg.elf import definer_of, dlsym, reference_of
+from lumiimg.fabric.path import LIBRCCL, Part, part_of
+from lumiimg.fabric.rccl import read_rccl
+
+if TYPE_CHECKING:
+    from lumiimg.elf import LoadedObject, Process
+
+INIT = "ncclCommInitRank"
+_OF_TORCH = ("libtorch_hip.so", "libtorch_cuda.so")
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicatorLibrary:
+    """The library that a program's call of `ncclCommInitRank` comes to."""
+
+    loaded: LoadedObject | None
+    """None where nothing calls it."""
+    caller: LoadedObject | None = None
+    """The library that calls it; None where it is asked of dlsym, or known by the name of RCCL alone."""
+
+
+def linked_with(process: Process, opened: LoadedObject) -> CommunicatorLibrary:
+    """Return what the call of a program, or of a library that it has opened, or of what those need, comes to.
+
+    Where nothing there names the function, or the symbols cannot be read, it is the RCCL that is known by its name.
+    """
+    below = [*process.scopes.list_of(opened)]
+    by_name = CommunicatorLibrary(rccl_in(process))
+    try:
+        found = {each: reference for each in below if (reference := reference_of(process, each, INIT)) is not None}
+        # torch may have an RCCL in itself
+        torch = next((each for each in below if each.path.rpartition("/")[2] in _OF_TORCH), None)
+        caller = next((each for each, reference in found.items() if not reference.is_defined), torch)
+        if caller is None or caller.is_recorded:
+            return by_name
+        if caller in found:
+            return CommunicatorLibrary(definer_of(process, caller, found[caller]) or by_name.loaded, caller)
+        with process.open(caller) as file:
+            is_inside = read_rccl(file).version is not None
+    except (OSError, BadInputError):
+        return by_name
+    return CommunicatorLibrary(caller if is_inside else None, caller)
+
+
+def asked_of(process: Process, handle: LoadedObject) -> CommunicatorLibrary:
+    """Return what dlsym gives for a library that was opened, or is the only one that is known: at worst that one."""
+    try:
+        return CommunicatorLibrary(dlsym(process, handle, INIT) or handle)
+    except (OSError, BadInputError):
+        return CommunicatorLibrary(handle)
+
+
+def rccl_in(process: Process) -> LoadedObject | None:
+    """Return the RCCL of a process by its name: the one that programs find, else one under a name of its own."""
+    found = next(filter(None, map(process.find, LIBRCCL)), None)
+    return found or next((loaded for loaded in process.objects if part_of(loaded.path) is Part.RCCL), None)
