@@ -70,12 +70,15 @@ class WantedSymbol(NamedTuple):
 def exported_symbols(file: RandomAccess, prefix: str = "") -> frozenset[str]:
     """Return the names of defined global and weak dynamic symbols, of a recorded file those that are known of it.
 
-    Raises ElfError.
+    None of a hidden version, which dlsym does not find (`lookup.py`). Raises ElfError.
     """
     if isinstance(file, SnapshotElf):
         return frozenset(name for name in file.exports if name.startswith(prefix))
     table, start = SymbolTable(Dynamic(file)), prefix.encode("utf-8", "surrogateescape")
-    return frozenset(table.names.at(at) for at, _ in table.exports() if table.names.starts_with(start, at))
+    shown = (
+        at for at, version in table.exports() if version <= VERSION_INDEX or version & VERSION_INDEX < VER_NDX_FIRST
+    )
+    return frozenset(table.names.at(at) for at in shown if table.names.starts_with(start, at))
 
 
 def undefined_symbols(file: RandomAccess, *, lazily: bool = False) -> frozenset[WantedSymbol]:

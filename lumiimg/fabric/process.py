@@ -19,7 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf import exported_symbols, undefined_in
+from lumiimg.elf import dlsym, undefined_in
 from lumiimg.fabric.path import LIBCXI, LIBFABRIC, PROVIDER_FILE
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ _OF_ROCR = b"\0hsa_amd_pointer_info\0"
 
 _HIP = re.compile(r"libamdhip64(?:-[0-9a-f]{8})?\.so(?:\.[0-9]+)*")
 """auditwheel puts a part of the digest into the name of what it takes into a wheel."""
+_CUDA = re.compile(r"libcuda(?:rt)?\.so[.0-9]*")
+_OPENS_CUDA = re.compile(rb"\0(libcuda(?:rt)?\.so[.0-9]*)\0")
+_OF_ROCM = re.compile(rb"libamdhip64\.so|libhsa-runtime64\.so|\0hip[A-Z]\w*\0|\0hsa_\w*\0")
+"""Libraries that are opened, functions that are called."""
 
 
 def allows(providers: str, name: str) -> bool:
@@ -112,7 +116,7 @@ def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | No
         if "/" in name and not root.is_file(name):
             continue
         outcome = process.dlopen(name, libfabric)
-        if outcome.root is None or not outcome.ok or not _is_provider(process, root, outcome.root):
+        if outcome.root is None or not outcome.ok or not _is_provider(process, outcome.root):
             continue
         symbols = undefined_in(process, outcome.objects)
         if not symbols.found or not symbols.is_sure:
@@ -120,11 +124,10 @@ def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | No
     return None
 
 
-def _is_provider(process: Process, root: RootFileSystem, file: LoadedObject) -> bool:
+def _is_provider(process: Process, file: LoadedObject) -> bool:
     """Whether a library has what libfabric asks it for; of a recorded one only the name is known."""
     try:
-        with contextlib.closing(root.open(process.config.absolute(file.path))) as opened:
-            return file.is_recorded or _ENTRY in exported_symbols(opened, _ENTRY)
+        return file.is_recorded or dlsym(process, file, _ENTRY) is not None
     except (OSError, BadInputError):
         return False
 
@@ -188,6 +191,23 @@ def _own(data: bytes) -> tuple[tuple[str, ...], bool, bool]:
 def is_hip(name: str) -> bool:
     """Whether a name, or a path, is that of a HIP runtime."""
     return _HIP.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def built_for_cuda(process: Process, root: RootFileSystem, plugin: LoadedObject, rccl: LoadedObject) -> str | None:
+    """Return what shows that a plugin is for CUDA alone, where its RCCL is for HIP; None where nothing does.
+
+    aws-ofi-nccl for CUDA opens libcuda.so, or is linked with libcudart (src/nccl_ofi_cuda.cpp; from 1.14 on statically,
+    which opens libcuda.so.1): on an AMD GPU its init fails. For HIP it calls that (src/nccl_ofi_rocm.cpp).
+    """
+    if not any(map(is_hip, rccl.facts.needed)) or any(is_hip(name) for name in plugin.facts.needed):
+        return None
+    data = _read(root, process.config.absolute(plugin.path)) or b""
+    if _OF_ROCM.search(data):
+        return None
+    if (needed := next(filter(_CUDA.fullmatch, plugin.facts.needed), None)) is not None:
+        return f"it needs {needed}"
+    opened = _OPENS_CUDA.search(data)
+    return f"it opens {os.fsdecode(opened[1])}" if opened else None
 
 
 def users_of_hip(process: Process, runtimes: Sequence[LoadedObject]) -> dict[LoadedObject, frozenset[LoadedObject]]:

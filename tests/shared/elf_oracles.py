@@ -64,11 +64,18 @@ def assert_facts_of_pyelftools(content: bytes) -> None:
         ]
         assert facts.build_id == (build_ids[0] if build_ids else None)
         symbols = elf.get_section_by_name(".dynsym")
+        of_symbols = elf.get_section_by_name(".gnu.version")
         names = {
             symbol.name
-            for symbol in (symbols.iter_symbols() if symbols else ())
-            if symbol["st_shndx"] != "SHN_UNDEF"
+            for number, symbol in enumerate(symbols.iter_symbols() if symbols else ())
+            if not (of_symbols and _is_hidden(of_symbols.get_symbol(number)["ndx"]))
+            and symbol["st_shndx"] != "SHN_UNDEF"
             and symbol["st_info"]["bind"] in ("STB_GLOBAL", "STB_WEAK", "STB_LOOS")
             and symbol["st_other"]["visibility"] in ("STV_DEFAULT", "STV_PROTECTED")
         }
         assert exported_symbols(BytesInMemory(content)) == names
+
+
+def _is_hidden(index: int | str) -> bool:
+    """Whether an entry of .gnu.version is `name@VERSION`, which only who asks for the version finds."""
+    return isinstance(index, int) and index > 0x8001

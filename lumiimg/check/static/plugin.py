@@ -13,9 +13,19 @@ from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.findings import Remedy, Severity
 from lumiimg.core.toml import package_toml
-from lumiimg.elf import exported_symbols, undefined_in
-from lumiimg.fabric.path import LIBCXI, LIBFABRIC, NET_SYMBOL, PLUGIN_FILES, FabricPath, Part, net_api, part_of
-from lumiimg.fabric.process import HSA, cxi_provider, lack_of_rocr
+from lumiimg.elf import dlsym, exported_symbols, undefined_in
+from lumiimg.fabric.path import (
+    LIBCXI,
+    LIBFABRIC,
+    NET_SYMBOL,
+    PLUGIN_FILES,
+    FabricPath,
+    Part,
+    net_api,
+    net_symbol,
+    part_of,
+)
+from lumiimg.fabric.process import HSA, built_for_cuda, cxi_provider, lack_of_rocr
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 
@@ -163,6 +173,9 @@ def judge_plugin(
     else:
         _judge_symbols(outcome, process, plugin, found)
     taken = _judge_api(process, plugin, path, found)
+    rccl = process.find(path.rccl) if path.rccl else None
+    if rccl is not None and (why := built_for_cuda(process, root, plugin, rccl)) is not None:
+        found.add("plugin.cuda", Severity.PROBLEM, where=plugin.path, evidence=(f"{plugin.path}: {why}",))
     libfabric, libcxi = process.find(LIBFABRIC), process.find(LIBCXI)
     if libfabric is not None:
         _judge_provider(root, process, plugin, libfabric, provider_path, found)
@@ -237,13 +250,16 @@ def _remedies_for(error: str) -> tuple[Remedy, ...]:
 
 
 def _judge_api(process: Process, plugin: LoadedObject, path: FabricPath, found: Findings) -> int | None:
-    """Return the net API of the plugin that RCCL takes, if there is one."""
+    """Return the net API that RCCL takes of the plugin, if there is one: dlsym finds it in what that needs, too."""
+    symbols: set[str] = set()
     try:
         with process.open(plugin) as file:
-            symbols = exported_symbols(file, NET_SYMBOL)
-    except BadInputError as error:
-        found.add("plugin.api", Severity.UNKNOWN, reason="unread", names={"why": one_line(str(error))})
-        return None
+            symbols |= exported_symbols(file, NET_SYMBOL)
+        symbols |= {name for name in map(net_symbol, path.accepts) if dlsym(process, plugin, name) is not None}
+    except (OSError, BadInputError) as error:
+        if not symbols:
+            found.add("plugin.api", Severity.UNKNOWN, reason="unread", names={"why": one_line(str(error))})
+            return None
     exported = net_api(symbols)
     taken = next((version for version in path.accepts if version in exported), None)
     names = {"exported": _versions(exported) or "none", "taken": f"v{taken}", "accepted": _versions(path.accepts)}
