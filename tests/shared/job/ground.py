@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -56,10 +54,27 @@ _MODULES = [
     "types",
     "warnings",
     "weakref",
+    "fnmatch",
+    "ipaddress",
+    "ntpath",
+    "pathlib",
+    "threading",
+    "copyreg",
+    "copy",
+    "textwrap",
+    "zipimport",
 ]
-"""Of the standard library: what Python needs to start, and ctypes."""
+"""Of the standard library: what Python needs to start, ctypes, and what start-up code of packages imports."""
 _EXTENSIONS = ("_ctypes", "_struct", "_heapq", "_bisect")
-_CODECS = ("__init__", "aliases", "utf_8", "utf_8_sig", "ascii", "latin_1")
+_PACKAGES = {
+    "encodings": ("__init__", "aliases", "utf_8", "utf_8_sig", "ascii", "latin_1"),
+    "ctypes": ("__init__", "_endian", "_layout"),
+    "collections": ("__init__", "abc"),
+    "re": ("__init__", "_casefix", "_compiler", "_constants", "_parser"),
+    "importlib": ("__init__", "_abc", "_bootstrap", "_bootstrap_external", "machinery", "util"),
+    "urllib": ("__init__", "parse"),
+    "pathlib": ("__init__", "_local", "_abc", "_os", "types"),
+}
 _C_LIBRARY = ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1", "libutil.so.1")
 
 _FUNCTIONS = (
@@ -68,6 +83,7 @@ _FUNCTIONS = (
 )
 """Of the C library, what the stand-ins of RCCL, the plugin and libfabric call."""
 
+LOCALE = "/usr/lib/locale/C.utf8/LC_CTYPE"
 DEBIANS = {"bullseye": "2.31", "bookworm": "2.36", "trixie": "2.41"}
 """Releases of Debian, and their glibc; the newest is that of the machine that runs the tests."""
 
@@ -91,6 +107,8 @@ class Ground:
     modules: Path
     """Its standard library, cut down to what starts it and ctypes."""
     glibc: str
+    locale: Path | None = None
+    """LC_CTYPE of C.UTF-8, as every base of images has it."""
     variants: dict[str, Path] = field(default_factory=dict, compare=False)
 
     def interpreter(self, kind: str = "", search: str = "$ORIGIN/../lib") -> Path:
@@ -141,13 +159,18 @@ def ground_of_stand_ins(folder: Path) -> StandIns:
     )
 
 
-def ground_here(folder: Path) -> Ground:
-    """Return that of this machine, with the Python that runs the tests; `folder` takes its files."""
+def ground_here(folder: Path, program: str = sys.executable) -> Ground:
+    """Return that of this machine, with the Python that runs the tests or another one; `folder` takes its files."""
     needs("patchelf", "ldd")
     if not Path(LOADER).exists():
         needs(LOADER)
-    python = Path(os.path.realpath(sys.executable))
-    library = Path(sysconfig.get_path("stdlib"))
+    words = [
+        program,
+        "-c",
+        "import os, sys, sysconfig; print(os.path.realpath(sys.executable), sysconfig.get_path('stdlib'))",
+    ]
+    asked = subprocess.run(words, check=True, capture_output=True, text=True)
+    python, library = map(Path, asked.stdout.split())
     extensions = [file for name in _EXTENSIONS for file in (library / "lib-dynload").glob(f"{name}.cpython-*.so")]
     libraries = {file.name: file for of in (python, *extensions) for file in _needed(of)}
     c_library = libraries["libc.so.6"].parent
@@ -175,7 +198,7 @@ def ground_of_debian(root: Path, name: str, folder: Path) -> Ground:
         libraries |= new
         wanted += new.values()
     site = (library / "site.py").read_text()
-    return _made(folder, name, python, library, extensions, libraries, "/usr/lib/x86_64-linux-gnu", loader, site)
+    return _made(folder, name, python, library, extensions, libraries, "/usr/lib/x86_64-linux-gnu", loader, site, root)
 
 
 def fetch_debian(suite: str, mirror: str, root: Path) -> Path:
@@ -202,6 +225,7 @@ def _made(
     place: str,
     loader: Path,
     site: str,
+    root: Path = Path("/"),
 ) -> Ground:
     """Copy all to one file system, from where images take it by hard links."""
     folder.mkdir(parents=True)
@@ -215,7 +239,7 @@ def _made(
     for each in _MODULES:
         if (library / f"{each}.py").is_file():
             shutil.copy(library / f"{each}.py", modules)
-    for package, names in (("encodings", _CODECS), ("ctypes", ("__init__", "_endian", "_layout")), ("collections", ("__init__", "abc")), ("re", ("__init__", "_casefix", "_compiler", "_constants", "_parser"))):  # fmt: skip
+    for package, names in _PACKAGES.items():
         if (library / package).is_dir():
             (modules / package).mkdir()
             for each in names:
@@ -227,6 +251,7 @@ def _made(
     own = [*(modules / "lib-dynload").iterdir(), *(file for file in copied if file.name.startswith("libpython"))]
     subprocess.run(["patchelf", "--remove-rpath", *own], check=True)
     loader = Path(shutil.copy(loader, folder / "loader"))
+    locale = root / LOCALE[1:]
     found = re.search(r"python(3\.\d+)", str(library))
     glibc = re.search(rb"stable release version 2\.(\d+)", (folder / "libraries/libc.so.6").read_bytes())
     if found is None or glibc is None:
@@ -241,6 +266,7 @@ def _made(
         loader=loader,
         modules=modules,
         glibc=f"2.{glibc[1].decode()}",
+        locale=Path(shutil.copy(locale, folder / "locale")) if locale.is_file() else None,
     )
 
 

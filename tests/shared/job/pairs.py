@@ -14,6 +14,7 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Answer, Level, Severity
 from lumiimg.host.container_view import told_to_engine
 from lumiimg.image import open_image
+from tests.shared.job.ground import LOCALE
 from tests.shared.job.oracle import Happened, run_job
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Pair:
     happened: tuple[Happened, ...]
     difference: str = ""
     """Between the libraries that were predicted and those that were mapped."""
+    asked: str = ""
+    """The open questions, with all that is said of them."""
 
     @property
     def is_fast(self) -> bool:
@@ -99,7 +102,8 @@ def pair_of(name: str, world: World, told: Mapping[str, str], node: Node | None)
     happened = tuple(run_job(world, job, inside, binds, python) for job in world.jobs)
     against = (each for each in static.findings if each.severity in {Severity.PROBLEM, Severity.UNKNOWN})
     said = tuple(f"{each.id}: {each.summary}" for each in against)
-    return Pair(name, answer, said, happened, _difference(world, static, happened))
+    asked = "\n".join(str(each) for each in static.findings if each.severity is Severity.UNKNOWN)
+    return Pair(name, answer, said, happened, _difference(world, static, happened), asked)
 
 
 def _difference(world: World, static: StaticResult, happened: tuple[Happened, ...]) -> str:
@@ -110,7 +114,7 @@ def _difference(world: World, static: StaticResult, happened: tuple[Happened, ..
     own = f"/lib/python{world.ground.version}/lib-dynload/"
     # of several jobs the prediction is about the one that fares worst
     nearest = min(happened, key=lambda each: len(predicted ^ each.mapped))
-    mapped = {path for path in nearest.mapped if own not in path and "/libffi.so" not in path}
+    mapped = {path for path in nearest.mapped if own not in path and "/libffi.so" not in path and path != LOCALE}
     lines = [f"not mapped: {', '.join(sorted(predicted - mapped))}"] if predicted - mapped else []
     lines += [f"not predicted: {', '.join(sorted(mapped - predicted))}"] if mapped - predicted else []
     return "; ".join(lines)

@@ -15,6 +15,7 @@ from lumiimg.image import open_image
 from tests.shared.elf_builder import LOADER, library, rpath, runpath
 from tests.shared.fabric_builder import c_library, symbol, versioned
 from tests.shared.job import sources
+from tests.shared.job.ground import LOCALE
 
 if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
@@ -248,6 +249,8 @@ def new_world(root: Path, ground: Ground) -> World:
         world.take(f"{ground.folder}/{file.name}", file)
     if ground.folder != "/usr/lib64":
         world.link(f"{ground.folder}/{Path(LOADER).name}", LOADER)
+    if ground.locale is not None:
+        world.take(LOCALE, ground.locale)
     world.put("/.singularity.d/env/99-base.sh", "", 0o755)
     world.put("/etc/os-release", "ID=debian\n", 0o644)
     world.set(PATH="/usr/bin:/bin")
