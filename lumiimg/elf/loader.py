@@ -194,6 +194,11 @@ class Process:
             return "it is for another architecture"
         return os.strerror(errno.EACCES) if opened.errno == errno.EACCES else None
 
+    def would_take(self, path: str) -> bool:
+        """Whether the loader would take a file, if it looked where it is. Only after `start`."""
+        opened = self.files.open(self.config.absolute(path), self.machine)
+        return opened.facts is not None and not (opened.is_other_machine or opened.is_other_class)
+
     def cached(self, name: str) -> str | None:
         """Return the path that /etc/ld.so.cache has for a name."""
         return self._rules.cached(name) if self._rules else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import subprocess
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +27,7 @@ from lumiimg.image import open_image
 from tests.shared.checks import checked, unread
 from tests.shared.elf_builder import entry_at, library, patched
 from tests.shared.fabric_builder import ROCR
+from tests.shared.lumi_node import ldconfig
 from tests.shared.programs import sampled
 
 if TYPE_CHECKING:
@@ -413,6 +416,37 @@ def test_what_rccl_sets_by_its_own_file_counts_where_nothing_else_sets_it(root: 
     named = check(root)
     assert named.path.plugin_files == ("librccl-net-of-conf.so",)
     assert finding(named, "plugin.other-name").remedy == ("take NCCL_NET_PLUGIN out of the image's /etc/rccl.conf",)
+
+
+@pytest.mark.parametrize("name", ["libfabric.so.1", "libcxi.so.1", "libother.so.2"])
+def test_a_library_that_the_image_has_where_nobody_looks_is_said_to_be_there(root: Path, name: str) -> None:
+    whole_path(root, "AWS Libfabric")
+    other = library(root / LIB / "libother.so.2")
+    libfabric = library(root / LIB / "libfabric.so.1", root / LIB / "libcxi.so.1", source=ROCR)
+    library(root / LIB / "librccl-net.so", libfabric, other, source='int ncclNetPlugin_v5; char s[] = "AWS Libfabric";')
+    assert checked(root).answer is Answer.NO_OBSTACLE
+    folder = root / "opt/x y/lib"
+    folder.mkdir(parents=True)
+    for elsewhere, machine in (("opt/a", 183), ("opt/b", None)):  # for ARM, and not a library
+        patched(library(root / elsewhere / name), 18, bytes([machine or 0, 0]))
+        if machine is None:
+            (root / elsewhere / name).write_text("version https://git-lfs.github.com/spec/v1\n")
+    (root / LIB / name).rename(folder / name)
+    (root / "opt/c").mkdir()
+    (root / f"opt/c/{name}").symlink_to(f"/opt/x y/lib/{name}.gone")
+    code = "plugin.loads" if name == "libother.so.2" else "plugin.needs-host"
+    told = finding(check(root), code)
+    assert told.severity is (Severity.PROBLEM if code == "plugin.loads" else Severity.UNKNOWN)
+    assert told.cause == f"the loader does not look where the image has it: /opt/x y/lib/{name}"
+    assert "must come from the host" not in f"{told.summary}{told.cause}"
+    command = told.remedy[0].command or ""
+    variable, _, value = command.removeprefix("export ").partition("=")
+    assert checked(root, {variable: shlex.split(value)[0]}).answer is Answer.NO_OBSTACLE, command
+    script = told.remedy[1].partition("%post: ")[2].replace("/etc/", f"{root}/etc/").replace("ldconfig", "true")
+    (root / "etc").mkdir()
+    subprocess.run(["sh", "-euc", script], check=True)
+    ldconfig(root)
+    assert checked(root).answer is Answer.NO_OBSTACLE, script
 
 
 def test_a_list_of_providers_is_compared_as_libfabric_compares_it(root: Path) -> None:

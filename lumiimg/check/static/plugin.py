@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,8 @@ from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.elf import LoadedObject, LoaderConfig, LoadResult, Process
     from lumiimg.host.rccl_process import Variables
@@ -169,7 +171,7 @@ def judge_plugin(
     plugin = outcome.root
     assert plugin is not None  # noqa: S101 - asked by the caller
     if outcome.errors:
-        _judge_errors(plugin, outcome, found)
+        _judge_errors(root, process, plugin, outcome, found)
     else:
         _judge_symbols(outcome, process, plugin, found)
     taken = _judge_api(process, plugin, path, found)
@@ -230,15 +232,51 @@ def lacks_of_host(outcome: LoadResult) -> tuple[str, ...]:
     return names if is_all else ()
 
 
-def _judge_errors(plugin: LoadedObject, outcome: LoadResult, found: Findings) -> None:
+@dataclass(frozen=True, slots=True)
+class UnsearchedFiles:
+    """What an image has of the libraries that a load lacks: in folders where the loader does not look."""
+
+    paths: Mapping[str, str]
+    """By the name that is asked for; of several files the first that the loader would take."""
+    settings: LoaderConfig
+
+    @property
+    def sentence(self) -> str | None:
+        """What is where; None where the image has none."""
+        paths = ", ".join(self.paths.values())
+        return f"the loader does not look where the image has it: {paths}" if self.paths else None
+
+    @property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """What has the loader look there."""
+        folders = list(dict.fromkeys(map(posixpath.dirname, self.paths.values())))
+        names = {"wanted": _prepended(":".join(folders), self.settings), "folders": shlex.join(folders)}
+        return remedies_for("plugin.loads", "in-image", **names) if folders else ()
+
+
+def unsearched_files(root: RootFileSystem, process: Process, outcome: LoadResult) -> UnsearchedFiles:
+    """Return the files that an image has for what a load lacks."""
+    names, paths = {missing.name for missing in outcome.missing}, dict[str, str]()
+    for path in root.find(names) if names else ():
+        if process.would_take(path):
+            paths.setdefault(posixpath.basename(path), path)
+    return UnsearchedFiles(paths, process.config)
+
+
+def _judge_errors(
+    root: RootFileSystem, process: Process, plugin: LoadedObject, outcome: LoadResult, found: Findings
+) -> None:
     chain = outcome.missing[0].chain if outcome.missing else (plugin.path,)
     details: FindingDetails = {"where": plugin.path, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
+    there = unsearched_files(root, process, outcome)
+    details["cause"] = there.sentence
     if names := lacks_of_host(outcome):
-        of = {"libraries": ", ".join(names)}
-        found.add("plugin.needs-host", Severity.UNKNOWN, names=of, **details)
+        reason, of = "in-image" if there.paths.keys() >= {*names} else None, {"libraries": ", ".join(names)}
+        details["remedy"] = (*there.remedies, *remedies_for("plugin.needs-host", "host"))
+        found.add("plugin.needs-host", Severity.UNKNOWN, reason=reason, names=of, **details)
         return
     ways = [remedy for error in outcome.errors for remedy in _remedies_for(error)]
-    details["remedy"] = tuple(dict.fromkeys(ways))
+    details["remedy"] = tuple(dict.fromkeys((*there.remedies, *ways)))
     found.add("plugin.loads", Severity.PROBLEM, reason="not-loaded", **details)
 
 

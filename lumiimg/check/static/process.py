@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings, remedies_for
-from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin
+from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin, unsearched_files
 from lumiimg.check.static.process_faults import judge_process, judge_symbols
 from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
 from lumiimg.core.findings import Finding, Level, Remedy, Severity
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.context import ImageInContext
+    from lumiimg.check.registry import FindingDetails
     from lumiimg.elf import LoadedObject, LoaderConfig, LoadResult, Process
     from lumiimg.host.manifest import Refusal
     from lumiimg.image import Image, RootFileSystem
@@ -140,7 +141,7 @@ def _load_rccl(image: Image, settings: LoaderConfig, job: JobProcess, files: lis
     begun = begin(image.root, settings, job)
     candidates = rccl_candidates(image.root, files)
     if begun.failed is not None and (candidates or job.is_program):
-        _judge_failure(job, begun.failed, found)
+        _judge_failure(image.root, begun.process, job, begun.failed, found)
     elif (cuda := _of_cuda(image.root, job)) is not None:
         begun = replace(begun, rccl=None)  # one that something else has brought along is not its
         names, lines = {"job": job.title}, tuple(candidates[:4])
@@ -168,17 +169,25 @@ def _why(job: JobProcess, begun: Begun) -> str:
     return f"it is what {job.program} finds" if job.is_program else "no program is known that would load another"
 
 
-def _judge_failure(job: JobProcess, outcome: LoadResult, found: Findings) -> None:
+def _judge_failure(
+    root: RootFileSystem, process: Process, job: JobProcess, outcome: LoadResult, found: Findings
+) -> None:
     where, chain = job.package or job.program, outcome.missing[0].chain if outcome.missing else ()
     code, severity, what = "program.load", Severity.PROBLEM, f"{job.program} cannot load RCCL"
+    there = unsearched_files(root, process, outcome)
     if job.is_program and (names := lacks_of_host(outcome)):
         severity = Severity.UNKNOWN
-        what = f"{job.title} needs {', '.join(names)} at its start, which must come from the host"
+        from_where = "which must come from the host"
+        if there.paths.keys() >= {*names}:
+            from_where = "which the loader does not find, although the image has it"
+        what = f"{job.title} needs {', '.join(names)} at its start, {from_where}"
     elif job.framework is not None:
         what = f"`import {job.framework}` of {job.program} fails"
     elif not job.is_program:
         code, what = "rccl.load", f"{job.program} cannot be loaded in this image"
-    found.add(code, severity, what, reason="libraries", where=where, evidence=tuple(outcome.errors[:8]), chain=chain)
+    details: FindingDetails = {"where": where, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
+    details |= {"cause": there.sentence, "remedy": there.remedies}
+    found.add(code, severity, what, reason="libraries", **details)
 
 
 def _of_cuda(root: RootFileSystem, job: JobProcess) -> str | None:
