@@ -86,7 +86,8 @@ def read_variables(image: Image, environment: Mapping[str, str]) -> Variables:
         unread = one_line(str(error))
     except OSError:  # RCCL cannot open it either, unless it is a link to what is bound
         with contextlib.suppress(OSError):
-            unread = f"it is a link to {image.root.readlink(CONF)}, which is not in the image"
+            target = image.root.readlink(CONF)
+            unread = None if image.root.link_loop(CONF) else f"it is a link to {target}, which is not in the image"
     return Variables(image, environment, unread=unread)
 
 

@@ -201,6 +201,18 @@ class RootFileSystem:
             raise _os_error(errno.EINVAL, path)
         return found.tree.link_target(found.node)
 
+    def link_loop(self, path: str) -> tuple[str, ...]:
+        """Return the links along a path that lead to each other, the first one again at the end; none elsewhere."""
+        passed: list[Place] = []
+        try:
+            self._lookup(path, passed=passed)
+        except (OSError, ImageError) as error:
+            links = [found.path for found in passed if found.kind is FileKind.SYMLINK]
+            if isinstance(error, OSError) and error.errno == errno.ELOOP and links.count(links[-1]) > 1:
+                first = len(links) - 2 - links[-2::-1].index(links[-1])
+                return tuple(links[first:])
+        return ()
+
     def list_dir(self, path: str) -> tuple[DirectoryEntry, ...]:
         """Return the names in a directory, sorted."""
         names = self._mounts.entries(self._directory(path))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.gpu import (
@@ -25,7 +25,7 @@ from lumiimg.gpu import (
     taken_for,
 )
 from lumiimg.image import ImageError
-from lumiimg.inventory.gpu_code import CodeForm, processors_of
+from lumiimg.inventory.gpu_code import CodeForm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -51,7 +51,7 @@ class ComponentFit:
     needed: bool
     """Whether each job with that software calls it; else the answer does not depend on it."""
     processors: tuple[str, ...]
-    """That it has code for."""
+    """That it has code for; one that has the GPU's name, and is not taken, with the mode that keeps it out."""
     paths: tuple[str, ...]
     """In the image: the places that count, those that a job loads where that is known."""
     without: str
@@ -149,7 +149,21 @@ def _verdict(component: str, files: Sequence[CodeFile], gpu: GpuTarget, loaded: 
         why = "whether the GPU takes such code does not show in files"
     counting = counting or list(files)
     paths = tuple(file.path for file in counting)
-    return ComponentFit(component, fit, role.needed, processors_of(counting), paths, role.without, why)
+    return ComponentFit(component, fit, role.needed, _processors(counting, gpu), paths, role.without, why)
+
+
+def _processors(files: Sequence[CodeFile], gpu: GpuTarget) -> tuple[str, ...]:
+    """Return what files have code for, in the order of their numbers; with modes where these keep a GPU from it."""
+    names: dict[str, str] = {}
+    for target in (target for file in files for target in file.targets):
+        other = replace(
+            target,
+            sramecc=None if target.sramecc == gpu.sramecc else target.sramecc,
+            xnack=None if target.xnack == gpu.xnack else target.xnack,
+        )
+        is_of_gpu = fit([[GpuTarget(target.processor)]], gpu) is GpuFit.RUNS
+        names[str(other) if is_of_gpu else target.processor] = target.processor
+    return tuple(sorted(names, key=lambda name: (len(names[name]), name)))
 
 
 def _share(files: Sequence[CodeFile], gpu: GpuTarget) -> float:

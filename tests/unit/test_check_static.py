@@ -449,6 +449,37 @@ def test_a_library_that_the_image_has_where_nobody_looks_is_said_to_be_there(roo
     assert checked(root).answer is Answer.NO_OBSTACLE, script
 
 
+@pytest.mark.parametrize("folder", [LIB, "opt/net"])
+def test_a_loop_of_links_is_called_one(root: Path, folder: str) -> None:
+    whole_path(root, "AWS Libfabric")
+    (root / LIB / "librccl-net.so").unlink()
+    (root / "opt/net").mkdir(parents=True)
+    (root / folder / "librccl-net.so").symlink_to("/opt/b")
+    (root / "opt/b").symlink_to("c")
+    (root / "opt/c").symlink_to(f"/{folder}/librccl-net.so")
+    told = finding(check(root), "plugin.dangling")
+    assert told.severity is Severity.PROBLEM
+    assert told.summary.endswith(" is a loop of links")
+    links = told.summary.removesuffix(" is a loop of links").split(" → ")
+    assert (len(links), {*links}) == (4, {"/opt/b", "/opt/c", f"/{folder}/librccl-net.so"})
+
+
+def test_a_library_that_is_a_loop_of_links_is_not_said_to_be_the_hosts(root: Path) -> None:
+    whole_path(root, "AWS Libfabric")
+    (root / LIB / "libcxi.so.1").unlink()
+    (root / LIB / "libcxi.so.1").symlink_to("libcxi.so.1.5")
+    (root / LIB / "libcxi.so.1.5").symlink_to("libcxi.so.1")
+    told, name = finding(check(root), "plugin.needs-host"), f"/{LIB}/libcxi.so.1"
+    assert "must come from the host" not in told.summary
+    assert told.cause in {
+        f"{one} is a loop of links" for one in (f"{name} → {name}.5 → {name}", f"{name}.5 → {name} → {name}.5")
+    }
+    conf(root, "")
+    (root / "etc/rccl.conf").unlink()
+    (root / "etc/rccl.conf").symlink_to("rccl.conf")
+    assert "rccl.settings" not in severities(check(root)), "RCCL reads nothing of it, whatever is bound"
+
+
 def test_a_list_of_providers_is_compared_as_libfabric_compares_it(root: Path) -> None:
     whole_path(root, "AWS Libfabric")
     for providers in ("cxi", "CXI", "tcp,cxi", "^tcp", "^", "^ cxi", "^tcp,^cxi"):

@@ -154,13 +154,28 @@ def test_code_for_xnack_alone_runs_where_the_job_sets_it(
     root = image(tmp_path / "i", {}, rccl="gfx90a:xnack+")
     code, parts, (found,) = check(capsys, root)
     assert (code, parts["RCCL"]["fit"], found["id"]) == (ExitCode.NO, "xnack", "gpu.xnack")
+    assert found["summary"].endswith(": RCCL (gfx90a:xnack+ only)")
     assert found["remedy"] == ["in the job: export HSA_XNACK=1"]
+    put_files(root, {".singularity.d/env/91-more.sh": "export HSA_XNACK=0\n"})
+    assert check(capsys, root)[2][0]["remedy"] == ["export SINGULARITYENV_HSA_XNACK=1"]
+    (root / ".singularity.d/env/91-more.sh").unlink()
     monkeypatch.setenv("HSA_XNACK", "1")
     code, parts, _ = check(capsys, root)
     assert (code, parts["RCCL"]["fit"]) == (ExitCode.UNDECIDED, "runs")
     # and the other way round: code for xnack- is not taken then
-    code, parts, _ = check(capsys, image(tmp_path / "j", {}, rccl="gfx90a:xnack-"))
+    other = image(tmp_path / "j", {}, rccl="gfx90a:sramecc+:xnack-")
+    code, parts, (found,) = check(capsys, other)
     assert (code, parts["RCCL"]["fit"]) == (ExitCode.NO, "no")
+    assert "HSA_XNACK=1 sets: RCCL (gfx90a:xnack- only)" in found["summary"]
+    assert found["remedy"] == ["unset HSA_XNACK"]
+    monkeypatch.delenv("HSA_XNACK")
+    assert check(capsys, other)[1]["RCCL"]["fit"] == "runs"
+    put_files(other, {".singularity.d/env/91-more.sh": "export HSA_XNACK=1\n"})
+    assert "env -u HSA_XNACK" in check(capsys, other)[2][0]["remedy"][0]
+    # memory without error correction is no mode that a variable sets
+    found = check(capsys, image(tmp_path / "k", {}, rccl="gfx90a:sramecc-"))[2][0]
+    assert found["summary"].endswith(": RCCL (gfx90a:sramecc- only)")
+    assert "HSA_XNACK" not in found["summary"] + found["remedy"][0]
 
 
 def test_of_a_variable_that_only_a_shell_knows_what_the_gpu_takes_is_open(tmp_path: Path, capsys: Capture) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.core.toml import package_toml
-from lumiimg.gpu import GpuFit
+from lumiimg.gpu import XNACK, GpuFit
 from lumiimg.host.container_view import wrong_processors
 from lumiimg.host.rccl_process import mpi_clash
 from lumiimg.inventory.components import of_numpy_1, of_other_torch
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lumiimg.check.static.process import StaticResult
     from lumiimg.elf import LoaderConfig
     from lumiimg.host.job_process import JobProcess
+    from lumiimg.host.rccl_process import Variables
     from lumiimg.image import RootFileSystem
     from lumiimg.inventory.components import Inventory
     from lumiimg.inventory.gpu_fit import ComponentFit, GpuAccount
@@ -76,14 +77,14 @@ def findings_of_machine(context: ImageInContext, static: StaticResult) -> tuple[
     return tuple(found.found)
 
 
-def findings_of_gpu(account: GpuAccount | None) -> tuple[Finding, ...]:
+def findings_of_gpu(account: GpuAccount | None, variables: Variables) -> tuple[Finding, ...]:
     """Return what follows for jobs from what the GPU of a machine makes of the code; without an account, nothing."""
     found = Findings(Level.STATIC)
     if account is not None:
         if account.taken_for is not None:
             names = {"processor": account.processor, "machine": account.machine, "other": account.taken_for}
             found.add("gpu.code", Severity.PROBLEM, reason="override", names=names)
-        _judge_needed(account, [part for part in account.parts if part.needed], found)
+        _judge_needed(account, [part for part in account.parts if part.needed], variables, found)
         for part in account.parts:
             if not part.needed and part.fit is not GpuFit.RUNS:
                 details: FindingDetails = {"where": part.paths[0], "cause": part.without}
@@ -92,15 +93,21 @@ def findings_of_gpu(account: GpuAccount | None) -> tuple[Finding, ...]:
     return tuple(found.found)
 
 
-def _judge_needed(account: GpuAccount, needed: Sequence[ComponentFit], found: Findings) -> None:
+def _judge_needed(account: GpuAccount, needed: Sequence[ComponentFit], variables: Variables, found: Findings) -> None:
     """Judge what each job calls: a finding for each kind of answer."""
     parts = {fit: [part for part in needed if part.fit is fit] for fit in GpuFit}
     if none := parts[GpuFit.NO]:
-        found.add("gpu.code", Severity.PROBLEM, reason="none", names=_names(account, *none), **_details(none))
+        reason, details = "none", _details(none)
+        if all(any(name.endswith(":xnack-") for name in part.processors) for part in none):
+            reason, details["remedy"] = "xnack", (variables.without(XNACK),)
+        found.add("gpu.code", Severity.PROBLEM, reason=reason, names=_names(account, *none), **details)
     if retried := parts[GpuFit.XNACK]:
-        found.add("gpu.xnack", Severity.PROBLEM, names=_names(account, *retried), **_details(retried))
+        details = _details(retried)
+        if variables.get(XNACK) is not None:
+            details["remedy"] = (variables.set_to(XNACK, "1"),)
+        found.add("gpu.xnack", Severity.PROBLEM, names=_names(account, *retried), **details)
     for part in parts[GpuFit.UNKNOWN]:
-        details: FindingDetails = {"where": part.paths[0], "cause": part.why}
+        details = {"where": part.paths[0], "cause": part.why}
         found.add("gpu.code", Severity.UNKNOWN, reason="unknown", names=_names(account, part), **details)
     for part in parts[GpuFit.PART]:
         found.add("gpu.code", Severity.INFO, reason="part", names=_names(account, part), where=part.paths[0])

@@ -194,7 +194,8 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
     paths = (item.object.path for item in loaded)
     of = gpu_of_machine(snapshot, context.site) if with_gpu else None
     gpu = account_of_gpu(context.contents, of, context.variable, paths)
-    found = Findings(Level.STATIC, [*doubted(findings_of_gpu(gpu), context.variables, context.given), *static.findings])
+    of_gpu = doubted(findings_of_gpu(gpu, context.variables), context.variables, context.given)
+    found = Findings(Level.STATIC, [*of_gpu, *static.findings])
     if carried.sentence is not None:
         found.add("bind.manifest", Severity.INFO, carried.sentence)
     return HostFit(

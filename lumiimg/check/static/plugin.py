@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import posixpath
 import re
 import shlex
@@ -30,7 +32,7 @@ from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.elf import LoadedObject, LoaderConfig, LoadResult, Process
@@ -75,7 +77,11 @@ def load_plugin(
     if broken:
         name, outcome = next(iter(broken.items()))
         of, lines = {"name": name}, tuple(outcome.errors[:4])
-        found.add("plugin.loads", Severity.PROBLEM, reason="not-a-library", names=of, evidence=lines)
+        if loop := loop_of_links(variables.image.root, outcome):
+            of = {"loop": loop, "so_far": ""}
+            found.add("plugin.dangling", Severity.PROBLEM, reason="loop", names=of, evidence=lines)
+        else:
+            found.add("plugin.loads", Severity.PROBLEM, reason="not-a-library", names=of, evidence=lines)
     elif names:
         _judge_absence(variables, process, files, path, library, tuple(absent[:4]), found)
     return None
@@ -102,8 +108,10 @@ def _judge_absence(
     same_name = [file for file in elsewhere if posixpath.basename(file) in asked]
     passed_over = next(filter(None, map(process.passes_over, same_name)), None)
     if dangling and not same_name:
-        names["target"] = root.readlink(dangling[0])
-        found.add("plugin.dangling", severity, names=names, where=dangling[0], evidence=lines)
+        loop = root.link_loop(dangling[0])
+        names |= {"target": root.readlink(dangling[0]), "loop": _in_words(loop)}
+        reason = "loop" if loop else None
+        found.add("plugin.dangling", severity, reason=reason, names=names, where=dangling[0], evidence=lines)
     elif passed_over is not None:
         names["why"], where = passed_over, same_name[0]
         found.add("plugin.loads", Severity.PROBLEM, reason="passed-over", names=names, where=where, evidence=lines)
@@ -232,6 +240,18 @@ def lacks_of_host(outcome: LoadResult) -> tuple[str, ...]:
     return names if is_all else ()
 
 
+def loop_of_links(root: RootFileSystem, outcome: LoadResult) -> str | None:
+    """Return a sentence on the links that lead in a circle, where these end a load."""
+    ends = f": {os.strerror(errno.ELOOP)}"
+    names = {posixpath.basename(error.partition(":")[0]) for error in outcome.errors if error.endswith(ends)}
+    loops = map(root.link_loop, root.find(names) if names else ())
+    return next((_in_words(loop) for loop in loops if loop), None)
+
+
+def _in_words(loop: Sequence[str]) -> str:
+    return f"{' → '.join(loop[:_SHOWN])} is a loop of links"
+
+
 @dataclass(frozen=True, slots=True)
 class UnsearchedFiles:
     """What an image has of the libraries that a load lacks: in folders where the loader does not look."""
@@ -268,10 +288,11 @@ def _judge_errors(
 ) -> None:
     chain = outcome.missing[0].chain if outcome.missing else (plugin.path,)
     details: FindingDetails = {"where": plugin.path, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
-    there = unsearched_files(root, process, outcome)
-    details["cause"] = there.sentence
+    there, loop = unsearched_files(root, process, outcome), loop_of_links(root, outcome)
+    details["cause"] = loop or there.sentence
     if names := lacks_of_host(outcome):
-        reason, of = "in-image" if there.paths.keys() >= {*names} else None, {"libraries": ", ".join(names)}
+        reason = "in-image" if there.paths.keys() >= {*names} else "loop" if loop else None
+        of = {"libraries": ", ".join(names)}
         details["remedy"] = (*there.remedies, *remedies_for("plugin.needs-host", "host"))
         found.add("plugin.needs-host", Severity.UNKNOWN, reason=reason, names=of, **details)
         return

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings, remedies_for
-from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin, unsearched_files
+from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin, loop_of_links, unsearched_files
 from lumiimg.check.static.process_faults import judge_process, judge_symbols
 from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
 from lumiimg.core.findings import Finding, Level, Remedy, Severity
@@ -174,19 +174,19 @@ def _judge_failure(
 ) -> None:
     where, chain = job.package or job.program, outcome.missing[0].chain if outcome.missing else ()
     code, severity, what = "program.load", Severity.PROBLEM, f"{job.program} cannot load RCCL"
-    there = unsearched_files(root, process, outcome)
+    there, loop = unsearched_files(root, process, outcome), loop_of_links(root, outcome)
     if job.is_program and (names := lacks_of_host(outcome)):
         severity = Severity.UNKNOWN
         from_where = "which must come from the host"
-        if there.paths.keys() >= {*names}:
-            from_where = "which the loader does not find, although the image has it"
+        if loop or there.paths.keys() >= {*names}:
+            from_where = "which the loader does not find"
         what = f"{job.title} needs {', '.join(names)} at its start, {from_where}"
     elif job.framework is not None:
         what = f"`import {job.framework}` of {job.program} fails"
     elif not job.is_program:
         code, what = "rccl.load", f"{job.program} cannot be loaded in this image"
     details: FindingDetails = {"where": where, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
-    details |= {"cause": there.sentence, "remedy": there.remedies}
+    details |= {"cause": loop or there.sentence, "remedy": there.remedies}
     found.add(code, severity, what, reason="libraries", **details)
 
 
