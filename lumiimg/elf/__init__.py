@@ -25,13 +25,16 @@ from lumiimg.elf.glibc import (
     glibc_version,
     wanted_at,
 )
-from lumiimg.elf.loader import Process
+from lumiimg.elf.ld_cache import CACHE_PATH
+from lumiimg.elf.loader import PRELOAD_FILE, Process
 from lumiimg.elf.objects import FoundBy, LoadedObject, LoadResult, MissingLibrary, MissingVersion, duplicate_libraries
 from lumiimg.elf.search import ElfCache
 from lumiimg.elf.segments import ElfError, Segments
 from lumiimg.elf.symbols import exported_symbols
 
 __all__ = [
+    "CACHE_PATH",
+    "PRELOAD_FILE",
     "ElfCache",
     "ElfError",
     "ElfFacts",

@@ -126,6 +126,9 @@ class FileSystem(Protocol):
     def open(self, path: str) -> OpenFile:
         """Open a regular file."""
 
+    def open_exec(self, path: str) -> OpenFile:
+        """Open a program, or the loader that it names, as the kernel does: without the right to read it."""
+
     def is_dir(self, path: str) -> bool:
         """Return whether a path leads to a directory; False for a path that cannot be looked up."""
 
@@ -180,7 +183,9 @@ def read_loader(fs: FileSystem, machine: int, interpreter: str | None) -> Loader
     """Return what the loader of a root file system has compiled in; `interpreter` is a program's PT_INTERP."""
     warnings: list[str] = []
     path = interpreter or _LOADER_OF_MACHINE.get(machine, "/lib/ld.so.1")
-    data = read_or_empty(fs, path, _MAX_LOADER_BYTES)
+    data = b""
+    with contextlib.suppress(OSError, BadInputError), contextlib.closing(fs.open_exec(path)) as loader:
+        data = _read_whole(loader, _MAX_LOADER_BYTES)
     directories = _compiled_directories(data)
     if not directories:
         directories = _USUAL_DIRECTORIES
@@ -250,8 +255,8 @@ def c_library_of(fs: FileSystem) -> CLibrary:
 
     Both can be installed side by side; then it is the one that the shell asks for.
     """
-    glibc = [path for path in _LOADER_OF_MACHINE.values() if _ask(fs, path, _is_there, default=False)]
-    musl = any(_ask(fs, path, _is_there, default=False) for path in _MUSL_LOADERS)
+    glibc = [path for path in _LOADER_OF_MACHINE.values() if _is_there(fs, path)]
+    musl = any(_is_there(fs, path) for path in _MUSL_LOADERS)
     if glibc and musl:
         asked = (facts.interpreter for path in _SHELLS if (facts := facts_at(fs, path)) and facts.interpreter)
         if "/ld-musl-" in next(asked, ""):
@@ -299,7 +304,13 @@ def _ask(fs: FileSystem, path: str, read: Callable[[OpenFile], T], default: T) -
     return default
 
 
-def _is_there(_: OpenFile) -> bool:
+def _is_there(fs: FileSystem, path: str) -> bool:
+    try:
+        fs.open_exec(path).close()
+    except PermissionError:
+        return True
+    except (OSError, BadInputError):
+        return False
     return True
 
 

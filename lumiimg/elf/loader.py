@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _SPELLED_AT_START = (errno.ENOMEM, errno.EINVAL, errno.ENOENT, errno.EPERM, errno.EIO, errno.EACCES)
 _ERRNO_AT_END = re.compile(f": (?:Error [0-9]+|{'|'.join(map(os.strerror, _SPELLED_AT_START))})$")
-_PRELOAD_FILE = "/etc/ld.so.preload"
+PRELOAD_FILE = "/etc/ld.so.preload"
 _MAX_PRELOAD_BYTES = 1 << 20
 _OF_THE_KERNEL = frozenset({"linux-vdso.so.1", "linux-gate.so.1", "linux-vdso64.so.1"})
 """Sonames of the object that the kernel maps into each process (vdso(7))."""
@@ -99,10 +99,10 @@ class Process:
 
     def _start(self, path: str, result: LoadResult) -> None:
         absolute = self.config.absolute(path)
-        opened = self.files.open(absolute, None)
+        opened = self.files.open(absolute, to_run=self._runs)
         facts = opened.facts
         if facts is None:
-            result.errors.append(self._failure(path, opened))
+            result.errors.append(self._not_run(path, opened) if self._runs else self._failure(path, opened))
             return
         self.machine = facts.machine
         self._loader = loader = self.files.loader(facts.machine, facts.interpreter)
@@ -206,9 +206,9 @@ class Process:
     def _add_loader(self, main: LoadedObject, program: Candidate, result: LoadResult) -> None:
         """Put the loader itself into the process: a need for it is met before any search."""
         path = self.loader.path
-        opened = self.files.open(self.config.absolute(path), self.machine)
+        opened = self.files.open(self.config.absolute(path), self.machine, to_run=True)
         if opened.facts is None:
-            result.errors.append(self._failure(path, opened))
+            result.errors.append(self._not_run(path, opened))
         elif opened.identity != program.identity:  # else the loader was started on itself
             facts, recorded = opened.facts, opened.is_recorded
             name, by = facts.soname or path, FoundBy.INTERPRETER
@@ -217,7 +217,7 @@ class Process:
 
     def _preload(self, main: LoadedObject, result: LoadResult) -> None:
         sources = [("LD_PRELOAD", name) for entry in self.config.preload for name in re.split("[ :]", entry) if name]
-        sources += [(_PRELOAD_FILE, name) for name in self._preload_file()]
+        sources += [(PRELOAD_FILE, name) for name in self._preload_file()]
         for source, name in sources:
             attempt = LoadResult()
             loaded = self._map(name, main, attempt, found_by=FoundBy.PRELOAD)
@@ -231,7 +231,7 @@ class Process:
                 )
 
     def _preload_file(self) -> list[str]:
-        data = read_or_empty(self.files.fs, _PRELOAD_FILE, _MAX_PRELOAD_BYTES)
+        data = read_or_empty(self.files.fs, PRELOAD_FILE, _MAX_PRELOAD_BYTES)
         text = re.sub(r"#[^\n]*", " ", data.decode("utf-8", "surrogateescape"))
         return [name for name in re.split(r"[ \t\n:]+", text) if name]
 
@@ -332,6 +332,12 @@ class Process:
                     f"{loaded.path}: cut off: {loaded.facts.missing_bytes} bytes are not in the file"
                 )
         result.warnings.extend(self._rules.doubts if self._rules else ())
+
+    def _not_run(self, name: str, opened: Candidate) -> str:
+        """Return why the kernel does not run a file, in a shell's words."""
+        if opened.errno == errno.EACCES:
+            return f"{name}: cannot execute: {os.strerror(opened.errno)}"
+        return self._failure(name, opened)
 
     def _failure(self, name: str, opened: Candidate) -> str:
         """Return the loader's words for a file that it cannot take."""

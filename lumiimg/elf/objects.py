@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from enum import StrEnum
+from errno import EACCES, ENOENT
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -158,9 +160,9 @@ class LoadResult:
         return self
 
     def finds_nothing(self, name: str) -> bool:
-        """Whether a dlopen of this name met no file at all: neither one that loads nor one that cannot be loaded."""
-        absent = f"{name}: cannot open shared object file: No such file or directory"
-        return self.root is None and all(error == absent for error in self.errors)
+        """Whether a dlopen of this name met no file that could be opened: neither one that loads nor another."""
+        absent = [f"{name}: cannot open shared object file: {os.strerror(each)}" for each in (ENOENT, EACCES)]
+        return self.root is None and all(error in absent for error in self.errors)
 
 
 class SymbolScopes:

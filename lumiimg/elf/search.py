@@ -26,7 +26,7 @@ from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.segments import ET_DYN, ET_EXEC, FIRST_READ_BYTES, HEADER_BYTES, ElfError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from lumiimg.core.access import OpenFile
 
@@ -83,20 +83,27 @@ class ElfCache:
         self.banner = cache(partial(banner_at, fs))
         """What libc.so.6 says of itself: it is looked for in the whole file."""
 
+        self.denied: dict[str, None] = {}
+        """Paths that could not be opened for lack of a right."""
         self._judged = cache(self._judge_at)
         self._files: dict[Hashable, Candidate] = {}
 
-    def open(self, path: str, machine: int | None = None) -> Candidate:
-        """Open and judge an absolute path for a machine: for None, the one that the file itself is for."""
-        found = self._judged(path)
+    def open(self, path: str, machine: int | None = None, *, to_run: bool = False) -> Candidate:
+        """Open and judge an absolute path for a machine: for None, the one that the file itself is for.
+
+        `to_run`: it is opened by the kernel, which wants the right to run it, and none to read it.
+        """
+        found = self._judged(path, self.fs.open_exec if to_run else self.fs.open)
         if machine is None or found.machine in (None, machine):
             return found
         return Candidate(path, errno=errno.ENOENT, is_other_machine=True)
 
-    def _judge_at(self, path: str) -> Candidate:
+    def _judge_at(self, path: str, open_file: Callable[[str], OpenFile]) -> Candidate:
         try:
-            file = self.fs.open(path)
+            file = open_file(path)
         except OSError as error:
+            if error.errno == errno.EACCES:
+                self.denied[path] = None
             return _cannot_open(path, error.errno or errno.EIO)
         except BadInputError:
             return _cannot_open(path, errno.EIO)
@@ -189,6 +196,8 @@ class SearchRules:
         self._goes_past = (0, errno.ENOENT, errno.EACCES, *past_file)
         """errnos that do not stop a list of directories."""
         self._values = {"LIB": loader.lib, "PLATFORM": config.platform(machine)}
+        self._absent: set[str] = set()
+        """Directories that were tried, and are not there."""
         self._directories_of = cache(self._split)
         self._rpath_of = cache(self._rpath)
         self._lists_of = cache(self._lists)
@@ -242,9 +251,15 @@ class SearchRules:
         """Yield what is at each path that is tried.
 
         An error that stops the list counts only where it is the last one that a directory gave: what a subdirectory
-        said is forgotten when the directory itself is tried (`open_path` looks at errno once per directory).
+        said is forgotten when the directory itself is tried (`open_path` looks at errno once per directory). One that
+        is not there is tried once in a process.
         """
-        for directory in filter(self._is_dir, directories):
+        for directory in directories:
+            if not self._is_dir(directory):
+                if directory not in self._absent:
+                    self._absent.add(directory)
+                    yield self._open(directory + name)
+                continue
             for legacy in self._legacy:
                 if self._is_dir(directory + legacy):
                     self.doubts[f"{directory}{legacy}: glibc up to 2.36 may look there first; lumiimg does not"] = None

@@ -48,15 +48,15 @@ _NO_HOME = ("APPTAINER_NO_HOME", "SINGULARITY_NO_HOME")
 
 
 def as_run(image: Image, environment: Mapping[str, str], snapshot: Snapshot | None = None) -> Image:
-    """Return an image as the engine of a host shows it to somebody with this environment."""
+    """Return an image as the engine of a host shows it to somebody with this environment, who is not root."""
     root, here = image.root, Path("/").stat()
     if root.stat("/").identity == (here.st_dev, here.st_ino):
-        return image  # the machine itself has already what would be mounted over it
+        return image  # the machine itself has already what would be mounted over it, and who asks is the user
     mounts = []
     for mount in engine_mounts(environment, snapshot):
         with contextlib.suppress(OSError):  # links in a circle: no engine mounts anything there
             mounts.append(replace(mount, target=root.mount_point(mount.target)))
-    return image.mounted(mounts)
+    return image.mounted(mounts).for_users()
 
 
 def refuse_not_runnable(path: Path, image: Image) -> None:

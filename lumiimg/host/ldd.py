@@ -17,7 +17,7 @@ from lumiimg.engine.binds import BindSpec, parse_binds
 from lumiimg.host.container_view import ContainerView, loader_on, see_inside, told_to_engine, why_not_modelled
 from lumiimg.host.engine_rules import as_run, hidden_files, may_be_hidden
 from lumiimg.host.node_facts import cpu
-from lumiimg.host.root_queries import unreadable_files
+from lumiimg.host.root_queries import denied_files
 from lumiimg.host.snapshot import HostFiles
 from lumiimg.image import ImageError, RootFileSystem, open_image
 
@@ -44,13 +44,15 @@ class Libraries:
     """Why the question stays open; absent where it does not."""
     notes: tuple[str, ...]
     """What was not seen; absent where all was."""
+    closed: tuple[str, ...] = ()
+    """Files and folders on the way that only their owner, or a group, may use; absent where there are none."""
 
     @property
     def exit_code(self) -> ExitCode:
         """Good where all is there and fits."""
-        if self.undecided:
-            return ExitCode.UNDECIDED
-        return ExitCode.GOOD if all(outcome.ok for outcome in self.outcomes) else ExitCode.NO
+        if not self.undecided and not all(outcome.ok for outcome in self.outcomes):
+            return ExitCode.NO
+        return ExitCode.UNDECIDED if self.undecided or self.closed else ExitCode.GOOD
 
     @property
     def outcomes(self) -> tuple[LoadResult, ...]:
@@ -69,6 +71,8 @@ class Libraries:
         [(path, outcome)] = self.files.items()
         if not outcome.ok:
             return f"{path} would not load"
+        if self.closed:
+            return f"{path} loads for the owner of {self.closed[0]}, which is closed to others"
         if outcome.is_static:
             return f"{path} is statically linked"
         return f"{path} loads with all that it needs: {count(len(outcome.objects) - 1, 'library')}"
@@ -130,7 +134,7 @@ def libraries_of(
             others += not is_modelled
         if others:
             listing.doubts.append(f"not looked at: {count(others, 'file')} of 32 bits, or for another byte order")
-        # of the files that were named: an image has programs that are for root alone, and is none the worse for it
+        # of the files that were named: an image may have files for somebody alone, and is none the worse for it
         return listing.found(is_for_all=bool(files))
 
 
@@ -208,9 +212,13 @@ class _Listing:
         missing = {lost.name.rpartition("/")[2] for outcome in outcomes for lost in outcome.missing}
         for mount, path in islice(hidden_files(inside.image, missing), _MOST_HIDDEN) if missing else ():
             notes[f"{path} of the image is not there: {mount.by}"] = None
-        for _, path in unreadable_files(inside.root, loaded if is_for_all else ()):
-            notes[f"not everybody can load all of this: {path} is closed to others"] = None
-        return Libraries(self._outcomes, self._by_kernel, "", tuple(notes))
+        denied = denied_files(inside.root, self._cache.denied, missing)
+        for path, by in islice(denied.items(), _MOST_HIDDEN):
+            notes[f"{path} is there, and only root may read it: {by.path} has mode {by.permissions:04o}"] = None
+        obstacles = map(inside.root.obstacle, loaded if is_for_all else ())
+        closed = dict.fromkeys(each.path for each in obstacles if each is not None)
+        notes |= {f"{path} is closed to others than its owner (chmod go+rX)": None for path in closed}
+        return Libraries(self._outcomes, self._by_kernel, "", tuple(notes), tuple(closed))
 
 
 def elf_files(root: RootFileSystem) -> Iterator[tuple[str, bool]]:

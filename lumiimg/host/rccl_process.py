@@ -84,6 +84,8 @@ def read_variables(image: Image, environment: Mapping[str, str]) -> Variables:
         return Variables(image, environment, read_conf(image.root))
     except BadInputError as error:
         unread = one_line(str(error))
+    except PermissionError:
+        pass  # nor can RCCL, which goes on without it
     except OSError:  # RCCL cannot open it either, unless it is a link to what is bound
         with contextlib.suppress(OSError):
             target = image.root.readlink(CONF)

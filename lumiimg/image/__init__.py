@@ -5,7 +5,8 @@
 
 from lumiimg.image.host_files import FolderNode, FolderTree
 from lumiimg.image.image import Image, ImageKind, open_image, open_squashfs, open_stack, refuse_empty, require_room
-from lumiimg.image.root import Mount, RootFileSystem
+from lumiimg.image.mounts import Mount
+from lumiimg.image.root import Obstacle, RootFileSystem
 from lumiimg.image.shell import DEFAULT_PATH
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, NoImageError
 
@@ -21,6 +22,7 @@ __all__ = [
     "ImageKind",
     "Mount",
     "NoImageError",
+    "Obstacle",
     "RootFileSystem",
     "open_image",
     "open_squashfs",

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from lumiimg.image.mounts import Mount
     from lumiimg.image.oci.layers import Cache
     from lumiimg.image.oci.layout import Config
-    from lumiimg.image.root import Mount
 
 # A few megabytes can hold terabytes of zeros. Images of real software are packed to a half or a fifth; below the first
 # gigabyte no disk is in danger.
@@ -71,7 +71,7 @@ class Image:
         """`held` is what the image is read from; it is taken over, and closed with the image."""
         self.kind = kind
         self.root = root
-        """Its files, with what is mounted over them."""
+        """Its files, with what is mounted over them, as who it is opened for may use them."""
         self.unmounted = root
         """All of its own files."""
         self.mounts: tuple[Mount, ...] = ()
@@ -103,9 +103,15 @@ class Image:
         Raises OSError for a target that no engine mounts at.
         """
         over = tuple(mounts)
-        root = self.root.mounted(mount for mount in over if mount.is_sure)
+        return self._with(self.root.mounted(mount for mount in over if mount.is_sure), over, first)
+
+    def for_users(self) -> Image:
+        """Return this image as users who are not root have it (`RootFileSystem.for_users`); this one holds the file."""
+        return self._with(self.root.for_users())
+
+    def _with(self, root: RootFileSystem, mounts: tuple[Mount, ...] = (), first: str = "") -> Image:
         image = Image(self.kind, root, self.description, ExitStack())
-        image.unmounted, image.mounts, image._first = self.unmounted, (*self.mounts, *over), first or self._first
+        image.unmounted, image.mounts, image._first = self.unmounted, (*self.mounts, *mounts), first or self._first
         return image
 
     @property

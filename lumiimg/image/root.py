@@ -5,10 +5,11 @@ at the root stays there, and a lookup follows 40 links at most (path_resolution(
 Linux with their errno (ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EISDIR, EACCES): they are facts about the image, and the
 model of the loader lives on the difference. Bytes that make no sense are an ImageError.
 
-What is mounted over it is seen as an engine shows it to a process. The kernel mounts on what the target resolves to, so
-a bind onto a symlink lands on the file behind it, and every name of that file shows the bound one (mount(2)). Symlinks
-inside a bound folder are followed in the container. Where the target is not in the image, the engine makes the folders
-that lead to it (apptainer `internal/pkg/runtime/engine/apptainer/container_linux.go`, overlay or underlay).
+Modes count in a container: who starts it is neither owner nor in a group of what root has built, and the kernel says
+EACCES. Measured with Apptainer 1.4.5 as an ordinary user, of a folder, of squashfs files and of a SIF, which has root
+for the owner of all: a file 0600 and a folder 0700 are closed, a folder 0711 can be passed through, the mode of the
+root folder of a squashfs does not count. With --fakeroot, --unsquash, or a squashfuse_ll that takes `-o uid=`
+(apptainer `internal/pkg/image/driver/fuseapps.go`), the user is the owner.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import errno
 import os
 import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, Node, Tree
+from lumiimg.image.mounts import Mount, MountTable, Place
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, Tree
 
 if TYPE_CHECKING:
     from lumiimg.core.access import OpenFile
@@ -31,94 +32,18 @@ _MAX_PATH_BYTES = 4095
 _MAX_NAME_BYTES = 255
 _MAX_DEPTH = 1024
 _MAX_WALKED = 20_000_000
+_READ, _SEARCH = 0o4, 0o1
 _MAX_WALKED_DEPTH = 256
 """Of folders in each other; the kernel's own limit, of a path, would let a look at each take minutes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A node of some tree, put over a path of another; without one, a folder of which nothing is known."""
-
-    target: str
-    tree: Tree | None = None
-    node: Node = None
-    by: str = ""
-    """What is mounted there, and why, for a sentence."""
-    is_sure: bool = True
-    """False where it depends on who starts the container, or from where: the files below are shown then."""
-
-    def hides(self, path: str) -> bool:
-        """Whether an absolute path without symlinks lies below it."""
-        return f"{path}/".startswith(f"{self.target.rstrip('/')}/")
-
-
-class Place(NamedTuple):
-    """What a path leads to: a node of the image, or of a mounted tree; without a tree, a folder that an engine made."""
+class Obstacle(NamedTuple):
+    """A file or folder that is closed to others."""
 
     path: str
-    """Without symlinks and without a slash at the end; empty for the root."""
-    tree: Tree | None = None
-    node: Node = None
-
-    @property
-    def kind(self) -> FileKind:
-        """What it is."""
-        return FileKind.DIRECTORY if self.tree is None else self.node.kind
-
-    def stat(self) -> FileStat:
-        """Return the inode's attributes; those of a made folder are what engines give it."""
-        if self.tree is None:
-            return FileStat(FileKind.DIRECTORY, 0o755, 0, 0, 0, 0, 2, ("made", self.path))
-        return self.tree.stat(self.node)
-
-    def xattrs(self) -> Mapping[bytes, bytes] | None:
-        """Return the extended attributes; None where the tree does not record them."""
-        return {} if self.tree is None else self.tree.xattrs(self.node)
-
-
-class MountTable:
-    """What is mounted where, by absolute paths without symlinks."""
-
-    def __init__(self, places: Mapping[str, Place]) -> None:
-        self.places = dict(places)
-        self._leading: dict[str, dict[str, FileKind]] = {}
-        """Folders that lead to a target, with the names in them that do."""
-        self._note_leading()
-
-    def add(self, path: str, mount: Mount) -> None:
-        """Mount at a path; what was mounted below it is hidden."""
-        self.places = {at: place for at, place in self.places.items() if not at.startswith(f"{path}/")}
-        self.places[path] = Place(path, mount.tree, mount.node)
-        self._note_leading()
-
-    def _note_leading(self) -> None:
-        self._leading.clear()
-        for path, place in self.places.items():
-            kind = place.kind
-            while path:
-                path, _, name = path.rpartition("/")  # noqa: PLW2901 - up to the root
-                self._leading.setdefault(path, {}).setdefault(name, kind)
-                kind = FileKind.DIRECTORY
-
-    def child(self, folder: Place, name: str) -> Place | None:
-        """Return what a name in a folder stands for; None where there is no such name."""
-        path = f"{folder.path}/{name}"
-        if path in self.places:
-            return self.places[path]
-        node = folder.tree.child(folder.node, name) if folder.tree is not None else None
-        if node is not None:
-            return Place(path, folder.tree, node)
-        return Place(path) if path in self._leading else None
-
-    def entries(self, folder: Place) -> dict[str, FileKind]:
-        """Return the names in a folder."""
-        found = dict(folder.tree.entries(folder.node)) if folder.tree is not None else {}
-        for name, kind in self._leading.get(folder.path, {}).items():
-            if f"{folder.path}/{name}" in self.places:
-                found[name] = kind
-            else:
-                found.setdefault(name, kind)
-        return found
+    permissions: int
+    is_for_some: bool
+    """Whether an owner or a group that is not root's may use it; else only root may."""
 
 
 class WalkedEntry(NamedTuple):
@@ -131,19 +56,48 @@ class WalkedEntry(NamedTuple):
 class RootFileSystem:
     """The files of one image."""
 
-    def __init__(self, tree: Tree, *, hidden: Collection[str] = (), mounts: MountTable | None = None) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        *,
+        hidden: Collection[str] = (),
+        mounts: MountTable | None = None,
+        is_for_users: bool = False,
+    ) -> None:
         """Take a tree, and what is mounted over it.
 
-        `hidden` are absolute paths that a walk does not enter: what an engine mounts over in any case.
+        `hidden` are absolute paths that a walk does not enter: what an engine mounts over in any case. `is_for_users`:
+        as `for_users` returns it.
         """
         self.tree = tree
         self._root = Place("", tree, tree.root)
         self._hidden = frozenset(hidden)
         self._mounts = mounts or MountTable({})
+        self._is_for_users = is_for_users
+        self._searchable: set[str] = set()
+        """Folders that were found to let users through."""
+
+    def for_users(self) -> RootFileSystem:
+        """Return this root as it is for users who are not root: what only root may open, list or enter is EACCES.
+
+        What an owner who is not root, or a group of such people, may use is there: whether a user is one of them is not
+        known (`FileStat.is_for_all`). What is mounted over the tree is not judged.
+        """
+        if self._is_for_users:
+            return self
+        return RootFileSystem(self.tree, hidden=self._hidden, mounts=self._mounts, is_for_users=True)
 
     def open(self, path: str) -> OpenFile:
         """Open a regular file; of anything else an OSError: EISDIR, or ENXIO for devices, FIFOs and sockets."""
+        return self._open(path, _READ)
+
+    def open_exec(self, path: str) -> OpenFile:
+        """Open a file as the kernel does to run it: who may run it need not be allowed to read it (execve(2))."""
+        return self._open(path, _SEARCH)
+
+    def _open(self, path: str, right: int) -> OpenFile:
         found = self._lookup(path)
+        self._require(found, right)
         if found.kind is FileKind.DIRECTORY or found.tree is None:
             raise _os_error(errno.EISDIR, path)
         if found.kind is not FileKind.FILE:
@@ -215,7 +169,7 @@ class RootFileSystem:
 
     def list_dir(self, path: str) -> tuple[DirectoryEntry, ...]:
         """Return the names in a directory, sorted."""
-        names = self._mounts.entries(self._directory(path))
+        names = self._entries(self._directory(path))
         return tuple(DirectoryEntry(*item) for item in sorted(names.items()))
 
     def walk(self, path: str = "/") -> Iterator[WalkedEntry]:
@@ -230,7 +184,7 @@ class RootFileSystem:
     def stats(self) -> Iterator[tuple[str, FileStat]]:
         """Yield what is known of each name. Raises ImageError as `walk` does."""
         for folder, name, _ in self._walk("/"):
-            if (found := self._mounts.child(folder, name)) is not None:
+            if (found := self._child(folder, name)) is not None:
                 yield found.path, found.stat()
 
     def open_all(self, *, but: tuple[str, ...]) -> Iterator[tuple[str, OpenFile]]:
@@ -242,12 +196,14 @@ class RootFileSystem:
             if kind is not FileKind.FILE or name.endswith(but):
                 continue
             try:
-                found = self._mounts.child(folder, name)
-                file = found.tree.open(found.node) if found is not None and found.tree is not None else None
+                found = self._child(folder, name)
+                if found is None or found.tree is None:
+                    continue
+                self._require(found, _READ)
+                file = found.tree.open(found.node)
             except (OSError, ImageError):
                 continue
-            if file is not None:
-                yield f"{folder.path}/{name}", file
+            yield f"{folder.path}/{name}", file
 
     def _walk(self, path: str) -> Iterator[tuple[Place, str, FileKind]]:
         """Yield (directory, name, kind) of every name below a directory."""
@@ -258,7 +214,7 @@ class RootFileSystem:
         while pending:
             folder = pending.pop()
             try:
-                names = sorted(self._mounts.entries(folder).items())
+                names = sorted(self._entries(folder).items())
             except OSError:
                 if not folder.path:
                     raise  # an image of which nothing can be read is not one without files
@@ -275,7 +231,7 @@ class RootFileSystem:
                 if inner.count("/") > _MAX_WALKED_DEPTH:
                     raise ImageError(f"has folders more than {_MAX_WALKED_DEPTH} deep in each other")
                 try:
-                    found = self._mounts.child(folder, name)
+                    found = self._child(folder, name)
                 except OSError:
                     if not folder.path:
                         raise
@@ -301,6 +257,26 @@ class RootFileSystem:
             if kind is not FileKind.DIRECTORY and matches(found.rpartition("/")[2]):
                 yield found
 
+    def obstacle(self, path: str, *, to_run: bool = False) -> Obstacle | None:
+        """Return what keeps out who is neither an owner nor in a group: the file at a path, or a folder on the way.
+
+        None where everybody may read it (`to_run`: run it), nothing is there, or it is not the image's own; and of a
+        root that is not `for_users`.
+        """
+        passed: list[Place] = []
+        try:
+            RootFileSystem(self.tree, mounts=self._mounts)._lookup(path, passed=passed)  # noqa: SLF001 - of this class
+        except PermissionError:
+            pass  # who asks is kept out, too
+        except (OSError, ImageError):
+            return None
+        rights = {FileKind.SYMLINK: 0, FileKind.DIRECTORY: _SEARCH}
+        for found in passed if self._is_for_users else ():
+            status, right = found.stat(), rights.get(found.kind, _SEARCH if to_run else _READ)
+            if found.tree is self.tree and not status.is_for_all(right):
+                return Obstacle(found.path, status.permissions, status.gives(right))
+        return None
+
     def lookup_steps(self, path: str) -> list[tuple[str, FileStat]]:
         """Return (path, inode) of each directory and link below the root that a lookup goes through, and what it finds.
 
@@ -322,7 +298,7 @@ class RootFileSystem:
         A target whose symlinks lead in a circle, or through a file, is an OSError: no engine starts with that.
         """
         table = MountTable(self._mounts.places)
-        root = RootFileSystem(self.tree, hidden=self._hidden, mounts=table)
+        root = RootFileSystem(self.tree, hidden=self._hidden, mounts=table, is_for_users=self._is_for_users)
         for mount in mounts:
             table.add(root.mount_point(mount.target), mount)
         return root
@@ -362,13 +338,14 @@ class RootFileSystem:
             if name in ("", "."):
                 continue
             if name == "..":
+                self._enter(places[-1])
                 if len(places) > 1:
                     places.pop()
                 continue
             # in a short path no name is long
             if longest_bytes > _MAX_NAME_BYTES and len(os.fsencode(name)) > _MAX_NAME_BYTES:
                 raise _os_error(errno.ENAMETOOLONG, path)
-            found = self._mounts.child(places[-1], name)
+            found = self._child(places[-1], name)
             if found is None:
                 raise _os_error(errno.ENOENT, path)
             if passed is not None:
@@ -389,6 +366,24 @@ class RootFileSystem:
             if len(places) > _MAX_DEPTH:
                 raise _os_error(errno.ENAMETOOLONG, path)
         return places[-1]
+
+    def _child(self, folder: Place, name: str) -> Place | None:
+        self._enter(folder)
+        return self._mounts.child(folder, name)
+
+    def _entries(self, folder: Place) -> dict[str, FileKind]:
+        self._require(folder, _READ)
+        return self._mounts.entries(folder)
+
+    def _enter(self, folder: Place) -> None:
+        if self._is_for_users and folder.path not in self._searchable:
+            self._require(folder, _SEARCH)
+            self._searchable.add(folder.path)
+
+    def _require(self, place: Place, right: int) -> None:
+        """Raise PermissionError where users do not have a right to what is the image's own."""
+        if self._is_for_users and place.path and place.tree is self.tree and not place.stat().gives(right):
+            raise _os_error(errno.EACCES, place.path)
 
     def _link_target(self, link: Place, path: str) -> str:
         """Return where a link leads, which was met on the way along a path."""

@@ -60,6 +60,15 @@ class FileStat(NamedTuple):
     device: Device | None = None
     """Of a device; None where the tree does not record it."""
 
+    def is_for_all(self, right: int) -> bool:
+        """Whether everybody has a right (4 to read, 1 to run or to enter), also without an owner's or a group's."""
+        return self.permissions & right == right
+
+    def gives(self, right: int) -> bool:
+        """Whether somebody but root has a right: everybody, or an owner or a group that is not root's (inode(7))."""
+        own, shared = (right << 6 if self.uid else 0), (right << 3 if self.gid else 0)
+        return bool(self.permissions & (right | own | shared))
+
 
 class DirectoryEntry(NamedTuple):
     """One name in a directory."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 256
 _MAX_TEXT_BYTES = 64 << 10
 _MAX_PTH_FILES, _MAX_FOLDERS = 200, 200
-_EXECUTABLE = 0o111
+_EXECUTABLE, _RUN = 0o111, 0o1
 _PROGRAM = re.compile(r".*/python(3\.\d{1,2})")
 _LIBRARY = re.compile(r"python3\.([0-9]{1,2})t?")
 _ADDS_SITE = re.compile(r"import site; site\.addsitedir\('(/[^'\\]{1,500})'\)")
@@ -46,13 +46,16 @@ def search_path(image: Image) -> tuple[str, ...]:
 
 
 def find_program(root: RootFileSystem, name: str, folders: Sequence[str]) -> Program | None:
-    """Return the program that a name starts there; None where there is none."""
+    """Return the program that a name starts there, or that is the first not to start for its mode; else None."""
+    first: Program | None = None
     for folder in folders:
         with suppress(OSError, ImageError):
             status = root.stat(path := f"{folder}/{name}")
-            if status.kind is FileKind.FILE and status.permissions & _EXECUTABLE:
+            if status.kind is FileKind.FILE and status.gives(_RUN):
                 return Program(name, path)
-    return None
+            if status.kind is FileKind.FILE and status.permissions & _EXECUTABLE:
+                first = first or Program(name, path)
+    return first
 
 
 @dataclass(frozen=True, slots=True)

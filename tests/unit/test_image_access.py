@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.host.root_queries import stranger_can_list, stranger_can_reach, stranger_can_read, unreadable_files
-from lumiimg.image import open_image
+from lumiimg.host.root_queries import stranger_can_list, stranger_can_reach, stranger_can_read
+from lumiimg.image import RootFileSystem, open_image
 from lumiimg.image.compare import compare
+from lumiimg.image.host_files import FolderTree
 from tests.shared import fabric_builder
+from tests.shared.closed_roots import IS_ROOT, ClosedRoots, difference, strangers_mode
+from tests.shared.programs import sampled
 
 NOBODY = 65534
 
@@ -36,9 +42,10 @@ def put(root: Path, path: str, mode: int, *, folder: int = 0o755) -> str:
     return f"/{path}"
 
 
-def ways(root: Path, *paths: str) -> dict[str, str]:
+def obstacles(root: Path, *paths: str) -> dict[str, str]:
     with open_image(root) as image:
-        return dict(unreadable_files(image.root, paths))
+        found = {path: image.root.for_users().obstacle(path) for path in paths}
+    return {path: each.path for path, each in found.items() if each is not None}
 
 
 def test_the_answer_is_the_kernels(root: Path) -> None:
@@ -51,61 +58,114 @@ def test_the_answer_is_the_kernels(root: Path) -> None:
     (root / "into").symlink_to("links/../m644")
     (root / "round").symlink_to("round")
     paths += ["/f700.up", "/links/one", "/links/two", "/into/file", "/m644/../m600/file"]
-    stranger = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    for path in paths:
-        asked = subprocess.run(["test", "-r", f"{root}{path}"], check=False, **stranger)  # type: ignore[call-overload]
-        assert (path in ways(root, path)) == (asked.returncode != 0), path
-        if stranger:
-            with open_image(root) as image:
-                assert stranger_can_read(image.root, path) == (asked.returncode == 0), path
-                for words, can in ((["test", "-e"], stranger_can_reach), (["ls"], stranger_can_list)):
-                    for each in (path, path.rpartition("/")[0] or "/links"):
-                        if can is stranger_can_reach or image.root.is_dir(each):
-                            tried = subprocess.run(
-                                [*words, f"{root}{each}"], capture_output=True, check=False, **stranger
-                            )  # type: ignore[call-overload]
-                            assert can(image.root, each) == (tried.returncode == 0), (words, each)
-    assert ways(root, "/round", "/nowhere", "/m644/file/below") == {}
-    if stranger:
-        assert ways(root, "/links/one", "/m600/file") == {"/links/one": "/f700", "/m600/file": "/m600/file"}
+    if IS_ROOT:
+        who: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    else:
+        who = {}
+        for place in (root, *sorted(root.rglob("*"), reverse=True)):
+            if not place.is_symlink():
+                place.chmod(strangers_mode(place.stat().st_mode & 0o777))
+    asked = [
+        (path, words, can)
+        for path in (*paths, "/links", "/f711", "/f744")
+        for words, can in (("test -r", stranger_can_read), ("test -e", stranger_can_reach), ("ls", stranger_can_list))
+    ]
+    with open_image(root) as image:
+        for path, words, can in asked:
+            done = subprocess.run([*words.split(), f"{root}{path}"], capture_output=True, check=False, **who)
+            if words == "test -e" or (words == "ls") == image.root.is_dir(path):
+                assert can(image.root, path) == (done.returncode == 0), (words, path)
+    assert obstacles(root, "/round", "/nowhere", "/m644/file/below") == {}
+    assert obstacles(root, "/links/one", "/m600/file") == {"/links/one": "/f700", "/m600/file": "/m600/file"}
+    for folder in root.iterdir():
+        if not folder.is_symlink():
+            folder.chmod(0o755)
 
 
-def test_own_files_and_those_of_a_group_are_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_owner_or_a_group_may_read_is_there_and_in_the_way_of_others(root: Path) -> None:
     """Whoever has built a sandbox with umask 077 can run it; colleagues of a group with umask 007, too."""
-    owner, group = root.stat().st_uid, root.stat().st_gid
-    private, shared = put(root, "opt/private", 0o600), put(root, "opt/shared", 0o640)
-    odd = put(root, "opt/odd", 0o044)
-
-    def asked_by(user: int, *groups: int) -> set[str]:
-        monkeypatch.setattr("os.geteuid", lambda: user)
-        monkeypatch.setattr("os.getegid", lambda: NOBODY)
-        monkeypatch.setattr("os.getgroups", lambda: list(groups))
-        return set(ways(root, private, shared, odd))
-
-    mine = owner or 1000
-    if owner == 0:
-        for path in (private, shared, odd):
-            os.chown(f"{root}{path}", mine, group)
-    assert asked_by(mine) == {odd}  # an owner without the right has it by no group
-    assert asked_by(mine + 1, group) == {private}
-    assert asked_by(mine + 1) == {private, shared}
-    assert asked_by(0, group) == {private, shared}  # root asks for everybody else
+    paths = [put(root, f"opt/{mode:03o}", mode) for mode in (0o600, 0o640, 0o604, 0o200)]
+    tree = FolderTree(root)
+    for owner, group, closed in ((0, 0, {0o600, 0o640, 0o200}), (0, 44, {0o600, 0o200}), (1000, 0, {0o200})):
+        tree.stat = lambda node: FolderTree.stat(tree, node)._replace(uid=owner, gid=group)  # type: ignore[method-assign]  # noqa: B023
+        for_users = RootFileSystem(tree).for_users()
+        assert {
+            mode for path in paths if not stranger_can_read(for_users, path) for mode in [int(path[5:], 8)]
+        } == closed
+        seen = {path: each.is_for_some for path in paths if (each := for_users.obstacle(path))}
+        assert seen == {path: int(path[5:], 8) not in closed for path in paths if not path.endswith("4")}
 
 
-def test_ldd_says_whose_libraries_are_not_for_everybody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
+def test_ldd_answers_as_the_loader_of_a_stranger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = fabric_builder.image(tmp_path / "image", plugin=False)
     words = ["ldd", str(image), "/opt/rocm/lib/librccl.so.1"]
     assert main(words) == 0
-    assert "not everybody" not in capsys.readouterr().out
+    capsys.readouterr()
     (image / "lib64/libc.so.6").chmod(0o700)
-    assert main(words) == 0
-    told = "not everybody can load all of this: /lib64/libc.so.6 is closed to others"
-    assert told in " ".join(capsys.readouterr().out.split())
-    assert main(["ldd", str(image), "--all"]) == 0
-    assert "not everybody" not in capsys.readouterr().out
+    assert main(words) == (1 if IS_ROOT else 3)
+    said = " ".join(capsys.readouterr().out.split())
+    if IS_ROOT:
+        assert "/lib64/libc.so.6 is there, and only root may read it: /lib64/libc.so.6 has mode 0700" in said
+    else:
+        assert "loads for the owner of /lib64/libc.so.6, which is closed to others" in said
+    assert main(["ldd", str(image), "--all"]) == (1 if IS_ROOT else 0)
+
+
+def judged(image: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, tuple[str, str]]]:
+    code = main(["check", str(image), "--level", "static", "--json"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    return code, {each["id"]: (each["severity"], each["summary"]) for each in found if each["severity"] != "info"}
+
+
+@pytest.mark.parametrize(
+    ("closed", "what"),
+    [
+        ("lib64/ld-linux-x86-64.so.2", "/opt/rocm/lib/librccl.so.1 cannot be loaded in this image"),
+        ("lib64", "/opt/rocm/lib/librccl.so.1 cannot be loaded in this image"),
+        ("opt", "no process can have an RCCL"),
+        ("usr/lib64", "RCCL cannot load its plugin"),
+        ("usr/lib64/librccl-net.so", "RCCL cannot load its plugin"),
+    ],
+)
+def test_what_a_job_cannot_read_is_named_with_what_opens_it(
+    closed: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Root's own: nobody else may, and the job fails. Another's: it may be the user's. Either is one finding."""
+    image = fabric_builder.image(tmp_path / "image")
+    before = judged(image, capsys)[1]
+    (image / closed).chmod(0o700 if (image / closed).is_dir() else 0o750)
+    if IS_ROOT:
+        code, found = judged(image, capsys)
+        assert (code, found["library.not-for-all"][0]) == (1, "problem")
+        assert re.fullmatch(f"{what}: only root may read /{closed}.*", found["library.not-for-all"][1])
+        for place in (image / closed).rglob("*"):
+            os.chown(place, 1000, 1000, follow_symlinks=False)
+        os.chown(image / closed, 1000, 1000)
+    code, found = judged(image, capsys)
+    assert (code, found.pop("library.not-for-all")[0]) == (3, "unknown")
+    assert found == before
+
+
+def test_an_image_of_umask_077_has_one_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    before = judged(image, capsys)[1]
+    for place in (image, *image.rglob("*")):
+        if not place.is_symlink():
+            place.chmod(0o700)
+    code, found = judged(image, capsys)
+    assert code == (1 if IS_ROOT else 3)
+    assert found.keys() - before.keys() == {"library.not-for-all"}
+
+
+def test_the_loader_model_is_the_loader_of_a_stranger(root: Path) -> None:
+    """In small roots of which some files and folders are closed: what starts, what is loaded from where, every word."""
+    roots = ClosedRoots(root)
+    for seed in sampled(range(3000), 60):
+        case = roots.make(seed)
+        try:
+            assert difference(case) is None, (seed, case)
+        finally:
+            roots.open_again(case)
 
 
 def test_a_folder_that_may_be_listed_and_not_entered_is_walked_past(root: Path) -> None:

@@ -17,6 +17,7 @@ from lumiimg.check.registry import Findings
 from lumiimg.check.static.beyond_network import find_faults, findings_of_gpu, findings_of_machine, findings_of_venv
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.process import CheckedProcess, StaticResult, check_process, without_rccl
+from lumiimg.check.static.process_faults import add_closed
 from lumiimg.check.static.variables import doubted
 from lumiimg.core.findings import Answer, Finding, Level, Remedy, Severity
 from lumiimg.fabric.path import LIBFABRIC, RCCL_OR_PLUGIN, Fabric
@@ -272,6 +273,9 @@ def _note_program(jobs: JobProcesses, checked: CheckedProcess, job: JobProcess, 
 
 def _judge_hidden_program(image: Image, program: str, found: Findings) -> None:
     """Judge that what jobs of the image start is not there in the container."""
+    if (obstacle := image.root.obstacle(program, to_run=True)) is not None:
+        add_closed({program: obstacle}, Severity.PROBLEM, found, f"{program} cannot be started")
+        return
     real = image.unmounted.resolve(program)
     by = next((mount.by for mount in image.mounts if mount.hides(real)), None)
     found.add("program.load", Severity.PROBLEM, reason="covered", where=program, evidence=(real,), cause=by)

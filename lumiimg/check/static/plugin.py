@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import remedies_for
+from lumiimg.check.static.process_faults import judge_denied
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.findings import Remedy, Severity
 from lumiimg.core.toml import package_toml
@@ -74,6 +75,8 @@ def load_plugin(
             absent += outcome.errors
         else:
             broken[name] = outcome  # RCCL goes on with the next name
+    if judge_denied(variables.image.root, process, names, "RCCL cannot load its plugin", absent, found):
+        return None
     if broken:
         name, outcome = next(iter(broken.items()))
         of, lines = {"name": name}, tuple(outcome.errors[:4])
@@ -288,6 +291,9 @@ def _judge_errors(
 ) -> None:
     chain = outcome.missing[0].chain if outcome.missing else (plugin.path,)
     details: FindingDetails = {"where": plugin.path, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
+    lost = [missing.name for missing in outcome.missing]
+    if judge_denied(root, process, lost, f"RCCL cannot load {plugin.path}", outcome.errors, found):
+        return
     there, loop = unsearched_files(root, process, outcome), loop_of_links(root, outcome)
     details["cause"] = loop or there.sentence
     if names := lacks_of_host(outcome):

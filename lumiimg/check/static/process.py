@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings, remedies_for
 from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin, loop_of_links, unsearched_files
-from lumiimg.check.static.process_faults import judge_process, judge_symbols
+from lumiimg.check.static.process_faults import add_closed, judge_denied, judge_process, judge_symbols
 from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
 from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.core.text import count
 from lumiimg.core.toml import package_toml
 from lumiimg.elf import FoundBy  # noqa: TC001 - `decode` reads the types of the fields
-from lumiimg.fabric.path import HOST_LIB_DIR, LIBCXI, LIBFABRIC, Fabric, FabricPath, Part, part_of
+from lumiimg.fabric.path import HOST_LIB_DIR, LIBCXI, LIBFABRIC, LIBRCCL, Fabric, FabricPath, Part, part_of
 from lumiimg.fabric.process import PROVIDER_PATH, read_libfabric_conf
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.bind import SolvedManifest, solve
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from lumiimg.check.registry import FindingDetails
     from lumiimg.elf import LoadedObject, LoaderConfig, LoadResult, Process
     from lumiimg.host.manifest import Refusal
-    from lumiimg.image import Image, RootFileSystem
+    from lumiimg.image import Image, Obstacle, RootFileSystem
 
 _GLIBC = re.compile(r"GLIBC_2\.(\d+)\b")
 _LIBRARY = re.compile(r"[^ /]+\.so(\.[0-9.]+)?")
@@ -146,6 +147,12 @@ def _load_rccl(image: Image, settings: LoaderConfig, job: JobProcess, files: lis
         begun = replace(begun, rccl=None)  # one that something else has brought along is not its
         names, lines = {"job": job.title}, tuple(candidates[:4])
         found.add("program.cuda", Severity.PROBLEM, names=names, where=cuda, evidence=lines)
+    elif begun.rccl is None and judge_denied(
+        image.root, begun.process, job.asks, f"{job.title} finds no RCCL", (), found
+    ):
+        pass
+    elif begun.rccl is None and not candidates and (closed := _closed_rccl(image)):
+        add_closed(closed, Severity.PROBLEM, found, "no process can have an RCCL")
     elif begun.rccl is None and not candidates:
         found.add("rccl.absent", Severity.PROBLEM, reason="image")
     elif begun.rccl is None:
@@ -159,6 +166,12 @@ def _load_rccl(image: Image, settings: LoaderConfig, job: JobProcess, files: lis
             names = {"rccl": rccl.path, "why": _why(job, begun)}
             found.add("rccl.several", Severity.INFO, names=names, evidence=tuple(others[:8]))
     return begun
+
+
+def _closed_rccl(image: Image) -> dict[str, Obstacle]:
+    """Return the files of an RCCL in folders that only root may list, and what keeps others out."""
+    obstacles = {path: image.root.obstacle(path) for path in islice(image.unmounted.find(LIBRCCL), _SHOWN)}
+    return {path: each for path, each in obstacles.items() if each is not None}
 
 
 def _why(job: JobProcess, begun: Begun) -> str:
@@ -185,6 +198,9 @@ def _judge_failure(
         what = f"`import {job.framework}` of {job.program} fails"
     elif not job.is_program:
         code, what = "rccl.load", f"{job.program} cannot be loaded in this image"
+    lost = [*(each.name for each in outcome.missing), *(error.partition(":")[0] for error in outcome.errors)]
+    if judge_denied(root, process, lost, what, outcome.errors, found):
+        return
     details: FindingDetails = {"where": where, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
     details |= {"cause": loop or there.sentence, "remedy": there.remedies}
     found.add(code, severity, what, reason="libraries", **details)

@@ -7,8 +7,8 @@ A search path into a folder that engines mount from the host by themselves (`mou
 folder; apptainer.conf) loads whatever lies there on the host: seen with a plugin that was built in /tmp and found a
 libfabric there in preference to the image's.
 
-A file that only its owner may read can be read here: by root, and out of a squashfs file by anybody. The loader of a
-user gets "Permission denied", and an older RCCL then goes to TCP without a word.
+A process is modelled as that of a user who is not root (`RootFileSystem.for_users`). What an owner who is not root may
+read is there: whoever is not that owner gets "Permission denied", and an older RCCL then goes to TCP without a word.
 """
 
 from __future__ import annotations
@@ -22,24 +22,27 @@ from typing import TYPE_CHECKING
 from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Severity
-from lumiimg.elf import duplicate_libraries, glibc_mismatch, interposed, undefined_in
+from lumiimg.elf import CACHE_PATH, PRELOAD_FILE, duplicate_libraries, glibc_mismatch, interposed, undefined_in
 from lumiimg.fabric.path import LIBCXI, LIBFABRIC
 from lumiimg.fabric.process import is_hip, users_of_hip
+from lumiimg.fabric.rccl import CONF
 from lumiimg.host.node_facts import scan_facts
-from lumiimg.host.root_queries import unreadable_files
+from lumiimg.host.root_queries import denied_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.elf import LoadedObject, Process
     from lumiimg.host.job_process import Begun, JobProcess
-    from lumiimg.image import RootFileSystem
+    from lumiimg.image import Obstacle, RootFileSystem
 
 _MOUNTED = ("/tmp", "/var/tmp")  # noqa: S108 - where others may put files is the point
 _PREFIXES = {LIBFABRIC: "fi_", LIBCXI: "cxil_"}
 """With what the names of their functions begin."""
 _SHOWN = 8
+_CONFIGURATION = (CACHE_PATH, PRELOAD_FILE, CONF)
+"""Files without which a process goes on, and does something else."""
 _LAZY = "jax"
 """Whose plugin is opened with RTLD_LAZY (XLA's pjrt_api.cc); Python opens all else with RTLD_NOW (ctypes, import)."""
 
@@ -57,13 +60,8 @@ def judge_process(root: RootFileSystem, process: Process, rccl: LoadedObject | N
     if cut:
         lines = tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut)
         found.add("library.cut-off", Severity.PROBLEM, where=cut[0].path, evidence=lines)
-    closed = dict(unreadable_files(root, (process.config.absolute(loaded.path) for loaded in process.objects)))
-    if closed:
-        obstacles = list(dict.fromkeys(closed.values()))[:_SHOWN]
-        lines = tuple(f"{path}: mode {root.stat(path).permissions:04o}" for path in obstacles)
-        closed_by = [remedies_for("library.not-for-all", "closed", path=shlex.quote(path)) for path in obstacles]
-        ways = tuple(itertools.chain.from_iterable(closed_by))
-        found.add("library.not-for-all", Severity.UNKNOWN, where=next(iter(closed)), evidence=lines, remedy=ways)
+    objects = [process.config.absolute(loaded.path) for loaded in process.objects]
+    judge_closed(root, (*objects, *_CONFIGURATION), found)
     mounted = tuple(f"{folder}/" for folder in (*_MOUNTED, *scan_facts().own_folders))
     leaks = [
         f"{loaded.path}: {element}"
@@ -73,6 +71,52 @@ def judge_process(root: RootFileSystem, process: Process, rccl: LoadedObject | N
     ]
     if leaks:
         found.add("fabric.search-path-leak", Severity.UNKNOWN, evidence=tuple(leaks[:_SHOWN]))
+
+
+def judge_closed(root: RootFileSystem, paths: Iterable[str], found: Findings) -> None:
+    """Judge whether everybody may read some files; what only root may read, the model of a process does without."""
+    obstacles = {path: root.obstacle(path) for path in paths}
+    closed = {path: each for path, each in obstacles.items() if each is not None and each.is_for_some}
+    add_closed(closed, Severity.UNKNOWN, found)
+
+
+def judge_denied(
+    root: RootFileSystem, process: Process, names: Sequence[str], failing: str, errors: Sequence[str], found: Findings
+) -> bool:
+    """Judge whether a process lacks what it asks for by some names because only root may read it.
+
+    `failing` is what fails by that, in a sentence, with the loader's `errors`.
+    """
+    closed, cache = denied_files(root, process.files.denied, names), root.obstacle(CACHE_PATH)
+    if names and not closed and cache is not None and not cache.is_for_some:
+        closed[CACHE_PATH] = cache
+    add_closed(closed, Severity.PROBLEM, found, failing, errors)
+    return bool(closed)
+
+
+def add_closed(
+    closed: Mapping[str, Obstacle], severity: Severity, found: Findings, failing: str = "", errors: Sequence[str] = ()
+) -> None:
+    """Add the finding about files that are closed; `failing` is what fails by that, in a sentence."""
+    if closed:
+        obstacles = list(dict.fromkeys(closed.values()))
+        modes = (f"{each.path}: mode {each.permissions:04o}" for each in obstacles[:_SHOWN])
+        found.add(
+            "library.not-for-all",
+            severity,
+            reason="root" if severity is Severity.PROBLEM else None,
+            names={"failing": failing},
+            where=next(iter(closed)),
+            evidence=(*errors[:_SHOWN], *modes),
+            remedy=remedies_for("library.not-for-all", "closed", paths=_opened([each.path for each in obstacles])),
+        )
+
+
+def _opened(paths: Sequence[str]) -> str:
+    """Return what to open for all, for a shell: of many files their folders; but /etc has what is secret."""
+    if len(paths) > _SHOWN:
+        paths = [path if path.startswith("/etc/") else "/".join(path.split("/")[:2]) for path in paths]
+    return " ".join(map(shlex.quote, dict.fromkeys(paths)))
 
 
 def _judge_interposed(process: Process, found: Findings) -> None:
