@@ -33,7 +33,7 @@ from lumiimg.inventory.python import Python, python_of, version_of_program
 from lumiimg.inventory.system import ROCM_LIBRARY, os_release, read_or_empty, rocm_in_wheels, rocm_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.image import Image, RootFileSystem
 
@@ -187,6 +187,10 @@ class Inventory:
     def rccl_files(self) -> list[str]:
         """Paths that are called like an RCCL or a net plugin, sorted; of very many, the first."""
         return sorted(self._called(RCCL_OR_PLUGIN))[:_MOST_RCCLS]
+
+    def libraries_called(self, names: Collection[str]) -> Iterator[str]:
+        """Yield the paths of libraries, and of links, that have one of these names."""
+        return (path for path in (*self._found.code, *self._found.links) if path.rpartition("/")[2] in names)
 
     @cached_property
     def gpu_code(self) -> GpuCode:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from lumiimg.elf import LoadedObject, LoaderConfig, LoadResult, Process
     from lumiimg.host.rccl_process import Variables
     from lumiimg.image import Image, RootFileSystem
+    from lumiimg.inventory.components import Inventory
 
 _SUFFIXED = re.compile(r"lib[nr]ccl-net-(.+)\.so")
 _OF_THE_SEARCH = ("LD_LIBRARY_PATH", "LD_PRELOAD", PLUGIN_VARIABLE)
@@ -53,9 +54,9 @@ _SHOWN = 8
 
 def load_plugin(
     variables: Variables,
+    contents: Inventory,
     process: Process,
     rccl: LoadedObject,
-    files: list[str],
     path: FabricPath,
     library: Rccl,
     found: Findings,
@@ -64,7 +65,7 @@ def load_plugin(
 
     `library` is what the bytes of `rccl` say.
     """
-    names = path.plugin_files
+    files, names = contents.rccl_files, path.plugin_files
     absent: list[str] = []
     broken: dict[str, LoadResult] = {}
     for name in names:
@@ -80,7 +81,7 @@ def load_plugin(
     if broken:
         name, outcome = next(iter(broken.items()))
         of, lines = {"name": name}, tuple(outcome.errors[:4])
-        if loop := loop_of_links(variables.image.root, outcome):
+        if loop := loop_of_links(contents, outcome):
             of = {"loop": loop, "so_far": ""}
             found.add("plugin.dangling", Severity.PROBLEM, reason="loop", names=of, evidence=lines)
         else:
@@ -168,6 +169,7 @@ def _prepended(folder: str, settings: LoaderConfig) -> str:
 
 
 def judge_plugin(
+    contents: Inventory,
     root: RootFileSystem,
     outcome: LoadResult,
     process: Process,
@@ -182,7 +184,7 @@ def judge_plugin(
     plugin = outcome.root
     assert plugin is not None  # noqa: S101 - asked by the caller
     if outcome.errors:
-        _judge_errors(root, process, plugin, outcome, found)
+        _judge_errors(contents, root, process, plugin, outcome, found)
     else:
         _judge_symbols(outcome, process, plugin, found)
     taken = _judge_api(process, plugin, path, found)
@@ -243,11 +245,11 @@ def lacks_of_host(outcome: LoadResult) -> tuple[str, ...]:
     return names if is_all else ()
 
 
-def loop_of_links(root: RootFileSystem, outcome: LoadResult) -> str | None:
+def loop_of_links(contents: Inventory, outcome: LoadResult) -> str | None:
     """Return a sentence on the links that lead in a circle, where these end a load."""
     ends = f": {os.strerror(errno.ELOOP)}"
     names = {posixpath.basename(error.partition(":")[0]) for error in outcome.errors if error.endswith(ends)}
-    loops = map(root.link_loop, root.find(names) if names else ())
+    loops = map(contents.image.root.link_loop, contents.libraries_called(names))
     return next((_in_words(loop) for loop in loops if loop), None)
 
 
@@ -277,24 +279,29 @@ class UnsearchedFiles:
         return remedies_for("plugin.loads", "in-image", **names) if folders else ()
 
 
-def unsearched_files(root: RootFileSystem, process: Process, outcome: LoadResult) -> UnsearchedFiles:
+def unsearched_files(contents: Inventory, process: Process, outcome: LoadResult) -> UnsearchedFiles:
     """Return the files that an image has for what a load lacks."""
     names, paths = {missing.name for missing in outcome.missing}, dict[str, str]()
-    for path in root.find(names) if names else ():
+    for path in contents.libraries_called(names):
         if process.would_take(path):
             paths.setdefault(posixpath.basename(path), path)
     return UnsearchedFiles(paths, process.config)
 
 
 def _judge_errors(
-    root: RootFileSystem, process: Process, plugin: LoadedObject, outcome: LoadResult, found: Findings
+    contents: Inventory,
+    root: RootFileSystem,
+    process: Process,
+    plugin: LoadedObject,
+    outcome: LoadResult,
+    found: Findings,
 ) -> None:
     chain = outcome.missing[0].chain if outcome.missing else (plugin.path,)
     details: FindingDetails = {"where": plugin.path, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
     lost = [missing.name for missing in outcome.missing]
     if judge_denied(root, process, lost, f"RCCL cannot load {plugin.path}", outcome.errors, found):
         return
-    there, loop = unsearched_files(root, process, outcome), loop_of_links(root, outcome)
+    there, loop = unsearched_files(contents, process, outcome), loop_of_links(contents, outcome)
     details["cause"] = loop or there.sentence
     if names := lacks_of_host(outcome):
         reason = "in-image" if there.paths.keys() >= {*names} else "loop" if loop else None

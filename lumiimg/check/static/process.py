@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.registry import FindingDetails
-    from lumiimg.elf import LoadedObject, LoaderConfig, LoadResult, Process
+    from lumiimg.elf import LoadedObject, LoadResult, Process
     from lumiimg.host.manifest import Refusal
     from lumiimg.image import Image, Obstacle, RootFileSystem
+    from lumiimg.inventory.components import Inventory
 
 _GLIBC = re.compile(r"GLIBC_2\.(\d+)\b")
 _LIBRARY = re.compile(r"[^ /]+\.so(\.[0-9.]+)?")
@@ -84,7 +85,7 @@ class CheckedProcess:
 def check_process(context: ImageInContext, job: JobProcess, files: list[str], *, with_site: bool) -> CheckedProcess:
     """Follow the path of one process; `with_site`: the binds of the context's site are a part of what is bound."""
     found, image, variables = Findings(Level.STATIC), context.image, context.variables
-    begun = _load_rccl(image, context.inside.settings, job, files, found)
+    begun = _load_rccl(context, job, files, found)
     root, process, rccl = image.root, begun.process, begun.rccl
     if rccl is None:
         broken = job.program if not job.is_program and begun.failed and root.is_file(job.program) else None
@@ -93,7 +94,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     library = context.contents.rccl_at(rccl.path)
     path = _read_path(rccl, begun.caller, library, variables.get(PLUGIN_VARIABLE), found)
     of_search = Findings(Level.STATIC)
-    outcome = load_plugin(variables, process, rccl, files, path, library, of_search)
+    outcome = load_plugin(variables, context.contents, process, rccl, path, library, of_search)
     own = replace(path, plugin=outcome.root.path if outcome and outcome.root else None)
     provider_path = variables.get(PROVIDER_PATH)
     demand = Demand(job, path.plugin_files, path.accepts, provider_path)
@@ -104,7 +105,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     else:
         found.found += of_search.found
     if outcome is not None:
-        path = judge_plugin(root, outcome, process, path, provider_path, judged)
+        path = judge_plugin(context.contents, root, outcome, process, path, provider_path, judged)
         judge_process(root, process, process.find(rccl.path), judged)
     judge_plugin_name(variables, own, found)
     judge_variables(variables, own, found, read_libfabric_conf(process, root))
@@ -137,12 +138,13 @@ def without_rccl(context: ImageInContext, static: StaticResult, *, with_site: bo
 # -- up to RCCL --
 
 
-def _load_rccl(image: Image, settings: LoaderConfig, job: JobProcess, files: list[str], found: Findings) -> Begun:
+def _load_rccl(context: ImageInContext, job: JobProcess, files: list[str], found: Findings) -> Begun:
     """Model the process of a job up to its RCCL; without an RCCL where it has none, or cannot be loaded."""
-    begun = begin(image.root, settings, job)
+    image, contents = context.image, context.contents
+    begun = begin(image.root, context.inside.settings, job)
     candidates = rccl_candidates(image.root, files)
     if begun.failed is not None and (candidates or job.is_program):
-        _judge_failure(image.root, begun.process, job, begun.failed, found)
+        _judge_failure(contents, begun.process, job, begun.failed, found)
     elif (cuda := _of_cuda(image.root, job)) is not None:
         begun = replace(begun, rccl=None)  # one that something else has brought along is not its
         names, lines = {"job": job.title}, tuple(candidates[:4])
@@ -183,11 +185,11 @@ def _why(job: JobProcess, begun: Begun) -> str:
 
 
 def _judge_failure(
-    root: RootFileSystem, process: Process, job: JobProcess, outcome: LoadResult, found: Findings
+    contents: Inventory, process: Process, job: JobProcess, outcome: LoadResult, found: Findings
 ) -> None:
     where, chain = job.package or job.program, outcome.missing[0].chain if outcome.missing else ()
     code, severity, what = "program.load", Severity.PROBLEM, f"{job.program} cannot load RCCL"
-    there, loop = unsearched_files(root, process, outcome), loop_of_links(root, outcome)
+    there, loop = unsearched_files(contents, process, outcome), loop_of_links(contents, outcome)
     if job.is_program and (names := lacks_of_host(outcome)):
         severity = Severity.UNKNOWN
         from_where = "which must come from the host"
@@ -199,7 +201,7 @@ def _judge_failure(
     elif not job.is_program:
         code, what = "rccl.load", f"{job.program} cannot be loaded in this image"
     lost = [*(each.name for each in outcome.missing), *(error.partition(":")[0] for error in outcome.errors)]
-    if judge_denied(root, process, lost, what, outcome.errors, found):
+    if judge_denied(contents.image.root, process, lost, what, outcome.errors, found):
         return
     details: FindingDetails = {"where": where, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
     details |= {"cause": loop or there.sentence, "remedy": there.remedies}
