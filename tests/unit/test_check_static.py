@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import shlex
 import shutil
 import subprocess
-from itertools import product
+from functools import cache
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +30,8 @@ from tests.shared.checks import checked, unread
 from tests.shared.elf_builder import entry_at, library, patched
 from tests.shared.fabric_builder import ROCR
 from tests.shared.lumi_node import ldconfig
-from tests.shared.programs import sampled
+from tests.shared.programs import EVERYTHING, sampled
+from tests.shared.shells import exported, generated
 
 if TYPE_CHECKING:
     from lumiimg.check.static.process import StaticResult
@@ -202,6 +205,26 @@ def test_no_problem_stays_one_where_a_variable_on_which_it_hangs_is_in_doubt(roo
     nothing = Finding("rccl.absent", Severity.PROBLEM, Level.STATIC, "no RCCL is in the image")
     with open_image(root) as image:
         assert doubted([nothing], read_variables(image, {})) == (nothing,)
+
+
+def test_what_scripts_come_to_is_answered_as_what_a_shell_then_has_or_left_open(root: Path, tmp_path: Path) -> None:
+    whole_path(root, "AWS Libfabric")
+    plugin(root / "opt/x/librccl-net.so")
+    script = root / ".singularity.d/env/90-environment.sh"
+    script.parent.mkdir(parents=True)
+    scripts = [*islice(generated(random.Random("answers")), 300 if EVERYTHING else 40)]  # noqa: S311 - the same each time
+
+    @cache
+    def answer(text: str) -> Answer:
+        script.write_text(text)
+        return checked(root).answer
+
+    for shell in ("dash", "bash"):
+        for text, real in zip(scripts, exported(shell, scripts, tmp_path), strict=True):
+            if real is not None:  # else it ends the shell
+                names = ("FI_PROVIDER", "LD_LIBRARY_PATH", "NCCL_NET", "PATH")
+                then = "".join(f"export {name}={shlex.quote(real[name])}\n" for name in names if name in real)
+                assert answer(f"{text}\n") in {answer(then), Answer.UNDECIDED}, (shell, text)
 
 
 def test_what_nothing_hangs_on_leaves_no_question(root: Path) -> None:
