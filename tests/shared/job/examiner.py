@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lumiimg.core.findings import Answer
 from tests.shared.job.bases import BASES, make
 from tests.shared.job.changes import NotHereError
-from tests.shared.job.kinds import binding, frameworks, imports, settings, startup_code, strangers, torch_forms
+from tests.shared.job.kinds import binding, cuda, frameworks, imports, settings, startup_code, strangers, torch_forms
 from tests.shared.job.pairs import Pair, pair_of
 from tests.shared.job.world import World, clone
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 KINDS: dict[str, dict[str, Kind]] = {
     "A": {"startup code": startup_code.startup_code},
     "B": {"pth order": imports.pth_order},
-    "C": {"site folders": imports.site_folders, "virtual environments": imports.virtual_environments, "variables of Python": imports.python_variables},
+    "C": {"site folders": imports.site_folders, "virtual environments": imports.virtual_environments, "variables of Python": imports.python_variables, "ways to Python": imports.ways_to_python},
     "D": {"which Python": imports.which_python},
     "E": {"forms of torch": torch_forms.forms_of_torch},
     "F": {"RECORD": frameworks.record_of_torch},
     "G": {"other frameworks": frameworks.other_frameworks, "a named RCCL": frameworks.named_rccl, "beside torch": frameworks.other_python_beside},
-    "H": {"interposed": binding.interposed, "other RCCL": binding.other_rccl},
+    "H": {"interposed": binding.interposed, "other RCCL": binding.other_rccl, "the C library's": binding.other_functions},
     "I": {"symbols of the plugin": binding.plugin_symbols},
     "J": {"FI_PROVIDER": settings.providers, "plugin names": settings.plugin_names},
-    "K": {"modes": strangers.modes, "modes at the start": strangers.modes_of_startup, "umask": strangers.umask_of_builder},
-    "L": {"plugin for CUDA": binding.plugin_for_cuda},
+    "K": {"modes": strangers.modes, "modes at the start": strangers.modes_of_startup, "umask": strangers.umask_of_builder, "closed folders": strangers.closed_folders},
+    "L": {"plugin for CUDA": cuda.plugin_for_cuda},
     "M": {"environment scripts": settings.environment_scripts, "files of settings": settings.settings_files, "loops": settings.loops},
 }  # fmt: skip
 """By the letter, and by name within it."""

@@ -60,8 +60,9 @@ def interposed(world: World, draw: random.Random) -> Planted:
     what = draw.choice(["answers", "answers", "answers", *_SHIMS])
     way = draw.choice([*_WAYS])
     _WAYS[way](world, what, draw)
-    asks = what in {"goes on to the next", "opens RCCL itself"}
-    return Planted(f"{way}: a shim that {what}", SHIM if asks else None)
+    asks = what in {"answers", "goes on to the next", "opens RCCL itself"}
+    named = "libtorch_hip.so" if way == "in libtorch_hip" else SHIM
+    return Planted(f"{way}: a shim that {what}", named if asks else None)
 
 
 def _by_variable(world: World, what: str, draw: random.Random) -> None:
@@ -179,6 +180,32 @@ def _rccl(world: World) -> Path:
 
 def _torch_hip(world: World, torch: str, *needed: Any) -> None:
     library(world.new(f"{torch}/lib/libtorch_hip.so"), *rpath("$ORIGIN"), *needed, source=sources.TORCH_HIP)
+
+
+_FUNCTIONS = {
+    "getenv": 'char *getenv(const char *name) { return name[0] == 78 ? "Socket" : 0; }',
+    "dlopen": "void *dlopen(const char *name, int mode) { return 0; }",
+    "dlsym": "void *dlsym(void *handle, const char *name) { return 0; }",
+    "strcasecmp": "int strcasecmp(const char *a, const char *b) { return 1; }",
+    "malloc_usable_size": "unsigned long malloc_usable_size(void *p) { return 0; }",
+    "strverscmp": "int strverscmp(const char *a, const char *b) { return 0; }",
+    "nothing": "int nothing;",
+}
+"""As tracers, allocators and wrappers have them."""
+
+
+def other_functions(world: World, draw: random.Random) -> Planted:
+    """A library that comes first has functions of the C library."""
+    name = draw.choice([*_FUNCTIONS])
+    way = draw.choice(["LD_PRELOAD", "LD_PRELOAD", "opened for all"])
+    path = "/opt/shim/libfunctions.so"
+    if way == "opened for all":
+        path = f"{torch_of(world)}/lib/libtorch_global_deps.so"
+        library(world.new(path), *rpath("$ORIGIN"), source=_FUNCTIONS[name])
+    else:
+        library(world.new(path), source=_FUNCTIONS[name])
+        world.set(LD_PRELOAD=path)
+    return Planted(f"{way}: {name}", path if name in {"getenv", "dlopen", "dlsym", "strcasecmp"} else None)
 
 
 def other_rccl(world: World, draw: random.Random) -> Planted:
@@ -431,44 +458,3 @@ _SYMBOLS: dict[str, Callable[[World, random.Random], str]] = {
     "in a sibling": _in_a_sibling_for_all,
     "version of a needed library": _fabric_of_another_version,
 }
-
-
-# -- L: a plugin for CUDA --
-
-
-def plugin_for_cuda(world: World, draw: random.Random) -> Planted:
-    names = draw.choice(
-        [("libcudart.so.12",), ("libcuda.so.1",), ("libcudart.so.12", "libcuda.so.1"), ("libcudart.so.11.0",)]
-    )
-    how = draw.choice(["needs", "needs", "opens", "asks weakly"])
-    there = draw.choice(["nowhere", "nowhere", "in the image", "stub elsewhere"])
-    made = [library(world.parts / name, source="int cudaGetDevice(void) { return 0; }") for name in names]
-    if there != "nowhere":
-        folder = world.ground.folder if there == "in the image" else "/usr/local/cuda/lib64/stubs"
-        for name in names:
-            library(world.new(f"{folder}/{name}"), source="int cudaGetDevice(void) { return 0; }")
-    path = world.plugin_file
-    if how == "needs":
-        world.plugin(path, *made)
-    elif how == "asks weakly":
-        world.plugin(
-            path,
-            extra="extern int cudaGetDevice(void) __attribute__((weak)); int use_cuda(void) { return cudaGetDevice ? cudaGetDevice() : 0; }",
-        )
-    else:
-        opened = f'\nstatic int no_cuda(void) {{ return !dlopen("{names[0]}", NOW); }}\n'
-        _plugin_with_gate(world, opened)
-    return Planted(f"{how} {', '.join(names)}, {there}", path if how == "opens" else None)
-
-
-def _plugin_with_gate(world: World, gate: str) -> None:
-    """The plugin's init gives up where the gate says so, as aws-ofi-nccl's does without a CUDA."""
-    tables = "".join(
-        f"struct net real_v{each}; struct net ncclNetPlugin_v{each} = {{plugin_name + 1, gated}};\n" for each in _APIS
-    )
-    source = (
-        sources.LIBC.strip()
-        + gate
-        + 'static const char *init(void *hip);\nstatic const char *gated(void *hip) { return no_cuda() ? "socket: no CUDA" : init(hip); }\n'
-    )
-    world.plugin(world.plugin_file, apis=(), extra=source + tables)

@@ -337,3 +337,88 @@ def which_python(world: World, draw: random.Random) -> Planted:
         world.at(f"{home}/bin/python{strays[0]}").chmod(0o755)
     del torch
     return Planted(f"{form}; beside {', '.join(sorted(strays))}{' (empty)' if bare else ''}")
+
+
+def ways_to_python(world: World, draw: random.Random) -> Planted:
+    """What `python` on PATH is: links into environments, chains, folders that are in the way, scripts."""
+    torch_of(world)
+    prefix, home, version = prefix_of(world), home_of(world), world.ground.version
+    real = f"{home}/bin/python{version}"
+    form = draw.choice([*_ROADS])
+    front = "/opt/front/bin"
+    _ROADS[form](world, front, prefix, real)
+    world.prepend("PATH", front)
+    return Planted(f"{form}{' (of an environment)' if prefix != home else ''}")
+
+
+def _link_to_the_environment(world: World, front: str, prefix: str, real: str) -> None:
+    world.link(f"{front}/python", f"{prefix}/bin/python")
+
+
+def _folder_is_a_link(world: World, front: str, prefix: str, real: str) -> None:
+    world.link(front, f"{prefix}/bin")
+
+
+def _link_to_the_file(world: World, front: str, prefix: str, real: str) -> None:
+    world.link(f"{front}/python", real)
+
+
+def _chain(world: World, front: str, prefix: str, real: str) -> None:
+    world.link(f"{front}/python", "python3")
+    world.link(f"{front}/python3", "../lib/current")
+    world.link("/opt/front/lib/current", real)
+
+
+def _a_folder(world: World, front: str, prefix: str, real: str) -> None:
+    world.at(f"{front}/python").mkdir(parents=True)
+
+
+def _may_not_run(world: World, front: str, prefix: str, real: str) -> None:
+    world.put(f"{front}/python", "not a program", 0o644)
+
+
+def _points_nowhere(world: World, front: str, prefix: str, real: str) -> None:
+    world.link(f"{front}/python", "/opt/gone/python")
+
+
+def _environment_of_an_environment(world: World, front: str, prefix: str, real: str) -> None:
+    world.link(f"{front}/python", f"{prefix}/bin/python")
+    put(world, "/opt/front/pyvenv.cfg", f"home = {prefix}/bin\ninclude-system-site-packages = true\n")
+
+
+def _without_home(world: World, front: str, prefix: str, real: str) -> None:
+    world.link(f"{front}/python", real)
+    put(world, "/opt/front/pyvenv.cfg", "include-system-site-packages = true\n")
+
+
+def _copy_without_environment(world: World, front: str, prefix: str, real: str) -> None:
+    world.take(f"{front}/python", world.at(real))
+
+
+def _copy_with_landmark(world: World, front: str, prefix: str, real: str) -> None:
+    """A copied program, and an empty standard library beside it."""
+    world.take(f"{front}/python", world.at(real))
+    put(world, f"/opt/front/lib/python{world.ground.version}/os.py", "")
+
+
+def _with_pth_of_its_path(world: World, front: str, prefix: str, real: str) -> None:
+    """`python._pth` beside the program says what its path is."""
+    world.take(f"{front}/python", world.at(real))
+    library = f"{real.rpartition('/bin/')[0]}/lib/python{world.ground.version}"
+    put(world, f"{front}/python._pth", f"{library}\n{library}/lib-dynload\n# import site\n")
+
+
+_ROADS: dict[str, Callable[[World, str, str, str], None]] = {
+    "a link to the environment's": _link_to_the_environment,
+    "its folder is a link": _folder_is_a_link,
+    "a link to the file": _link_to_the_file,
+    "a chain of links": _chain,
+    "a folder": _a_folder,
+    "may not run": _may_not_run,
+    "points nowhere": _points_nowhere,
+    "an environment of an environment": _environment_of_an_environment,
+    "without home": _without_home,
+    "a copy": _copy_without_environment,
+    "a copy with a landmark": _copy_with_landmark,
+    "a ._pth": _with_pth_of_its_path,
+}

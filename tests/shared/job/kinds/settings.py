@@ -103,10 +103,65 @@ _SCRIPTS = (
     "export NCCL_NET=Socket\nexport -n NCCL_NET",
     "export NCCL_NET=Sock\\\net",
     'export "NCCL_NET=Socket"',
+    "X=NCCL_NET; export $X=Socket",
+    'X=NCCL_NET; export "$X"=Socket',
+    "export {NCCL_NET,MY_OTHER}=Socket",
+    "printf -v NCCL_NET Socket; export NCCL_NET",
+    "read NCCL_NET <<< Socket; export NCCL_NET",
+    "command export NCCL_NET=Socket",
+    "builtin export NCCL_NET=Socket",
+    "[[ $MY_X == 1 ]] || export NCCL_NET=Socket",
+    "[[ $MY_X == 1 ]] && export NCCL_NET=Socket",
+    "export MY_A=1 && export NCCL_NET=Socket",
+    "export MY_A=1; export NCCL_NET=Socket",
+    "export NCCL_NET=${MY_X=Socket}",
+    "export NCCL_NET=${MY_X?not set}",
+    "((1)) && export NCCL_NET=Socket",
+    "((0)) && export NCCL_NET=Socket",
+    "export MY_N=$((1 + 1))",
+    "if ! false; then export NCCL_NET=Socket; fi",
+    "if [ 1 = 1 -a 2 = 3 ]; then export NCCL_NET=Socket; fi",
+    "if [ 1 = 1 ] && [ 2 = 2 ]; then\n  export NCCL_NET=Socket\nfi",
+    "f() { local NCCL_NET=Socket; }\nf",
+    "f() { unset FI_PROVIDER; }\nf",
+    'f() { [ "$1" = on ] && export NCCL_NET=Socket; }\nf off',
+    'f() { [ "$1" = on ] && export NCCL_NET=Socket; }\nf on',
+    "f() { case $1 in on) export NCCL_NET=Socket;; esac; }\nf on",
+    "f() ( export NCCL_NET=Socket )\nf",
+    "function f { export NCCL_NET=Socket; }\nf",
+    "export NCCL_NET=Socket\nunset -v NCCL_NET",
+    "export NCCL_NET=Socket\nNCCL_NET=",
+    "export NCCL_NET=Socket\nNCCL_NET='AWS Libfabric'",
+    "export NCCL_NET=Socket\nexport NCCL_NET=${NCCL_NET/Socket/AWS Libfabric}",
+    "export NCCL_NET=${MY_X:-${MY_Y:-Socket}}",
+    "export FI_PROVIDER=${FI_PROVIDER:-cxi}",
+    "export FI_PROVIDER=${FI_PROVIDER:-tcp}",
+    "MY=tcp\nexport FI_PROVIDER=$MY",
+    "MY=cxi\nexport FI_PROVIDER=${MY}",
+    "MY=(tcp cxi)\nexport FI_PROVIDER=${MY[1]}",
+    "export FI_PROVIDER=${MY_LONG:0:3}cxi",
+    "export FI_PROVIDER=$'cxi'",
+    'export FI_PROVIDER=c"x"i',
+    "export FI_PROVIDER=cxi;export NCCL_DEBUG=INFO",
+    "export FI_PROVIDER=cxi # ; export NCCL_NET=Socket",
+    "export LD_PRELOAD=",
+    "export LD_PRELOAD=/opt/gone.so",
+    "unset LD_LIBRARY_PATH",
+    "export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/opt/nothing",
+    'export LD_LIBRARY_PATH="/opt/a b:$LD_LIBRARY_PATH"',
+    "for d in /opt/nothing /opt/nothing2; do LD_LIBRARY_PATH=$d:$LD_LIBRARY_PATH; done\nexport LD_LIBRARY_PATH",
+    "echo export NCCL_NET=Socket >/dev/null",
+    "true; return; export NCCL_NET=Socket",
+    "{ return; }\nexport NCCL_NET=Socket",
+    "(return)\nexport NCCL_NET=Socket",
+    "if true; then return 0; fi\nexport NCCL_NET=Socket",
+    "if false; then return 0; fi\nexport NCCL_NET=Socket",
+    "false || return 0\nexport NCCL_NET=Socket",
+    "true || return 0\nexport NCCL_NET=Socket",
     "export NCCL_NET='AWS Libfabric'",
     'export NCCL_NET="aws libfabric" # as the plugin is called',
 )  # fmt: skip
-_UNSURE = ("eval", "return", "&&", "||", "$(", "`", "case", "for ", "() {", ". /opt", "while", "until", "if ", "trap", "set -", "readonly", "declare", "typeset", "local")  # fmt: skip
+_UNSURE = ("eval", "return", "&&", "||", "$(", "`", "case", "for ", "() {", ". /opt", "while", "until", "if ", "trap", "set -", "readonly", "declare", "typeset", "local", "((", "[[", "printf", "read ", "<<<", "command", "builtin", "function", "{NCCL", "$X", "[1]", ":0:3", "/Socket/", "$'", "?not", "f() (")  # fmt: skip
 
 
 def environment_scripts(world: World, draw: random.Random) -> Planted:
@@ -211,4 +266,5 @@ def plugin_names(world: World, draw: random.Random) -> Planted:
     if draw.random() < 0.3:
         world.link(f"{PLUGIN}/librccl-net-ofi.so", name)
         extra += ", -ofi there"
-    return Planted(f"NCCL_NET_PLUGIN={value.replace(name, 'PLUGIN')!r}{extra}")
+    asked = name if "NCCL_NET=" in extra else None  # which name a plugin gives itself is data that it may change
+    return Planted(f"NCCL_NET_PLUGIN={value.replace(name, 'PLUGIN')!r}{extra}", asked)

@@ -25,7 +25,7 @@ from tests.shared.job.kinds.place import (
     stdlib_of,
 )
 from tests.shared.job.kinds.real_startup import REAL
-from tests.shared.job.world import ROCM
+from tests.shared.job.world import ROCM, fabric_of
 
 if TYPE_CHECKING:
     import random
@@ -62,8 +62,12 @@ def shim(world: World) -> None:
     library(world.new(SHIM), source='const char *ncclCommInitRank(void) { return "shim"; }')
 
 
-def harmless_library(world: World) -> None:
-    library(world.new(SHIM), source="int nothing;")
+PLAIN = "/opt/plain/libfabric.so.1"
+
+
+def plain_libfabric(world: World) -> None:
+    """Make one without cxi; it has the name that the plugin asks for."""
+    fabric_of(world.new(PLAIN), None)
 
 
 def newer_rccl(world: World) -> None:
@@ -130,7 +134,44 @@ def _codes(world: World) -> list[Code]:
         Code("by getattr", "getattr(__import__('o' + 's'), 'envi' + 'ron')['NCCL_NET'] = 'Socket'\n"),
         Code("raises", "raise RuntimeError('as it was')\n", is_open=True),
         Code("wrong syntax", "this is not Python\n", is_open=True),
+        Code("another libfabric", f"import ctypes\nctypes.CDLL({PLAIN!r})\n", plain_libfabric),
+        Code("reads a text from a file", "exec(open('/opt/own/text.py').read())\n", lambda world: put(world, "/opt/own/text.py", "import os\nos.environ['NCCL_NET'] = 'Socket'\n")),
+        Code("reads variables from a file", "import os\nfor line in open('/opt/own/env'):\n    k, _, v = line.strip().partition('=')\n    os.environ[k] = v\n", lambda world: put(world, "/opt/own/env", "NCCL_NET=Socket\n")),
+        Code("a folder with a .pth", "import site\nsite.addsitedir('/opt/own/more')\n", lambda world: put(world, "/opt/own/more/x.pth", "import os; os.environ['NCCL_NET'] = 'Socket'\n")),
+        Code("a folder with a module", "import sys\nsys.path.insert(0, '/opt/own/more')\nimport own_more\n", lambda world: put(world, "/opt/own/more/own_more.py", "import os\nos.environ['NCCL_NET'] = 'Socket'\n")),
+        Code("where a folder is there", "import os\nif os.path.exists('/opt/plugin'):\n    os.environ['NCCL_NET'] = 'Socket'\n", is_open=True),
+        Code("where a folder is not there", "import os\nif os.path.isdir('/opt/gone'):\n    os.environ['NCCL_NET'] = 'Socket'\n", is_open=True),
+        Code("in a thread", "import threading, os\nt = threading.Thread(target=lambda: os.environ.__setitem__('NCCL_NET', 'Socket'))\nt.start()\nt.join()\n"),
+        Code("by setattr", "import os\nsetattr(os, 'x', os.environ.__setitem__('NCCL_NET', 'Socket'))\n"),
+        Code("by map", "import os\nlist(map(os.putenv, ['NCCL_NET'], ['Socket']))\n"),
+        Code("in a comprehension", "import os\n[os.environ.update(NCCL_NET=v) for v in ['Socket']]\n"),
+        Code("in a decorator", "import os\ndef run(f):\n    f()\n    return f\n@run\ndef setup():\n    os.environ['NCCL_NET'] = 'Socket'\n"),
+        Code("in a default", "import os\ndef setup(x=os.putenv('NCCL_NET', 'Socket')):\n    pass\n"),
+        Code("by an operator", "import os\nos.environ.get('MY') or os.environ.__setitem__('NCCL_NET', 'Socket')\n"),
+        Code("in a metaclass", "import os\nclass M(type):\n    def __init__(cls, *a):\n        os.environ['NCCL_NET'] = 'Socket'\nclass C(metaclass=M):\n    pass\n"),
+        Code("a module of its own name", "import os, sys\nmod = sys.modules['os']\nmod.environ['NCCL_NET'] = 'Socket'\n"),
+        Code("by vars", "import os\nvars(os)['environ']['NCCL_NET'] = 'Socket'\n"),
+        Code("by a walrus", "import os\n(e := os.environ)['NCCL_NET'] = 'Socket'\n"),
+        Code("by unpacking", "import os\nos.environ['NCCL_NET'], x = 'Socket', 1\n"),
+        Code("for a key of a list", "import os\nfor os.environ['NCCL_NET'] in ['Socket']:\n    pass\n"),
+        Code("in a match", "import os\nmatch 1:\n    case 1:\n        os.environ['NCCL_NET'] = 'Socket'\n"),
+        Code("as it is or sockets", "import os\nos.environ['NCCL_NET'] = os.environ.get('NCCL_NET', 'Socket')\n"),
+        Code("with a name in a constant", "import os\nKEY = 'NCCL_NET'\nos.environ[KEY] = 'Socket'\n"),
+        Code("from a dictionary", "import os\nDEFAULTS = {'NCCL_NET': 'Socket'}\nfor k in DEFAULTS:\n    os.environ.setdefault(k, DEFAULTS[k])\n"),
+        Code("from a dictionary at once", "import os\nDEFAULTS = {'NCCL_NET': 'Socket'}\nos.environ.update(DEFAULTS)\n"),
+        Code("from a harmless dictionary", "import os\nDEFAULTS = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}\nos.environ.update(DEFAULTS)\n", is_open=True),
+        Code("CDLL is another", "import ctypes\nreal = ctypes.CDLL\nclass CDLL(real):\n    def __init__(self, name, *a, **k):\n        raise OSError('no')\nctypes.CDLL = CDLL\n"),
+        Code("a hook for paths", "import sys\ndef hook(path):\n    raise ImportError\nsys.path_hooks.insert(0, hook)\n", is_open=True),
+        Code("takes the hooks away", "import sys\nsys.meta_path.clear()\n"),
+        Code("takes all variables away", "import os\nos.environ.clear()\n", is_open=True),
+        Code("heals", "import os\nos.environ.pop('NCCL_NET', None)\n", lambda world: world.set(NCCL_NET="Socket"), is_open=True),
+        Code("heals (del)", "import os\nif 'NCCL_NET' in os.environ:\n    del os.environ['NCCL_NET']\n", lambda world: world.set(NCCL_NET="Socket"), is_open=True),
+        Code("heals (item)", "import os\nos.environ['FI_PROVIDER'] = 'cxi'\n", lambda world: world.set(FI_PROVIDER="tcp"), is_open=True),
+        Code("setdefault of what is set", "import os\nos.environ.setdefault('NCCL_NET', 'Socket')\n", lambda world: world.set(NCCL_NET="AWS Libfabric"), is_open=True),
+        Code("sets the plugin's own path", "import os\nos.environ['NCCL_NET'] = 'AWS Libfabric'\n"),
         # what does no harm
+        Code("another environ", "import os\nos.environ = {'NCCL_NET': 'Socket'}\n", is_open=True),
+        Code("a path for children", "import os\nos.environ['PYTHONPATH'] = '/opt/second'\nos.environ['LD_PRELOAD'] = '/opt/gone.so'\n", is_open=True),
         Code("nothing", "import os, sys\n"),
         Code("reads", "import os\nDEBUG = os.environ.get('MY_DEBUG', '0') == '1'\n"),
         Code("warnings", "import warnings\nwarnings.filterwarnings('ignore', category=DeprecationWarning)\n"),
@@ -265,6 +306,12 @@ def _in_user_site(world: World, text: str, draw: random.Random) -> str:
     return put(world, f"{folder}/own_setup.py", text)
 
 
+def _pth_of_pythonpath(world: World, text: str, draw: random.Random) -> str:
+    """Such a folder is not a site folder."""
+    world.set(PYTHONPATH="/opt/own/path")
+    return put(world, "/opt/own/path/own.pth", f"import sys; exec({text!r})\n")
+
+
 def _bytecode(world: World, text: str, draw: random.Random) -> str:
     """Without a source."""
     try:
@@ -302,6 +349,7 @@ _PLACES = {
     "usercustomize": _usercustomize,
     "PYTHONPATH": _by_pythonpath,
     "user site": _in_user_site,
+    ".pth of PYTHONPATH": _pth_of_pythonpath,
     "bytecode": _bytecode,
     "not run": _nowhere,
 }

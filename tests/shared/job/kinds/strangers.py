@@ -150,3 +150,20 @@ def umask_of_builder(world: World, draw: random.Random) -> Planted:
                 chmod(world, "/" + str(file.relative_to(world.root)), mode)
     shown = folder.replace(world.ground.version, "X")
     return Planted(f"umask {mask:03o} of {shown}")
+
+
+def closed_folders(world: World, draw: random.Random) -> Planted:
+    """Something lies in a folder that is its owner's, and a link leads there."""
+    targets = _targets(world)
+    name = draw.choice(
+        [name for name, path in targets.items() if path.count("/") > 2 and not world.at(path).is_symlink()]
+    )
+    path = targets[name]
+    closed = draw.choice(["/root", "/root", "/home/builder"])
+    world.at(closed).mkdir(parents=True, exist_ok=True)
+    target = f"{closed}/{path.rpartition('/')[2]}"
+    world.move(path, target)
+    world.link(path, target)
+    mode = draw.choice([0o700, 0o700, 0o755, 0o711])
+    world.at(closed).chmod(mode)
+    return Planted(f"{name} in a folder {mode:o}")
