@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.access import read_exactly
 from lumiimg.core.errors import BadInputError
-from lumiimg.host.root_queries import stranger_can_list, stranger_can_reach, stranger_can_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from lumiimg.core.access import RandomAccess
-    from lumiimg.image import RootFileSystem
+    from lumiimg.host.strangers_files import StrangersFiles
 
 _MAX_DIRECTORY_BYTES = 32 << 20
 _MAX_DEPTH = 32
@@ -59,16 +58,15 @@ class ModuleSpec:
 class ModuleFinder:
     """The path finder of one Python."""
 
-    def __init__(self, root: RootFileSystem, suffixes: Sequence[str], version: tuple[int, int]) -> None:
+    def __init__(self, files: StrangersFiles, suffixes: Sequence[str], version: tuple[int, int]) -> None:
         """Take the suffixes of extension modules, in their order."""
-        self._root = root
+        self._files = files
         self._version = version
         self._loaders = [
             *((suffix, SpecKind.EXTENSION) for suffix in suffixes),
             (".py", SpecKind.SOURCE),
             (".pyc", SpecKind.BYTECODE),
         ]
-        self._names: dict[str, frozenset[str]] = {}
         self._archives: dict[str, frozenset[str] | None] = {}
 
     def find_spec(self, name: str, path: Iterable[str]) -> ModuleSpec | None:
@@ -98,15 +96,15 @@ class ModuleFinder:
         file = self.code_file(spec)
         if spec.kind is SpecKind.ZIP:
             return True  # its directory has been read
-        return file is None or stranger_can_read(self._root, file)
+        return file is None or self._files.can_read(file)
 
     def _is_fresh(self, compiled: str, source: str) -> bool:
-        if not stranger_can_read(self._root, compiled):
+        status = self._files.stat(source)
+        if status is None or not self._files.can_read(compiled):
             return False
         try:
-            with contextlib.closing(self._root.open(compiled)) as file:
+            with contextlib.closing(self._files.root.open(compiled)) as file:
                 _, end, flags, mtime_s, size_bytes = _PYC_HEAD.unpack(read_exactly(file, 0, _PYC_HEAD.size))
-            status = self._root.stat(source)
         except (OSError, BadInputError, EOFError):
             return False
         if flags & _HASHED:
@@ -117,7 +115,7 @@ class ModuleFinder:
     def _find_in(self, name: str, path: Iterable[str]) -> ModuleSpec | None:
         portions: list[str] = []
         for entry in path:
-            found = self._in_folder(entry, name) if self._is_dir(entry) else self._in_archive(entry, name)
+            found = self._in_folder(entry, name) if self._files.is_dir(entry) else self._in_archive(entry, name)
             if found is not None and found.kind is not SpecKind.NAMESPACE:
                 return found
             portions += found.locations if found is not None else ()
@@ -126,22 +124,22 @@ class ModuleFinder:
     def _in_folder(self, folder: str, name: str) -> ModuleSpec | None:
         """Return what a FileFinder of a folder finds."""
         tail = name.rpartition(".")[2]
-        names = self._names_in(folder)
+        names = self._files.names(folder)
         base = _join(folder, tail)
         if tail in names:
             for suffix, kind in self._loaders:
-                if self._is_file(file := f"{base}/__init__{suffix}"):
+                if self._files.is_file(file := f"{base}/__init__{suffix}"):
                     return ModuleSpec(name, kind, file, (base,))
         for suffix, kind in self._loaders:
-            if tail + suffix in names and self._is_file(file := base + suffix):
+            if tail + suffix in names and self._files.is_file(file := base + suffix):
                 return ModuleSpec(name, kind, file, ())
-        is_portion = tail in names and self._is_dir(base)
+        is_portion = tail in names and self._files.is_dir(base)
         return ModuleSpec(name, SpecKind.NAMESPACE, None, (base,)) if is_portion else None
 
     def _in_archive(self, entry: str, name: str) -> ModuleSpec | None:
         """Return what a zipimporter finds for an entry that is not a folder: an archive, or a folder inside one."""
         archive, inner = entry, ""
-        while not stranger_can_reach(self._root, archive):
+        while not self._files.exists(archive):
             above, _, last = archive.rpartition("/")
             if not above:
                 return None
@@ -157,32 +155,17 @@ class ModuleFinder:
         is_portion = f"{base}/" in files
         return ModuleSpec(name, SpecKind.NAMESPACE, None, (f"{archive}/{base}",)) if is_portion else None
 
-    def _names_in(self, folder: str) -> frozenset[str]:
-        if folder not in self._names:
-            names: frozenset[str] = frozenset()
-            if stranger_can_list(self._root, folder):
-                with contextlib.suppress(OSError, BadInputError):
-                    names = frozenset(entry.name for entry in self._root.list_dir(folder))
-            self._names[folder] = names
-        return self._names[folder]
-
     def _files_in(self, archive: str) -> frozenset[str] | None:
         if archive not in self._archives:
             found = None
-            if self._is_file(archive) and stranger_can_read(self._root, archive):
+            if self._files.is_file(archive) and self._files.can_read(archive):
                 with (
                     contextlib.suppress(OSError, BadInputError, EOFError, ValueError, struct.error),
-                    contextlib.closing(self._root.open(archive)) as file,
+                    contextlib.closing(self._files.root.open(archive)) as file,
                 ):
                     found = frozenset(_names_in_zip(file, has_implied_folders=self._version >= (3, 14)))
             self._archives[archive] = found
         return self._archives[archive]
-
-    def _is_file(self, path: str) -> bool:
-        return self._root.is_file(path) and stranger_can_reach(self._root, path)
-
-    def _is_dir(self, path: str) -> bool:
-        return self._root.is_dir(path) and stranger_can_reach(self._root, path)
 
 
 def _join(folder: str, name: str) -> str:

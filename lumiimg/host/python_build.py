@@ -48,6 +48,8 @@ class PythonBuild:
     """sys.platlibdir: `lib`, or `lib64`."""
     prefix: str
     """PREFIX, as it was configured."""
+    prefers_base: bool = False
+    """Whether getpath of this build looks beside the program that an environment was made with (gh-106045)."""
 
 
 def read_build(root: RootFileSystem, path: str, environment: Mapping[str, str]) -> PythonBuild:
@@ -71,6 +73,7 @@ def read_build(root: RootFileSystem, path: str, environment: Mapping[str, str]) 
         suffixes=(*suffixes, ".so"),
         lib="lib64" if strings.has_lib64 else "lib",
         prefix=strings.prefix or "/usr/local",
+        prefers_base=strings.prefers_base,
     )
 
 
@@ -96,7 +99,7 @@ class _Strings:
         self.tag: tuple[str, int, str] | None = None
         self.stable: set[str] = set()
         self.prefix: str | None = None
-        self.has_lib64 = False
+        self.has_lib64 = self.prefers_base = False
         with contextlib.suppress(OSError, BadInputError), contextlib.closing(root.open(path)) as file:
             loads = Segments(file).loads
             end = min(max((load.offset + load.file_bytes for load in loads), default=0), _MAX_BYTES)
@@ -110,3 +113,4 @@ class _Strings:
             self.prefix = found[1].decode("utf-8", "surrogateescape")
         self.stable |= {found[1].decode() for found in _STABLE.finditer(data)}
         self.has_lib64 = self.has_lib64 or any(each in data for each in _LIB64)
+        self.prefers_base = self.prefers_base or b"base_executable_dir" in data

@@ -1,40 +1,98 @@
-"""How a Python of an image starts, beside real ones over the same files."""
+"""How a Python of an image starts, and what it imports: beside real ones, in trees that are made by chance."""
 
 from __future__ import annotations
 
-import json
+import ast
 import os
-import subprocess
+import re
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from lumiimg.host.python_start import NoPythonError, start_python
+from lumiimg.host.module_finder import SpecKind
+from lumiimg.host.python_build import read_build
+from lumiimg.host.python_start import NoPythonError, PythonStart, start_python
 from lumiimg.image import open_image
+from tests.shared.elf_builder import library, program
+from tests.shared.programs import EVERYTHING, needs
+from tests.shared.python_trees import NAMES, Happened, Maker, Tree, kit_of, start_in
 
 PYTHONS = [sys.executable, *filter(None, os.environ.get("LUMIIMG_TEST_PYTHONS", "").split(":"))]
-_ASK = "import sys, json, importlib.machinery as m; print(json.dumps([sys.path[1:], m.EXTENSION_SUFFIXES, sys.version_info[:2]]))"
+LOADERS = {
+    SpecKind.SOURCE: "SourceFileLoader",
+    SpecKind.BYTECODE: "SourcelessFileLoader",
+    SpecKind.EXTENSION: "ExtensionFileLoader",
+    SpecKind.ZIP: "zipimporter",
+    SpecKind.NAMESPACE: "",
+}
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_a_python_of_this_machine_starts_as_the_model_says(python: str) -> None:
-    environment = {"PYTHONNOUSERSITE": "1"}
-    real = subprocess.run([python, "-c", _ASK], env=environment, capture_output=True, text=True, check=True).stdout
-    with open_image(Path("/")) as image:
-        found = start_python(image.root, python, environment)
-    path, *facts = json.loads(real)
-    assert facts == [[*found.suffixes], [*found.version]]
-    assert path[: len(found.path)] == [*found.path]
+def test_a_python_starts_and_imports_as_a_real_one_does_for_nobody(python: str) -> None:
+    needs("ldd")
+    umask = os.umask(0o022)
+    with tempfile.TemporaryDirectory(prefix="lumiimg-pythons-") as folder:
+        maker = Maker(kit_of(python, Path(folder, "kit")), Path(folder))
+        for seed in range(1000 if EVERYTHING else 80 // len(PYTHONS)):
+            tree = maker.tree(seed)
+            happened, found = start_in(tree), modelled(tree)
+            assert (None if isinstance(happened, str) else happened) == found, (seed, tree, happened)
+            tree.remove()
+    os.umask(umask)
+
+
+def modelled(tree: Tree) -> Happened | None:
+    """Return what the model says of a tree; None where its Python does not start."""
+    with open_image(tree.root) as image:
+        start = start_python(image.root, tree.program, tree.environment)
+        if start.failure is not None:
+            return None
+        specs = [_spec(start, name) for name in NAMES]
+    marks = (re.search(r"\[\((.*), (\d+)\)\]", code.text or "") for code in start.startup)
+    ran = [(ast.literal_eval(mark[1]), int(mark[2])) for mark in marks if mark]
+    return Happened([*start.path], specs, [*dict.fromkeys(ran)])
+
+
+def _spec(start: PythonStart, name: str) -> tuple[str | None, list[str], str, bool] | None:
+    spec = start.find_spec(name)
+    if spec is None:
+        return None
+    return spec.origin, [*spec.locations], LOADERS[spec.kind], start.finder.can_load(spec)
+
+
+def test_a_build_is_known_by_its_own_strings_and_not_by_its_name(tmp_path: Path) -> None:
+    """Beside it lie the folders of other versions, and its name has none."""
+    for version in ("3.9", "3.14"):
+        (tmp_path / f"usr/lib/python{version}").mkdir(parents=True)
+    cases = {
+        ("cpython-312-x86_64-linux-gnu", ".abi3.so", "lib64", "/usr"): ((3, 12), False, "lib64", "/usr"),
+        ("cpython-313t-aarch64-linux-gnu", "x", "lib", "/opt"): ((3, 13), True, "lib", "/opt"),
+    }
+    for number, ((tag, stable, lib, prefix), expected) in enumerate(cases.items()):
+        text = "\\0".join(("", f".{tag}.so", stable, lib, "", prefix, "EXEC_PREFIX", ""))
+        source = f'__attribute__((used)) const char strings[] = "{text}";'
+        program(tmp_path / f"usr/bin/python-{number}", source=f"{source} void start(void) {{}}")
+        shared = library(tmp_path / "usr/lib/libpython3.12.so.1.0", "-Wl,-soname,libpython3.12.so.1.0", source=source)
+        program(tmp_path / f"usr/bin/shared-{number}", shared, "-Wl,-rpath,$ORIGIN/../lib")
+        for name in ("python", "shared"):
+            with open_image(tmp_path) as image:
+                found = read_build(image.root, f"/usr/bin/{name}-{number}", {})
+            assert (found.version, found.is_free_threaded, found.lib, found.prefix) == expected, name
+            abi3 = [stable] if stable != "x" else []
+            assert [*found.suffixes] == [f".{tag}.so", *abi3, ".so"]
 
 
 def test_a_program_without_a_python_is_refused(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("#!/usr/bin/env bash\n")
     (tmp_path / "text").write_text("nothing")
+    program(tmp_path / "other")
     with open_image(tmp_path) as image:
         for name, words in (
             ("script", "is a script (#!/usr/bin/env bash)"),
             ("text", "is not a program"),
+            ("other", "is not a Python"),
             ("x", "leads nowhere"),
         ):
             with pytest.raises(NoPythonError) as caught:
