@@ -29,9 +29,10 @@ from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.host.engine_rules import refuse_not_runnable
+from lumiimg.host.python_process import start_process
+from lumiimg.host.python_start import NoPythonError
 from lumiimg.image import open_image, refuse_empty
 from lumiimg.inventory.components import Inventory, versions_in
-from lumiimg.inventory.python import NoPythonError, read_python
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.own_packages import brought_by_layers, resolve_own
 from lumiimg.resolve.python_project import LayerRequirements
@@ -119,10 +120,10 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
         if contents.python is None:
             raise BadInputError("has no Python, over which an environment could be made", where=str(image))
         try:
-            python = read_python(opened.root, contents.python.path, opened.environment)
+            python = start_process(opened.root, contents.python.path, opened.environment)
         except NoPythonError as error:
             raise BadInputError(str(error), where=str(image)) from error
-        has = versions_in(opened.root, python.folders)
+        has = versions_in(opened.root, python.path)
     if (target := PythonTarget.of(of_image)) is None:
         raise BadInputError("its Python or its C library is not known, so no wheels can be chosen", where=str(image))
     asked = structs.replace(asked, brought=brought_by_layers(PlanContext(catalogue).layers()))
@@ -150,7 +151,8 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
         packages={one.name: one.version for one in wheels},
         made_by=f"lumiimg {__version__}",
     )
-    return VenvPlan(record, python.path, wheels, python.doubt)
+    doubt = next((f"{each.file} {each.what}" for each in python.questions), None)
+    return VenvPlan(record, python.program, wheels, doubt)
 
 
 def make_venv(

@@ -13,7 +13,7 @@ from lumiimg.catalog.settings import user_cache
 from lumiimg.core.text import as_operand
 from lumiimg.host.container_view import ContainerView, loader_on, read_by, see_inside, variable_of
 from lumiimg.host.engine_rules import as_run
-from lumiimg.host.job_process import JobProcesses, jobs_of
+from lumiimg.host.jobs import JobProcesses, jobs_of
 from lumiimg.host.rccl_process import Variables, read_variables
 from lumiimg.image import Image, ImageError, open_image, refuse_empty
 from lumiimg.inventory.components import Inventory

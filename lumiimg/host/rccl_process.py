@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError, one_line
@@ -19,7 +19,8 @@ from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, read_conf
 from lumiimg.host.bind_trial import Demand
 from lumiimg.host.container_view import TO_ENGINE, variable_of
-from lumiimg.host.job_process import JobProcess, begin, jobs_of
+from lumiimg.host.job_process import JobProcess, QuestionKind, begin
+from lumiimg.host.jobs import jobs_of
 from lumiimg.host.root_queries import names_in
 from lumiimg.inventory.components import Inventory
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.elf import LoaderConfig
+    from lumiimg.host.job_process import Setting
     from lumiimg.image import Image, RootFileSystem
 
 
@@ -41,23 +43,33 @@ class Variables:
     """What RCCL's own file sets, where nothing else does."""
     unread: str | None = None
     """Why that file, which is there, could not be read."""
+    job: JobProcess | None = None
+    """Whose own code comes last, and may set some."""
 
     def get(self, name: str) -> str | None:
-        value = variable_of(name, self.image, self.environment)
+        own = self._set_by_job(name)
+        value = own.value if own else variable_of(name, self.image, self.environment)
         return self.of_conf.get(name) if value is None else value
 
     def is_unsure(self, name: str) -> bool:
         """Whether the image's scripts decide a variable, in a way that only a shell knows."""
-        return self.image.is_in_doubt(name) and not self._given_as(name)
+        return self.image.is_in_doubt(name) and not self._given_as(name) and not self._set_by_job(name)
+
+    @property
+    def code_not_followed(self) -> str | None:
+        """The first file of the job whose code may change variables, or where libraries and modules are found."""
+        questions = self.job.questions if self.job else ()
+        return next((each.file for each in questions if each.kind is QuestionKind.CODE), None)
 
     def shown(self, name: str) -> str:
         """Return `NAME=value` for a finding, and the file that sets it."""
-        return f"{name}={self.get(name)}" + (f" in {CONF}" if self._is_of_conf(name) else "")
+        file = self._file_that_sets(name)
+        return f"{name}={self.get(name)}" + (f" in {file}" if file else "")
 
     def without(self, name: str) -> Remedy:
-        """Return what takes a variable away, by what sets it: RCCL's file, the engine, the image, the user."""
-        if self._is_of_conf(name):
-            return Remedy(f"take {name} out of the image's {CONF}")
+        """Return what takes a variable away, by what sets it: a file of the image, the engine, the image, the user."""
+        if file := self._file_that_sets(name):
+            return Remedy(f"take {name} out of the image's {file}")
         given = self._given_as(name)
         if not given and self.image.environment.get(name) is not None:
             return Remedy(
@@ -66,15 +78,25 @@ class Variables:
         return Remedy(command=f"unset {' '.join(given or [name])}")
 
     def set_to(self, name: str, value: str) -> Remedy:
-        """Return the command that gives a variable a value in the container, whoever sets it now."""
+        """Return what gives a variable a value in the container, whoever sets it now."""
+        if own := self._set_by_job(name):
+            return Remedy(f"set {name}={value} in the image's {own.file}")
         return Remedy(command=f"export {next(iter(self._given_as(name)), f'SINGULARITYENV_{name}')}={value}")
 
     def _given_as(self, name: str) -> list[str]:
         """Return the variables that pass this one to the engine."""
         return [prefix + name for prefix in TO_ENGINE if prefix + name in self.environment]
 
-    def _is_of_conf(self, name: str) -> bool:
-        return name in self.of_conf and variable_of(name, self.image, self.environment) is None
+    def _set_by_job(self, name: str) -> Setting | None:
+        return next((each for each in reversed(self.job.sets) if each.name == name), None) if self.job else None
+
+    def _file_that_sets(self, name: str) -> str | None:
+        """Return the file of the image that sets a variable, where no script of its environment does."""
+        own = self._set_by_job(name)
+        if own is not None and own.value is not None:
+            return own.file
+        is_given = own is None and variable_of(name, self.image, self.environment) is not None
+        return CONF if name in self.of_conf and not is_given else None
 
 
 def read_variables(image: Image, environment: Mapping[str, str]) -> Variables:
@@ -131,10 +153,10 @@ def demands_of(image: Image, settings: LoaderConfig) -> Iterator[Demand]:
     found = False
     for job in jobs_of(image, {}).processes or (job_of_library(root, settings, contents.rccl_files),):
         if (rccl := begin(root, settings, job).rccl) is not None:
-            library = contents.rccl_at(rccl.path)
+            library, own = contents.rccl_at(rccl.path), replace(variables, job=job)
             found = True
-            named = library.names(variables.get(PLUGIN_VARIABLE))
-            yield Demand(job, named, library.accepts, variables.get(PROVIDER_PATH))
+            named = library.names(own.get(PLUGIN_VARIABLE))
+            yield Demand(job, named, library.accepts, own.get(PROVIDER_PATH))
     if not found and (alone := demand_without_rccl(root, variable_of(PROVIDER_PATH, image, {}))) is not None:
         yield alone
 

@@ -103,7 +103,7 @@ def local_base(path: Path, contents: Inventory, site: Site | None = None) -> For
     image, account = contents.image, None
     if site is not None and site.arch is not None:
         from lumiimg.host.container_view import gpu_of_machine
-        from lumiimg.host.job_process import loaded_in_jobs
+        from lumiimg.host.jobs import loaded_in_jobs
         from lumiimg.inventory.gpu_fit import account_of_gpu
 
         account = account_of_gpu(contents, gpu_of_machine(None, site), image.environment.get, loaded_in_jobs(image))

@@ -9,6 +9,17 @@ from tests.shared.fabric_builder import RCCL
 
 SITE = "lib/python3.12/site-packages"
 CALLS_RCCL = "int ncclCommInitRank(void); int all_reduce(void) { return ncclCommInitRank(); }"
+FIRST_MODULES = ("os.py", "site.py", "encodings/__init__.py", "encodings/aliases.py", "encodings/utf_8.py")
+"""By which a Python knows its standard library, and without which it does not start."""
+
+TORCH = """\
+import ctypes
+def _load_global_deps():
+    ctypes.CDLL(__file__ + '/../lib/libtorch_global_deps.so', mode=ctypes.RTLD_GLOBAL)
+_load_global_deps()
+from torch._C import *
+"""
+"""How torch/__init__.py begins."""
 
 
 def environment(root: Path, **variables: str) -> None:
@@ -17,10 +28,11 @@ def environment(root: Path, **variables: str) -> None:
 
 
 def python(root: Path, prefix: str, *arguments: str | Path) -> Path:
-    """Put an interpreter there, with the one file of its library by which it is known."""
-    library_folder = root / prefix / "lib/python3.12"
-    library_folder.mkdir(parents=True, exist_ok=True)
-    (library_folder / "os.py").touch()
+    """Put an interpreter there, with the files of its library without which it does not start."""
+    for name in FIRST_MODULES:
+        file = root / prefix / "lib/python3.12" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
     path = root / prefix / "bin/python3.12"
     program(path, root / "lib64/libc.so.6", *arguments)
     for name in ("python", "python3"):
@@ -40,6 +52,7 @@ def torch(root: Path, prefix: str, *, rccl: str = "librccl.so", version: str = "
     package = root / prefix / SITE / "torch"
     own = library(package / "lib" / rccl, source=RCCL.replace("2.20.5", version or "2.20.5"))
     hip = library(package / "lib/libtorch_hip.so", *runpath("$ORIGIN"), own, source=CALLS_RCCL)
+    library(package / "lib/libtorch_global_deps.so", source="int nothing;")
     library(package / "_C.cpython-312-x86_64-linux-gnu.so", *runpath("$ORIGIN/lib"), hip, source="int PyInit__C;")
-    (package / "__init__.py").touch()
+    (package / "__init__.py").write_text(TORCH)
     return own

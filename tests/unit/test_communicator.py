@@ -146,6 +146,7 @@ def test_vllm_gets_what_dlsym_finds_below_the_library_that_it_opens(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (root / "usr" / SITE / "vllm").mkdir()
+    (root / "usr" / SITE / "vllm/__init__.py").touch()
     real = library(root / "opt/own/libreal.so", source=OTHER_RCCL)
     library(root / "opt/own/it.so", real, *runpath("$ORIGIN"), source="int nothing;")
     preload(root, library(root / "opt/site/libsite_nccl.so", source=OTHER))

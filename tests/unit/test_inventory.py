@@ -6,7 +6,6 @@ import importlib.metadata
 import random
 import site
 import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -19,7 +18,6 @@ from lumiimg.cli.main import main
 from lumiimg.fabric.rccl import read_rccl
 from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.inventory.components import Inventory, versions_in
-from lumiimg.inventory.python import read_python
 from lumiimg.inventory.system import os_release
 from tests.shared import fabric_builder, python_image
 
@@ -37,35 +35,6 @@ def test_distributions_are_those_that_python_itself_finds(folder: str) -> None:
     with open_image(Path(folder)) as image:
         found = versions_in(image.root, ["/"])
     assert {name: version_of(version) or version for name, version in found.items()} == theirs
-
-
-def test_folders_of_modules_are_those_of_a_real_python_in_its_order(tmp_path: Path) -> None:
-    """Of two sites, each is followed by what its own `.pth` files add, and those of PYTHONPATH are not read."""
-    library = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
-    own, more = tmp_path / "venv" / library / "site-packages", tmp_path / "more"
-    for folder in (
-        own / "inner",
-        tmp_path / "venv/bin",
-        more,
-        tmp_path / "deep",
-        tmp_path / "behind",
-        tmp_path / "first",
-    ):
-        folder.mkdir(parents=True)
-    python = tmp_path / "venv/bin/python"
-    python.symlink_to(Path(sys.executable).resolve())
-    (tmp_path / "venv/pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
-    (own / "a.pth").write_text(f"# of a site\ninner\nimport site; site.addsitedir('{more}')\n/gone\n{more}\n")
-    (own / "b.pth").write_text(f"import os\n{tmp_path}/behind\n")
-    (more / "c.pth").write_text(f"{tmp_path}/deep\n")
-    (tmp_path / "first/d.pth").write_text(f"{tmp_path}/gone\n")
-    environment = {"PYTHONPATH": f"{tmp_path}/first"}
-    words = [str(python), "-sc", "import sys; print('\\n'.join(sys.path))"]
-    real = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.split()
-    with open_image(Path("/")) as image:
-        found = read_python(image.root, str(python), environment)
-    assert [*found.folders] == [folder for folder in dict.fromkeys(real) if folder.startswith(f"{tmp_path}/")]
-    assert found.doubt is None
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Answer, Severity
 from lumiimg.fabric.path import Fabric
-from lumiimg.host.job_process import jobs_of
+from lumiimg.host.jobs import jobs_of
 from lumiimg.image import open_image
 from lumiimg.report.views.binds import doubts
 from tests.shared import fabric_builder
@@ -119,6 +119,7 @@ def test_vllm_opens_an_rccl_by_a_name_of_its_own(
     started(root, **variables)
     torch(root, "usr", rccl=rccl)
     (root / "usr" / SITE / "vllm").mkdir()
+    (root / "usr" / SITE / "vllm/__init__.py").touch()
     library(root / "opt/own/it.so", source=RCCL)
     result = check(root)
     found = {result.path.rccl, *(finding.where for finding in result.findings if finding.id == "rccl.several")} - {None}
@@ -232,7 +233,7 @@ def test_that_the_c_library_of_an_image_ends_all_binds_is_known_whichever_progra
         root = image(tmp_path / str(glibc), glibc=glibc)
         python(root, "usr")
         torch(root, "usr")
-        (root / "usr" / SITE / "sitecustomize.py").write_text("import sys\nsys.path.insert(0, '/x')\n")
+        (root / "usr" / SITE / "sitecustomize.py").write_text("exec(open('/x').read())\n")
         main(["check", str(root), "--level", "static", "--host", str(node), "--json"])
         said = json.loads(capsys.readouterr().out)
         assert said["answer"] == answer

@@ -15,8 +15,8 @@ from lumiimg.build.venv import _Listing, _refuse_wrong, make_venv
 from lumiimg.cli.main import main
 from lumiimg.core.decode import to_json
 from lumiimg.core.errors import BadInputError, ExitCode, FailedError, MissingHereError
+from lumiimg.host.python_process import start_process
 from lumiimg.image import open_image
-from lumiimg.inventory.python import read_python
 from lumiimg.resolve.venv import RECORD, VenvRecord, mark_of, open_venv, with_venv
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
@@ -102,10 +102,11 @@ def test_packages_of_a_venv_that_the_image_is_itself_are_seen(tmp_path: Path, im
     over = venv_at(tmp_path / "env", image)
     (over / SITE / "_image.pth").write_text(f"import site; site.addsitedir('/opt/venv/{SITE}')\n")
     with open_image(image) as plain, with_venv(plain, open_venv(over)) as whole:
-        found = read_python(whole.root, "/user-software/bin/python", {})
-    assert found.doubt is None
-    assert found.folders[:2] == (f"/user-software/{SITE}", f"/opt/venv/{SITE}")
-    assert "/opt/more" in found.folders
+        found = start_process(whole.root, "/user-software/bin/python", {})
+    assert found.questions == ()
+    own = [folder for folder in found.path if "site-packages" in folder]
+    assert own[:2] == [f"/user-software/{SITE}", f"/opt/venv/{SITE}"]
+    assert "/opt/more" in found.path
 
 
 # -- job --

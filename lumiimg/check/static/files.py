@@ -7,9 +7,9 @@ files of the image and, where a host snapshot is given, with what `lumiimg.host.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.answer import decide
@@ -26,6 +26,7 @@ from lumiimg.host.bind_trial import Demand, attempt
 from lumiimg.host.container_view import gpu_of_machine, open_variables, why_not_modelled
 from lumiimg.host.engine_rules import hidden_files
 from lumiimg.host.image_manifest import CarriedManifest, carried_by
+from lumiimg.host.job_process import QuestionKind
 from lumiimg.host.manifest import Margin, margins_of
 from lumiimg.host.rccl_process import job_of_library
 from lumiimg.inventory.gpu_fit import GpuAccount, account_of_gpu
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.host.job_process import JobProcess, JobProcesses
+    from lumiimg.check.registry import FindingDetails
+    from lumiimg.host.job_process import JobProcess
+    from lumiimg.host.jobs import JobProcesses
     from lumiimg.host.manifest import Loaded, Refusal, Variable
     from lumiimg.image import Image
 
@@ -222,11 +225,11 @@ def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProces
         found.add("image.partly-read", Severity.UNKNOWN, warning)
     if (musl := why_not_modelled(image.root)) is not None:
         found.add("image.musl", Severity.UNKNOWN, musl)
-        return without_rccl(context, StaticResult(findings=tuple(found.found)), with_site=with_site)
+        return without_rccl(context, StaticResult(findings=tuple(found.found)), context.variables, with_site=with_site)
     files, jobs, inside = context.contents.rccl_files, context.jobs, context.inside
     if jobs.hidden:
         _judge_hidden_program(image, jobs.hidden, found)
-        return without_rccl(context, StaticResult(findings=tuple(found.found)), with_site=with_site)
+        return without_rccl(context, StaticResult(findings=tuple(found.found)), context.variables, with_site=with_site)
     processes = jobs.processes or (job_of_library(image.root, inside.settings, files),)
     for doubt in inside.doubts:
         found.add("loader.not-modelled", Severity.UNKNOWN, doubt)
@@ -235,6 +238,7 @@ def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProces
     worst, static = results[job], results[job].static
     if jobs.note:
         static = _note_program(jobs, worst, job, found)
+    _note_questions(jobs, found)
     for other, result in results.items():
         rccl = result.static.path.rccl
         if rccl not in {None, static.path.rccl}:
@@ -271,6 +275,20 @@ def _note_program(jobs: JobProcesses, checked: CheckedProcess, job: JobProcess, 
     return static
 
 
+def _note_questions(jobs: JobProcesses, found: Findings) -> None:
+    """Note what files leave open of the processes: one finding for each kind of question."""
+    for kind, of_kind in itertools.groupby(sorted(jobs.questions, key=lambda each: each.kind), lambda each: each.kind):
+        questions = [*of_kind]
+        lines = [f"{each.file} {each.what}" for each in questions]
+        details: FindingDetails = {"where": questions[0].file, "evidence": tuple(lines[:_SHOWN])}
+        found.add(
+            "python.files" if kind is QuestionKind.FILES else "python.code",
+            Severity.UNKNOWN,
+            names={"first": lines[0]},
+            **details,
+        )
+
+
 def _judge_hidden_program(image: Image, program: str, found: Findings) -> None:
     """Judge that what jobs of the image start is not there in the container."""
     if (obstacle := image.root.obstacle(program, to_run=True)) is not None:
@@ -285,7 +303,7 @@ def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -
     """Note the files that the image has for what a process lacks, in folders that the engine mounts over."""
     lacking = {re.escape(name.rpartition("/")[2]) for finding in findings for name in finding.chain[-1:]}
     wanted = re.compile("|".join((RCCL_OR_PLUGIN.pattern, *sorted(lacking))))
-    for mount, path in islice(hidden_files(image, wanted), _SHOWN):
+    for mount, path in itertools.islice(hidden_files(image, wanted), _SHOWN):
         found.add("image.covered", Severity.INFO, reason="hidden", where=path, cause=mount.by)
 
 

@@ -44,12 +44,14 @@ if TYPE_CHECKING:
     from lumiimg.check.registry import FindingDetails
     from lumiimg.elf import LoadedObject, LoadResult, Process
     from lumiimg.host.manifest import Refusal
+    from lumiimg.host.rccl_process import Variables
     from lumiimg.image import Image, Obstacle, RootFileSystem
     from lumiimg.inventory.components import Inventory
 
 _GLIBC = re.compile(r"GLIBC_2\.(\d+)\b")
 _LIBRARY = re.compile(r"[^ /]+\.so(\.[0-9.]+)?")
 _SHOWN = 8
+_BUILT_FOR = {"CUDA": "program.cuda", "CPUs": "program.cpu"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,13 @@ class CheckedProcess:
 
 def check_process(context: ImageInContext, job: JobProcess, files: list[str], *, with_site: bool) -> CheckedProcess:
     """Follow the path of one process; `with_site`: the binds of the context's site are a part of what is bound."""
-    found, image, variables = Findings(Level.STATIC), context.image, context.variables
+    found, image, variables = Findings(Level.STATIC), context.image, replace(context.variables, job=job)
     begun = _load_rccl(context, job, files, found)
     root, process, rccl = image.root, begun.process, begun.rccl
     if rccl is None:
         broken = job.program if not job.is_program and begun.failed and root.is_file(job.program) else None
         static = StaticResult(FabricPath(rccl=broken), findings=tuple(found.found))
-        return without_rccl(context, static, with_site=with_site)
+        return without_rccl(context, static, variables, with_site=with_site)
     library = context.contents.rccl_at(rccl.path)
     path = _read_path(rccl, begun.caller, library, variables.get(PLUGIN_VARIABLE), found)
     of_search = Findings(Level.STATIC)
@@ -121,17 +123,19 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
         opened=opened,
         opened_by_libfabric=later,
         provider_path=provider_path,
-        findings=_with_binds(context, findings, manifest, is_bound=bound is not None),
+        findings=_with_binds(context, variables, findings, manifest, is_bound=bound is not None),
     )
     return CheckedProcess(static, demand, manifest)
 
 
-def without_rccl(context: ImageInContext, static: StaticResult, *, with_site: bool) -> CheckedProcess:
+def without_rccl(
+    context: ImageInContext, static: StaticResult, variables: Variables, *, with_site: bool
+) -> CheckedProcess:
     """Return what a host adds where no RCCL is: whether a libfabric of it loads in an empty process."""
     provider_path = variable_of(PROVIDER_PATH, context.image, context.read_by_engine)
     demand = demand_without_rccl(context.image.root, provider_path)
     manifest = _binds(context, demand, with_site=with_site)
-    findings = _with_binds(context, static.findings, manifest, is_bound=False)
+    findings = _with_binds(context, variables, static.findings, manifest, is_bound=False)
     return CheckedProcess(replace(static, findings=findings), demand, manifest)
 
 
@@ -143,12 +147,17 @@ def _load_rccl(context: ImageInContext, job: JobProcess, files: list[str], found
     image, contents = context.image, context.contents
     begun = begin(image.root, context.inside.settings, job)
     candidates = rccl_candidates(image.root, files)
-    if begun.failed is not None and (candidates or job.is_program):
+    if job.failure is not None:
+        names, lines = {"failing": job.failing, "why": job.failure.what}, tuple(begun.outcome.errors[:_SHOWN])
+        found.add(
+            "program.load", Severity.PROBLEM, reason="import", names=names, where=job.failure.where, evidence=lines
+        )
+    elif begun.failed is not None and (candidates or job.is_program):
         _judge_failure(contents, begun.process, job, begun.failed, found)
-    elif (cuda := _of_cuda(image.root, job)) is not None:
+    elif job.built_for is not None:
         begun = replace(begun, rccl=None)  # one that something else has brought along is not its
         names, lines = {"job": job.title}, tuple(candidates[:4])
-        found.add("program.cuda", Severity.PROBLEM, names=names, where=cuda, evidence=lines)
+        found.add(_BUILT_FOR[job.built_for], Severity.PROBLEM, names=names, where=job.package, evidence=lines)
     elif begun.rccl is None and judge_denied(
         image.root, begun.process, job.asks, f"{job.title} finds no RCCL", (), found
     ):
@@ -197,7 +206,7 @@ def _judge_failure(
             from_where = "which the loader does not find"
         what = f"{job.title} needs {', '.join(names)} at its start, {from_where}"
     elif job.framework is not None:
-        what = f"`import {job.framework}` of {job.program} fails"
+        what = job.failing
     elif not job.is_program:
         code, what = "rccl.load", f"{job.program} cannot be loaded in this image"
     lost = [*(each.name for each in outcome.missing), *(error.partition(":")[0] for error in outcome.errors)]
@@ -206,12 +215,6 @@ def _judge_failure(
     details: FindingDetails = {"where": where, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
     details |= {"cause": loop or there.sentence, "remedy": there.remedies}
     found.add(code, severity, what, reason="libraries", **details)
-
-
-def _of_cuda(root: RootFileSystem, job: JobProcess) -> str | None:
-    """Return the file by which the torch of a job is CUDA's."""
-    file, of_rocm = (f"{job.package}/lib/libtorch_{kind}.so" for kind in ("cuda", "hip"))
-    return file if job.imports == "torch" and root.is_file(file) and not root.is_file(of_rocm) else None
 
 
 def _read_path(
@@ -290,12 +293,17 @@ def _bound(manifest: SolvedManifest | None, path: FabricPath) -> BindTrial | Non
 
 
 def _with_binds(
-    context: ImageInContext, findings: Sequence[Finding], manifest: SolvedManifest | None, *, is_bound: bool
+    context: ImageInContext,
+    variables: Variables,
+    findings: Sequence[Finding],
+    manifest: SolvedManifest | None,
+    *,
+    is_bound: bool,
 ) -> tuple[Finding, ...]:
     """Return the findings of a process with what the binds of a host come to, and without problems in doubt."""
     found, given = Findings(Level.STATIC, [*findings]), context.given
     if manifest is None or context.snapshot is None:
-        return doubted(findings, context.variables, given)
+        return doubted(findings, variables, given)
     host = context.snapshot.host
     if is_bound:
         given |= {variable.name for variable in manifest.variables}
@@ -316,9 +324,9 @@ def _with_binds(
         lines, ways = tuple(refusal.words for refusal in manifest.refusals), tuple(_remedies(manifest.refusals))
         of_binds = Findings(Level.STATIC)
         of_binds.add("bind.refused", Severity.PROBLEM, names=names, evidence=lines, chain=telling.chain, remedy=ways)
-        refused = of_binds.found if of_c_library else doubted(of_binds.found, context.variables, given)
-        return (*doubted(found.found, context.variables, given), *refused)
-    return doubted(found.found, context.variables, given)
+        refused = of_binds.found if of_c_library else doubted(of_binds.found, variables, given)
+        return (*doubted(found.found, variables, given), *refused)
+    return doubted(found.found, variables, given)
 
 
 def _remedies(refusals: Sequence[Refusal]) -> Iterator[Remedy]:

@@ -43,8 +43,6 @@ _PREFIXES = {LIBFABRIC: "fi_", LIBCXI: "cxil_"}
 _SHOWN = 8
 _CONFIGURATION = (CACHE_PATH, PRELOAD_FILE, CONF)
 """Files without which a process goes on, and does something else."""
-_LAZY = "jax"
-"""Whose plugin is opened with RTLD_LAZY (XLA's pjrt_api.cc); Python opens all else with RTLD_NOW (ctypes, import)."""
 
 
 def judge_process(root: RootFileSystem, process: Process, rccl: LoadedObject | None, found: Findings) -> None:
@@ -180,7 +178,7 @@ def judge_symbols(job: JobProcess, begun: Begun, found: Findings) -> Begun:
     assert rccl is not None  # noqa: S101 - asked by the caller
     process = begun.process
     objects = process.objects if job.is_program else [rccl]
-    opens_at_once = job.is_python and job.framework != _LAZY
+    opens_at_once = job.is_python and not job.is_lazy
     lazy = {loaded for loaded in objects if not (opens_at_once and loaded.load_root.by_dlopen)} - {rccl}
     if process.config.bind_now:
         lazy.clear()
@@ -197,7 +195,7 @@ def judge_symbols(job: JobProcess, begun: Begun, found: Findings) -> Begun:
         return begun
     failing, opened = f"{job.program} cannot start", first.loaded.load_root
     if opened.by_dlopen:
-        failing = f"`import {job.imports}` of {job.program} fails" if job.imports else f"{opened.path} cannot be loaded"
+        failing = job.failing if job.imports else f"{opened.path} cannot be loaded"
     details: FindingDetails = {"where": where, "evidence": lines, "chain": first.loaded.chain}
     names["failing"] = failing
     found.add("program.load", Severity.PROBLEM, reason="undefined", names=names, **details)

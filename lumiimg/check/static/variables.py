@@ -39,6 +39,7 @@ _BY_FINDING: Mapping[str, tuple[str, ...]] = {
     "provider.excluded": ("FI_PROVIDER",),
     "plugin.absent": _OF_THE_SEARCH,
     "program.load": _UP_TO_RCCL,
+    "program.cpu": _OF_THE_PROCESS,
     "program.cuda": _OF_THE_PROCESS,
     "rccl.absent": _UP_TO_RCCL,
     "rccl.load": _UP_TO_RCCL,
@@ -60,14 +61,17 @@ def _doubted(finding: Finding, variables: Variables, given: Collection[str]) -> 
     hangs_on = _BY_FINDING.get(finding.id, (*_OF_THE_PROCESS, *_OF_THE_SEARCH))
     names = [name for name in hangs_on if name not in given and variables.is_unsure(name)]
     is_in_no_process = finding.id == "rccl.absent" and finding.where is None
-    if finding.severity is not Severity.PROBLEM or not names or is_in_no_process:
+    code = variables.code_not_followed
+    if finding.severity is not Severity.PROBLEM or not (names or code) or is_in_no_process:
         return finding
     description = variables.image.description
-    of, why = f"what the image's scripts make of {' and '.join(names)}", description.doubts.get(names[0])
-    if description.lost:
-        of, why = "what the image's scripts set", description.lost
+    cause = f"{code} may change it: Python runs that, and what it does is not followed"
+    if names:
+        of, why = f"what the image's scripts make of {' and '.join(names)}", description.doubts.get(names[0])
+        if description.lost:
+            of, why = "what the image's scripts set", description.lost
+        cause = f"{of} cannot be known without running them: {why}"
     remedy = (Remedy("run them", "lumiimg check {image} --level probe"),)
-    cause = f"{of} cannot be known without running them: {why}"
     return replace(finding, severity=Severity.UNKNOWN, cause=cause, remedy=remedy)
 
 

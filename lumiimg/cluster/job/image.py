@@ -19,7 +19,7 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.gpu import GpuFit, role_of
 from lumiimg.host.container_view import gpu_of_machine, without_ours, wrong_processors
 from lumiimg.host.image_manifest import MANIFEST_PATH
-from lumiimg.host.job_process import loaded_in_jobs
+from lumiimg.host.jobs import loaded_in_jobs
 from lumiimg.host.manifest import Bind
 from lumiimg.inventory.gpu_fit import account_of_gpu
 from lumiimg.inventory.python import note_of_program

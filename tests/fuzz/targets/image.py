@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from lumiimg.core.access import BytesInMemory
-from lumiimg.host.job_process import jobs_of
+from lumiimg.host.jobs import jobs_of
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
 from lumiimg.image.environment import source
 from lumiimg.image.host_files import HostFile
@@ -22,6 +22,7 @@ from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
 from tests.shared import oci_builder
 from tests.shared.oci_builder import LAYER, MANIFEST, Layout, make_config, member, tar
+from tests.shared.python_image import FIRST_MODULES
 
 _MOST_FILES = 500
 _READ_BYTES = 65536
@@ -161,7 +162,7 @@ def _environment(data: bytes) -> None:
     _ = shell.environment, shell.doubts
 
 
-@target("python", "inventory.python.read_python", "host.job_process.jobs_of", refuses=(ImageError,), rounds=20)
+@target("python", "host.python_process.start_process", "host.jobs.jobs_of", refuses=(ImageError,), rounds=20)
 def _python(data: bytes) -> None:
     """An interpreter of a virtual environment, and what decides where it looks for modules."""
     program, configuration, lines = parts(data, 3)
@@ -169,10 +170,13 @@ def _python(data: bytes) -> None:
     files = {
         "/opt/venv/bin/python": program,
         "/opt/venv/pyvenv.cfg": configuration,
-        "/opt/venv/lib/python3.12/os.py": b"",
+        **{f"/opt/venv/lib/python3.12/{name}": b"" for name in FIRST_MODULES},
         f"{site}/a.pth": lines,
         f"{site}/torch/lib/libtorch_global_deps.so": b"",
+        f"{site}/torch/__init__.py": b"from torch._C import *",
         f"{site}/torch/_rocm_init.py": lines,
+        f"{site}/rocm_sdk/_dist_info.py": lines,
+        f"{site}/torch-2.9.dist-info/RECORD": lines,
     }
     root_of("python", files)
     (scratch() / "python/opt/venv/bin/python").chmod(0o755)

@@ -17,6 +17,7 @@ from lumiimg.elf import read_elf
 from tests.shared.elf_builder import LOADER, library, program, rpath, runpath
 from tests.shared.fabric_builder import c_library, versioned
 from tests.shared.programs import needs
+from tests.shared.python_image import FIRST_MODULES
 
 _MODULES = [
     "__future__",
@@ -144,8 +145,9 @@ def ground_of_stand_ins(folder: Path) -> StandIns:
     files = [libc, *(versioned(folder / name, defines=("GLIBC_2.2.5",)) for name in ("libdl.so.2", "libm.so.6"))]
     names = ("PyModule_Create2", "Py_IsInitialized", "Py_NoSiteFlag")
     files.append(library(folder / "libpython3.12.so.1.0", source="".join(f"int {name};" for name in names)))
-    (folder / "modules").mkdir()
-    (folder / "modules/os.py").touch()
+    for name in FIRST_MODULES:
+        (folder / "modules" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "modules" / name).touch()
     return StandIns(
         name="stand-ins",
         python=program(folder / "python", *files),

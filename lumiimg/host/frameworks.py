@@ -1,0 +1,241 @@
+"""What `import torch`, vLLM, SGLang, JAX, TensorFlow and CuPy open in a Python, and whose RCCL that is.
+
+Sources: torch/__init__.py of 2.1 to 2.13 (_rocm_init, _load_global_deps, then torch._C; what its OSError does), torch/
+_utils_internal.py, torch/version.py; vllm/utils and sglang/srt/distributed/device_communicators/pynccl_wrapper.py
+(find_nccl_library); jax_plugins/xla_rocm*/__init__.py of 0.5 to 0.12; tensorflow/python/pywrap_tensorflow.py of
+tensorflow-rocm 2.14; cupy/cuda/nccl.py of 14.2. DT_NEEDED is that of their wheels.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import re
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lumiimg.core.errors import BadInputError
+from lumiimg.elf import facts_at
+from lumiimg.fabric.path import LIBRCCL
+from lumiimg.host.job_process import Failure, JobProcess, OpenQuestion, QuestionKind
+from lumiimg.host.module_finder import SpecKind
+from lumiimg.host.rocm_sdk import Preloads, preloaded
+from lumiimg.host.root_queries import by_version, names_in, read_text
+from lumiimg.inventory.components import distribution_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lumiimg.host.module_finder import ModuleSpec
+    from lumiimg.host.python_process import PythonProcess
+    from lumiimg.image import RootFileSystem
+
+OF_GPUS = ("libtorch_hip.so", "libtorch_cuda.so")
+OF_JAX = "xla_rocm_plugin.so"
+_COMPILED = re.compile(r"_C\..*\.?so")
+_OWN_MODULE, _GLOBAL_DEPS = re.compile(r"\b_C\b"), "libtorch_global_deps"
+_CONSTANT = r"(?m)^{}\s*(?::[^=\n]*)?=\s*([^#\n]*?)\s*(?:#.*)?$"
+_SERVING = {"vllm": "VLLM_NCCL_SO_PATH", "sglang": "SGLANG_NCCL_SO_PATH"}
+_OF_TENSORFLOW = (
+    "tensorflow.python.platform._pywrap_cpu_feature_guard",
+    "tensorflow.python._pywrap_tensorflow_internal",
+)
+_OF_CUPY = ("cupy_backends.cuda.api.runtime", "cupy_backends.cuda.api.driver", "cupy_backends.cuda.libs.nccl")
+_MOST_FILES, _LARGEST_BYTES, _LARGEST_RECORD_BYTES = 200, 1 << 20, 8 << 20
+_RECORDED = re.compile(rb"(?m)^torch/([^/,\"\r\n]+),sha256=([A-Za-z0-9_-]+),")
+
+
+def frameworks_of(python: PythonProcess, given: Callable[[str], str | None]) -> Iterator[JobProcess]:
+    """Yield the process of each framework that a Python imports first, where that may have an RCCL.
+
+    `given` returns a variable of the process when it is started. A torch without an RCCL counts where nothing else has
+    one.
+    """
+    variable = partial(python.variable, given=given)
+    torch = _torch(python, variable)
+    others = [*_jax(python), *_tensorflow(python)]
+    if torch is not None and torch.built_for is None:
+        yield torch
+        if torch.failure is None:
+            yield from _serving(python, torch, variable)
+    yield from others
+    if not others and (torch is None or torch.built_for is not None):
+        others += _cupy(python)
+        yield from others or ([torch] if torch is not None else [])
+
+
+def _torch(python: PythonProcess, variable: Callable[[str], str | None]) -> JobProcess | None:
+    """Return the process of what `import torch` takes; None where that is nothing, or a folder of another kind."""
+    spec, root = python.find_spec("torch"), python.root
+    if spec is None:
+        return None
+    package = spec.locations[0] if spec.locations else None
+    process = replace(python.plain, imports="torch", framework="torch", package=package, reads=_reads(python, spec))
+    if spec.kind is SpecKind.NAMESPACE:
+        is_torch = any(root.exists(f"{package}/lib/{file}") for file in (*OF_GPUS, "libtorch_global_deps.so"))
+        return _failing(process, f"{package} has no __init__.py: it is an empty module", package) if is_torch else None
+    source = python.read(spec)
+    if spec.kind in {SpecKind.ZIP, SpecKind.EXTENSION}:
+        return _open(process, spec, "is imported as torch, and its code is not read")
+    if source is not None and not _OWN_MODULE.search(source):
+        if package is None:
+            return _failing(process, f"{spec.origin} is imported in its place, which is not a package", spec.origin)
+        return _open(process, spec, "is imported as torch, and is not PyTorch's")
+    if package is None:
+        return _failing(process, f"{spec.origin} is imported in its place, which is not a package", spec.origin)
+    process = replace(process, questions=(*process.questions, *_changed(python, package)))
+    return _loaded(python, process, package, source, variable)
+
+
+def _loaded(
+    python: PythonProcess,
+    process: JobProcess,
+    package: str,
+    source: str | None,
+    variable: Callable[[str], str | None],
+) -> JobProcess:
+    """Return the process of a PyTorch with what its import opens."""
+    root, init = python.root, python.find_spec("torch._rocm_init")
+    first = preloaded(python, init, variable) if init is not None else Preloads()
+    process = replace(
+        process,
+        opens=first.paths,
+        opens_for_all=first.paths,
+        built_for=_built_for(root, package),
+        questions=(*process.questions, *first.questions),
+    )
+    if first.failure is not None:
+        return replace(process, failure=first.failure)
+    internal = read_text(root, f"{package}/_utils_internal.py") or ""
+    is_global = bool(variable("TORCH_USE_RTLD_GLOBAL")) or _value(internal, "USE_RTLD_GLOBAL_WITH_LIBTORCH") == "True"
+    if not is_global and _GLOBAL_DEPS in (source or _GLOBAL_DEPS) and _value(internal, "USE_GLOBAL_DEPS") != "False":
+        deps = f"{package}/lib/{_GLOBAL_DEPS}.so"
+        process = replace(process, opens=(*process.opens, deps), opens_for_all=(*process.opens_for_all, deps))
+    module = python.find_spec("torch._C")
+    if module is None:
+        others = [name for name in names_in(root, package) if _COMPILED.fullmatch(name)]
+        taken = f"this Python takes _C{' and _C'.join(python.start.suffixes)}"
+        what = f"{package} has {others[0]}, and {taken}" if others else f"{package} has no _C: {taken}"
+        return _failing(process, what, f"{package}/{others[0]}" if others else package)
+    if module.kind is SpecKind.NAMESPACE:
+        return _failing(process, f"{package}/_C is a folder of PyTorch's sources, without the module", f"{package}/_C")
+    if module.kind is not SpecKind.EXTENSION or module.origin is None:
+        return _open(process, module, "is imported as torch._C, and is not PyTorch's")
+    for_all = (*process.opens_for_all, *((module.origin,) if is_global else ()))
+    return replace(process, opens=(*process.opens, module.origin), opens_for_all=for_all, is_lazy=is_global)
+
+
+def _failing(process: JobProcess, what: str, where: str | None) -> JobProcess:
+    return replace(process, failure=Failure(what, where))
+
+
+def _open(process: JobProcess, spec: ModuleSpec, what: str) -> JobProcess:
+    question = OpenQuestion(QuestionKind.CODE, spec.origin or spec.name, what)
+    return replace(process, questions=(*process.questions, question))
+
+
+def _reads(python: PythonProcess, *specs: ModuleSpec) -> tuple[str, ...]:
+    code = filter(None, map(python.start.finder.code_file, specs))
+    return tuple(dict.fromkeys((*python.start.files, *code)))
+
+
+def _value(text: str, name: str) -> str | None:
+    """Return what a constant of a module is set to at last, as it is written."""
+    found = re.findall(_CONSTANT.format(name), text)
+    return found[-1] if found else None
+
+
+def _built_for(root: RootFileSystem, package: str) -> str | None:
+    """Return what a torch without an RCCL is built for; None for one of ROCm."""
+    version = read_text(root, f"{package}/version.py") or ""
+    of = {name: _value(version, name) not in {None, "None"} for name in ("hip", "cuda")}
+    has_hip, has_cuda = (root.exists(f"{package}/lib/{file}") for file in OF_GPUS)
+    if has_hip or of["hip"]:
+        return None
+    return "CUDA" if has_cuda or of["cuda"] else "CPUs"
+
+
+def _changed(python: PythonProcess, package: str) -> Iterator[OpenQuestion]:
+    """Yield the files of torch's own folder that are not those of its RECORD (PEP 376); none without one."""
+    root, (folder, _, _) = python.root, package.rpartition("/")
+    recorded: dict[str, set[str]] = {}
+    for name in names_in(root, folder):
+        distribution = distribution_of(f"{folder}/{name}")
+        if distribution is not None and distribution.name == "torch":
+            for file, digest in _RECORDED.findall(_content(root, f"{folder}/{name}/RECORD", _LARGEST_RECORD_BYTES)):
+                recorded.setdefault(file.decode("utf-8", "replace"), set()).add(digest.decode())
+    own = [file for file in names_in(root, package) if file in recorded and _is_small(root, f"{package}/{file}")]
+    for file in own[:_MOST_FILES]:
+        content = _content(root, path := f"{package}/{file}", _LARGEST_BYTES)
+        if base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode() not in recorded[file]:
+            yield OpenQuestion(QuestionKind.FILES, path, "is not the file of the package")
+
+
+def _is_small(root: RootFileSystem, path: str) -> bool:
+    with contextlib.suppress(OSError, BadInputError):
+        return root.stat(path).size_bytes <= _LARGEST_BYTES
+    return False
+
+
+def _content(root: RootFileSystem, path: str, most_bytes: int) -> bytes:
+    with contextlib.suppress(OSError, BadInputError):
+        return root.read_bytes(path, most_bytes)
+    return b""
+
+
+def _serving(python: PythonProcess, torch: JobProcess, variable: Callable[[str], str | None]) -> Iterator[JobProcess]:
+    """Yield the processes that open another RCCL beside torch's: by a variable, else by its name."""
+    for name, path_variable in _SERVING.items():
+        spec = python.find_spec(name)
+        if spec is not None and spec.kind is not SpecKind.NAMESPACE and spec.locations:
+            asks = (variable(path_variable) or LIBRCCL[0],)
+            yield replace(torch, asks=asks, framework=name, package=spec.locations[0])
+
+
+def _jax(python: PythonProcess) -> Iterator[JobProcess]:
+    """Yield the process of JAX's plugin for ROCm: of several, the newest."""
+    above = python.find_spec("jax_plugins")
+    names = {name for place in above.locations for name in names_in(python.root, place)} if above else set()
+    for name in sorted(filter(re.compile(r"xla_rocm\d*").fullmatch, names), key=by_version, reverse=True):
+        spec = python.find_spec(f"jax_plugins.{name}")
+        if spec is None or spec.kind is SpecKind.NAMESPACE or not spec.locations:
+            continue
+        package = python.root.resolve_where_possible(spec.locations[0])
+        if python.root.is_file(plugin := f"{package}/{OF_JAX}"):
+            reads = _reads(python, spec)
+            # XLA opens it with RTLD_LAZY (pjrt_api.cc)
+            of_jax = replace(python.plain, opens=(plugin,), is_lazy=True, framework="jax", package=package)
+            yield replace(of_jax, reads=reads)
+            return
+
+
+def _tensorflow(python: PythonProcess) -> Iterator[JobProcess]:
+    """Yield the process of a TensorFlow whose module, or the library beside it, needs RCCL."""
+    yield from _of_modules(python, "tensorflow", "tensorflow", _OF_TENSORFLOW, "libtensorflow_cc.so.2")
+
+
+def _cupy(python: PythonProcess) -> Iterator[JobProcess]:
+    yield from _of_modules(python, "cupy", "cupy.cuda.nccl", _OF_CUPY)
+
+
+def _of_modules(
+    python: PythonProcess, framework: str, imports: str, names: tuple[str, ...], beside: str | None = None
+) -> Iterator[JobProcess]:
+    """Yield the process of a framework with these extension modules, if the last of them needs RCCL."""
+    spec = python.find_spec(framework)
+    if spec is None or not spec.locations or spec.kind is SpecKind.NAMESPACE:
+        return
+    package = spec.locations[0]
+    modules = [found for found in map(python.find_spec, names) if found and found.kind is SpecKind.EXTENSION]
+    opens = tuple(module.origin for module in modules if module.origin)
+    users = (*opens[-1:], *([f"{package}/{beside}"] if beside else []))
+    if modules and modules[-1].name == names[-1] and any(_needs_rccl(python.root, user) for user in users):
+        reads = _reads(python, spec)
+        yield replace(python.plain, imports=imports, opens=opens, framework=framework, package=package, reads=reads)
+
+
+def _needs_rccl(root: RootFileSystem, path: str) -> bool:
+    facts = facts_at(root, path)
+    return facts is not None and not {*LIBRCCL}.isdisjoint(facts.needed)

@@ -1,0 +1,149 @@
+"""Which processes the jobs of an image start, as far as an RCCL may be in them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from lumiimg.core.errors import BadInputError
+from lumiimg.elf import facts_at
+from lumiimg.fabric.path import LIBRCCL
+from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
+from lumiimg.host.frameworks import OF_GPUS, OF_JAX, frameworks_of
+from lumiimg.host.job_process import Failure, JobProcess, OpenQuestion, begin
+from lumiimg.host.python_process import start_process
+from lumiimg.host.python_start import NoPythonError
+from lumiimg.image import DEFAULT_PATH, Image, ImageError, RootFileSystem
+from lumiimg.inventory.python import find_program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PYTHONS = ("python", "python3")
+"""By which jobs start it."""
+_ENVIRONMENT = re.compile(r"(.*)/lib(?:64)?/python3[^/]*/")
+_MOST_TORCHES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class JobProcesses:
+    """The processes of an image that have an RCCL, or may have one."""
+
+    processes: tuple[JobProcess, ...]
+    """The one that counts first; none where no program is known."""
+    note: str | None = None
+    """What a person should know of how it was found, or why there is none."""
+    is_open: bool = False
+    """Whether another process may be the one: the Python on PATH is none, or does not import the torch beside it."""
+    hidden: str | None = None
+    """The program of a job where the image has it, and the engine mounts something over it."""
+
+    @property
+    def questions(self) -> tuple[OpenQuestion, ...]:
+        """What files leave open of any of them."""
+        return tuple(dict.fromkeys(question for job in self.processes for question in job.questions))
+
+
+def loaded_in_jobs(image: Image) -> frozenset[str]:
+    """Return the files, without links, that the jobs of an image load up to their RCCL, by the image alone."""
+    settings, found = see_inside(image, {}).settings, set[str]()
+    for job in jobs_of(image, {}).processes:
+        for loaded in begin(image.root, settings, job).process.objects:
+            with contextlib.suppress(OSError, ImageError):
+                found.add(image.root.resolve(loaded.path))
+    return frozenset(found)
+
+
+def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = None) -> JobProcesses:
+    """Return what jobs of an image start: `program`, by its path or name, else the Python on the image's PATH.
+
+    `environment` is the user's. Raises BadInputError for a program that is not in the image.
+    """
+    root, variables = image.root, variables_inside(image, environment)
+    folders = [folder for folder in variables.get("PATH", DEFAULT_PATH).split(":") if folder.startswith("/")]
+    names = (program,) if program else PYTHONS
+    path = next((path for name in names if (path := _find(root, name, folders))), None)
+    if path is None:
+        hidden = next((path for name in names if (path := _find(image.unmounted, name, folders))), None)
+        if hidden:
+            return JobProcesses((), f"{hidden} is in the image, and not in the container", hidden=hidden)
+        if program:
+            raise BadInputError(
+                "no program of this name is in the image, or nobody may run it",
+                where=f"--program {program}",
+                hint="give its path as it is in the container",
+            )
+        why = _no_python(root, folders)
+        return _other_torch(root, variables, why) or JobProcesses((), why)
+    facts = facts_at(root, path)
+    if facts is not None and not facts.is_dynamic:
+        return JobProcesses((), f"{path} is static: what it opens does not show in its file", is_open=True)
+    try:
+        python = start_process(root, path, variables)
+    except NoPythonError as error:
+        if program and facts is not None:
+            return JobProcesses((JobProcess(path, asks=LIBRCCL),))
+        other = _other_torch(root, variables, str(error)) or JobProcesses((), str(error))
+        return replace(other, is_open=True)
+    if python.start.failure is not None:
+        failing = replace(python.plain, failure=Failure(python.start.failure, path))
+        return JobProcesses((failing,))
+    plain = replace(python.plain, asks=LIBRCCL)
+    found = tuple(frameworks_of(python, variables.get))
+    if found or program or python.questions:
+        return JobProcesses(found or (plain,))
+    return _other_torch(root, variables, f"{path} has no torch and no jax") or JobProcesses((plain,))
+
+
+def variables_inside(image: Image, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process in the container; of PATH, what the user's shell has does not get in."""
+    names = {*image.environment, *environment}
+    names |= {name.removeprefix(prefix) for name in environment for prefix in TO_ENGINE if name.startswith(prefix)}
+    told = {name: value for name, value in environment.items() if name != "PATH"}
+    found = {name: variable_of(name, image, told) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _find(root: RootFileSystem, name: str, folders: Sequence[str]) -> str | None:
+    if "/" in name:
+        folder, _, name = name.rpartition("/")
+        folders = (folder,) if folder.startswith("/") else ()
+    found = find_program(root, name, folders)
+    return found.path if found else None
+
+
+def _no_python(root: RootFileSystem, folders: Sequence[str]) -> str:
+    """Return why no Python is found: a link of an environment may lead nowhere."""
+    for path in (f"{folder}/{name}" for folder in folders for name in PYTHONS):
+        with contextlib.suppress(OSError, BadInputError):
+            return f"{path} is a link that leads nowhere in the image: {root.readlink(path)}"
+    return "no python is on the image's PATH"
+
+
+def _other_torch(root: RootFileSystem, variables: Mapping[str, str], why: str) -> JobProcesses | None:
+    """Return the process of a torch that the Python on PATH does not import: its environment may not be activated."""
+    found = list(islice(root.find((*OF_GPUS, OF_JAX)), _MOST_TORCHES))
+    libraries = [library for library in found if not library.endswith(f"/{OF_JAX}")]
+    beside: list[str] = []
+    for library in libraries:
+        prefix = _ENVIRONMENT.match(library)
+        path = next((path for name in PYTHONS if prefix and (path := _find(root, name, (f"{prefix[1]}/bin",)))), None)
+        if path is None:
+            continue
+        beside.append(path)
+        with contextlib.suppress(NoPythonError):
+            python = start_process(root, path, variables)
+            if python.start.failure is None and (processes := tuple(frameworks_of(python, variables.get))):
+                return JobProcesses(
+                    processes, f"{why}; this is about {path}, which a job must name, or put first on PATH"
+                )
+    for library in libraries:
+        package = library.rpartition("/lib/")[0]
+        alone = JobProcess(library, is_program=False, framework="torch", package=package)
+        if beside:
+            why += f", and {beside[0]} does not import it"
+        return JobProcesses((alone,), f"{why}; this is about the libraries of {package} alone", is_open=True)
+    return JobProcesses((), f"{why}, which would open {found[0]}", is_open=True) if found else None

@@ -1,0 +1,315 @@
+"""Which torch an `import` takes, which RCCL that opens, and what files leave open of it: each kind beside an image that is good."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.check.answer import decide
+from lumiimg.check.context import ImageInContext
+from lumiimg.check.pipeline import final_findings
+from lumiimg.check.static.files import check_files
+from lumiimg.core.findings import Answer, Level, Severity
+from lumiimg.host.container_view import told_to_engine
+from lumiimg.host.jobs import jobs_of
+from lumiimg.image import open_image
+from tests.shared.elf_builder import library, runpath
+from tests.shared.fabric_builder import RCCL, bundled
+from tests.shared.python_image import CALLS_RCCL, SITE, TORCH, environment, python, torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lumiimg.core.findings import Finding
+
+    Plant = Callable[[Path], object]
+
+PACKAGES = f"usr/{SITE}"
+MODULE = "_C.cpython-312-x86_64-linux-gnu.so"
+OF_TORCH, OF_ROCM = f"/{PACKAGES}/torch/lib/librccl.so", "/opt/rocm/lib/librccl.so.1"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An image that is good: a torch with an RCCL of its own, a plugin and a libfabric with cxi."""
+    root = bundled(tmp_path / "image")
+    environment(root, PATH="/usr/bin", PYTHONPATH="/opt/src", LD_LIBRARY_PATH="")
+    python(root, "usr")
+    torch(root, "usr")
+    library(root / "usr/lib64/libhsa-runtime64.so", source="int hsa_init;")
+    return root
+
+
+class Said:
+    """What the files of an image come to."""
+
+    def __init__(self, root: Path, **variables: str) -> None:
+        with open_image(root) as image:
+            context = ImageInContext(root, image, image, told_to_engine(variables))
+            files = check_files(context)
+            found = final_findings(context, files.static.findings)
+            self.answer = decide(found, files.static.path, level=Level.STATIC, level_was_asked_for=True)
+            self.rccl, self.job = files.static.path.rccl, files.static.job
+            self.against = {each.id: each for each in found if each.severity in {Severity.PROBLEM, Severity.UNKNOWN}}
+
+    def only(self) -> Finding:
+        assert len(self.against) == 1, self.against
+        return next(iter(self.against.values()))
+
+
+def put(root: Path, path: str, text: str | bytes = "") -> Path:
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    return file
+
+
+# -- the torch that is imported --
+
+
+def renamed(old: str, new: str) -> Plant:
+    return lambda root: (root / PACKAGES / "torch" / old).rename(root / PACKAGES / "torch" / new)
+
+
+def without(*names: str) -> Plant:
+    def plant(root: Path) -> None:
+        for name in names:
+            (root / PACKAGES / "torch" / name).unlink()
+
+    return plant
+
+
+def written(path: str, text: str = "") -> Plant:
+    return lambda root: put(root, path, text)
+
+
+def zipped(root: Path) -> None:
+    put(root, "opt/src")
+    (root / "opt/src").unlink()
+    with zipfile.ZipFile(root / "opt/src", "w") as archive:
+        archive.writestr("torch/__init__.py", TORCH)
+
+
+BROKEN: dict[str, tuple[Plant, str, str]] = {
+    "a module in its place": (written("opt/src/torch.py", "version = 1"), "program.load", "/opt/src/torch.py is imported"),
+    "its sources": (
+        lambda root: (put(root, "opt/src/torch/__init__.py", TORCH), put(root, "opt/src/torch/_C/__init__.pyi")),
+        "program.load",
+        "/opt/src/torch/_C is a folder of PyTorch's sources",
+    ),
+    "no __init__.py": (without("__init__.py"), "program.load", "torch has no __init__.py"),
+    "no _C": (without(MODULE), "program.load", "torch has no _C: this Python takes _C.cpython-312-x86_64-linux-gnu.so"),
+    "a _C of another Python": (renamed(MODULE, "_C.cpython-311-x86_64-linux-gnu.so"), "program.load", "has _C.cpython-311-"),
+    "a folder _C alone": (
+        lambda root: (without(MODULE)(root), put(root, f"{PACKAGES}/torch/_C/__init__.pyi")),
+        "program.load",
+        "_C is a folder of PyTorch's sources",
+    ),
+    "no libtorch_global_deps.so": (without("lib/libtorch_global_deps.so"), "program.load", "`import torch` of /usr/bin/python fails"),
+    "built for CPUs": (without("lib/libtorch_hip.so"), "program.cpu", "built for CPUs alone: no import loads an RCCL"),
+    "a Python without encodings": (
+        lambda root: (root / "usr/lib/python3.12/encodings/__init__.py").unlink(),
+        "program.load",
+        "finds no module encodings",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_torch_that_cannot_be_imported_is_a_no_that_names_the_file(name: str, root: Path) -> None:
+    plant, identity, words = BROKEN[name]
+    plant(root)
+    if name == "built for CPUs":
+        library(root / PACKAGES / "torch" / MODULE, source="int PyInit__C;")
+    said = Said(root)
+    assert (said.answer, *said.against) == (Answer.NO, identity)
+    assert words in said.only().summary
+
+
+DECOYS: dict[str, Plant] = {
+    "nothing": lambda _: None,
+    "a folder of that name in front": written("opt/src/torch/notes.txt"),
+    "a folder _C beside the module": written(f"{PACKAGES}/torch/_C/__init__.pyi"),
+    "a _C of another Python beside its own": written(f"{PACKAGES}/torch/_C.cpython-311-x86_64-linux-gnu.so"),
+    "a _C of the stable ABI": renamed(MODULE, "_C.abi3.so"),
+    "a _C without a tag": renamed(MODULE, "_C.so"),
+    "bytecode alone": renamed("__init__.py", "__init__.pyc"),
+    "a torch.py behind it": written(f"{PACKAGES}/torch.py"),
+    "no libtorch_global_deps.so where it is not opened": lambda root: (
+        without("lib/libtorch_global_deps.so")(root),
+        put(root, f"{PACKAGES}/torch/_utils_internal.py", "USE_GLOBAL_DEPS = True\nUSE_GLOBAL_DEPS: bool = False  # here\n"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DECOYS)
+def test_what_looks_like_it_and_is_taken_by_python_is_a_yes(name: str, root: Path) -> None:
+    DECOYS[name](root)
+    said = Said(root)
+    assert (said.answer, said.against, said.rccl) == (Answer.NO_OBSTACLE, {}, OF_TORCH)
+
+
+def test_a_variable_has_torch_opened_for_all_and_without_its_global_libraries(root: Path) -> None:
+    without("lib/libtorch_global_deps.so")(root)
+    said = Said(root, TORCH_USE_RTLD_GLOBAL="1")
+    assert (said.answer, said.rccl) == (Answer.NO_OBSTACLE, OF_TORCH)
+    assert said.job is not None
+    assert said.job.is_lazy
+    assert said.job.opens == said.job.opens_for_all == (f"/{PACKAGES}/torch/{MODULE}",)
+
+
+def test_a_torch_whose_code_is_not_read_is_an_open_question(root: Path) -> None:
+    zipped(root)
+    said = Said(root)
+    assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.code", "rccl.absent")
+    assert said.against["python.code"].evidence == (
+        "/opt/src/torch/__init__.py is imported as torch, and its code is not read",
+    )
+    (root / "opt/src").unlink()
+    put(root, "opt/src/torch/__init__.py", "import another")
+    assert Said(root).against["python.code"].evidence == (
+        "/opt/src/torch/__init__.py is imported as torch, and is not PyTorch's",
+    )
+
+
+# -- its own files --
+
+
+def record(root: Path, **files: str) -> None:
+    lines = [f"torch/{name.replace('__py', '.py')},sha256={text},1" for name, text in files.items()]
+    put(root, f"{PACKAGES}/torch-2.9.0.dist-info/RECORD", "\r\n".join([*lines, "torch/lib/librccl.so,sha256=other,1"]))
+
+
+def digest(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+
+
+def test_files_of_torch_that_are_not_those_of_its_record_are_named(root: Path) -> None:
+    put(root, f"{PACKAGES}/torch/functional.py", "own = 1")
+    record(root, __init____py=digest(TORCH), functional__py=digest("own = 1"), gone__py=digest(""))
+    assert Said(root).answer is Answer.NO_OBSTACLE
+    record(root, __init____py=digest(TORCH), functional__py=digest("another"))
+    said = Said(root)
+    assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.files")
+    assert said.only().evidence == (f"/{PACKAGES}/torch/functional.py is not the file of the package",)
+
+
+# -- who else has an RCCL --
+
+
+def for_cpus(root: Path) -> None:
+    library(root / PACKAGES / "torch" / MODULE, source="int PyInit__C;")
+    without("lib/libtorch_hip.so", "lib/librccl.so")(root)
+    environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
+
+
+def framework(module: str, *inits: str) -> Plant:
+    def plant(root: Path) -> None:
+        rccl = root.with_name("parts") / "librccl.so.1"
+        library(rccl, source=RCCL)
+        for init in inits:
+            put(root, f"{PACKAGES}/{init}/__init__.py")
+        library(root / PACKAGES / module, rccl, source="int it;")
+
+    return plant
+
+
+OTHERS = {
+    "jax": framework("jax_plugins/xla_rocm7/xla_rocm_plugin.so", "jax_plugins/xla_rocm7"),
+    "tensorflow": framework("tensorflow/python/_pywrap_tensorflow_internal.so", "tensorflow", "tensorflow/python"
+    ),
+    "cupy": framework("cupy_backends/cuda/libs/nccl.cpython-312-x86_64-linux-gnu.so", "cupy", *("cupy_backends", "cupy_backends/cuda", "cupy_backends/cuda/libs")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_beside_a_torch_for_cpus_the_framework_that_needs_rccl_counts(name: str, root: Path) -> None:
+    for_cpus(root)
+    assert Said(root).only().id == "program.cpu"
+    OTHERS[name](root)
+    said = Said(root)
+    assert (said.answer, said.rccl, said.job and said.job.framework) == (Answer.NO_OBSTACLE, OF_ROCM, name)
+
+
+def test_cupy_beside_a_torch_of_rocm_is_not_what_jobs_talk_by(root: Path) -> None:
+    OTHERS["cupy"](root)  # its librccl.so.1 is in no folder where it looks
+    assert (Said(root).answer, Said(root).rccl) == (Answer.NO_OBSTACLE, OF_TORCH)
+
+
+@pytest.mark.parametrize(("name", "variable"), [("vllm", "VLLM_NCCL_SO_PATH"), ("sglang", "SGLANG_NCCL_SO_PATH")])
+def test_who_serves_opens_an_rccl_by_a_variable_of_its_own(name: str, variable: str, root: Path) -> None:
+    library(root / "opt/own/it.so", source=RCCL)
+    put(root, f"{PACKAGES}/{name}/__init__.py")
+    with open_image(root) as image:
+        for variables, asks in (({}, ("librccl.so.1",)), ({variable: "/opt/own/it.so"}, ("/opt/own/it.so",))):
+            jobs = jobs_of(image, told_to_engine(variables)).processes
+            assert [(job.framework, job.asks) for job in jobs] == [("torch", ()), (name, asks)]
+
+
+# -- wheels of TheRock --
+
+ROCM_INIT = (
+    "def initialize():\n  import rocm_sdk\n  rocm_sdk.initialize_process(preload_shortnames=['amdhip64', 'rccl'])\n"
+)
+DISTRIBUTION = """\
+PackageEntry("core", "rocm-sdk-core", pure_py_package_name="rocm_sdk_core")
+PackageEntry("libraries", "rocm-sdk-libraries-{target_family}", pure_py_package_name="rocm_sdk_libraries")
+LibraryEntry("amdhip64", "core", "libamdhip64.so*", "amdhip64*.dll")
+LibraryEntry("rccl", "libraries", "librccl.so*", "", deps=["amdhip64"])
+AVAILABLE_TARGET_FAMILIES: list[str] = []
+DEFAULT_TARGET_FAMILY: str = "DEFAULT"
+DEFAULT_TARGET_FAMILY = "gfx94X-dcgpu"
+AVAILABLE_TARGET_FAMILIES.append("gfx94X-dcgpu")
+AVAILABLE_TARGET_FAMILIES.append("gfx90a")
+"""
+
+
+def therock(root: Path, *families: str) -> None:
+    put(root, f"{PACKAGES}/torch/_rocm_init.py", ROCM_INIT)
+    put(root, f"{PACKAGES}/rocm_sdk/__init__.py")
+    put(root, f"{PACKAGES}/rocm_sdk/_dist_info.py", DISTRIBUTION)
+    put(root, f"{PACKAGES}/_rocm_sdk_core/__init__.py")
+    library(root / PACKAGES / "_rocm_sdk_core/lib/libamdhip64.so.7", source="int hip;")
+    for family in families:
+        place = root / PACKAGES / f"_rocm_sdk_libraries_{family.replace('-', '_')}"
+        put(place, "__init__.py")
+        library(place / "lib/librccl.so.1", source=RCCL)
+    hip = root / PACKAGES / "torch/lib/libtorch_hip.so"
+    rccl = library(root.with_name("parts") / "librccl.so.1", source=RCCL)
+    library(hip, *runpath("$ORIGIN"), rccl, source=CALLS_RCCL)
+
+
+@pytest.mark.parametrize(
+    ("families", "variable", "answer", "of"),
+    [
+        (("gfx90a",), None, Answer.NO_OBSTACLE, "gfx90a"),
+        (("gfx90a",), "gfx90a", Answer.NO_OBSTACLE, "gfx90a"),
+        # the GPU of the node decides
+        (("gfx90a", "gfx94X-dcgpu"), None, Answer.UNDECIDED, "gfx94X_dcgpu"),
+        (("gfx90a", "gfx94X-dcgpu"), "gfx90a", Answer.NO_OBSTACLE, "gfx90a"),
+        # its package is not installed; rocm_sdk does not know it
+        (("gfx90a",), "gfx94X-dcgpu", Answer.NO, None),
+        (("gfx90a",), "gfx906", Answer.NO, None),
+    ],
+)
+def test_the_libraries_of_therock_are_those_of_the_family_that_is_asked_for(
+    families: tuple[str, ...], variable: str | None, answer: Answer, of: str | None, root: Path
+) -> None:
+    therock(root, *families)
+    said = Said(root, **({"ROCM_SDK_TARGET_FAMILY": variable} if variable else {}))
+    assert (said.answer, said.rccl) == (
+        answer,
+        f"/{PACKAGES}/_rocm_sdk_libraries_{of}/lib/librccl.so.1" if of else None,
+    ), said.against
+
+
+def test_a_torch_of_therock_without_rocm_sdk_is_not_imported(root: Path) -> None:
+    therock(root, "gfx90a")
+    (root / PACKAGES / "rocm_sdk").rename(root / PACKAGES / "gone")
+    assert "it imports rocm_sdk, which is in no folder of its modules" in Said(root).only().summary
