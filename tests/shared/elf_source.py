@@ -197,10 +197,11 @@ def take_object(unit: Unit, data: bytes) -> None:
                 places[number] = name, unit.place(name, section.data(), 16)
     symbols = list(elf.get_section_by_name(".symtab").iter_symbols())
     for symbol in symbols:
-        if symbol["st_shndx"] in places and symbol["st_info"]["bind"] == "STB_GLOBAL":
+        if symbol["st_shndx"] in places and symbol["st_info"]["bind"] in {"STB_GLOBAL", "STB_WEAK"}:
             name, start = places[symbol["st_shndx"]]
             of_kind = {".text": FUNCTION, ".tbss": THREAD}.get(name, OBJECT)
-            unit.defined[symbol.name] = Definition(name, start + symbol["st_value"], symbol["st_size"], of_kind)
+            hidden = symbol["st_other"]["visibility"] == "STV_HIDDEN"
+            unit.defined[symbol.name] = Definition(name, start + symbol["st_value"], symbol["st_size"], of_kind, hidden)
         elif symbol["st_info"]["bind"] == "STB_WEAK":
             unit.weak.add(symbol.name)
     for section in elf.iter_sections():
