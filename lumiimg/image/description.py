@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.image.environment import source
-from lumiimg.image.shell import Shell
+from lumiimg.image.shell import DEFAULT_PATH, Shell, ShellVariable
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -21,8 +22,14 @@ _ENVIRONMENT_FOLDER = "/.singularity.d/env"
 _LABELS = "/.singularity.d/labels.json"
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_SCRIPTS = 1000
-_SCRIPTS_OF_THE_ENGINE = frozenset(("94-appsbase.sh", "95-apps.sh", "99-base.sh", "99-runtimevars.sh"))
-"""Written by the engine, not by whoever built the image: they deal with the run."""
+_OF_APPS = frozenset(("94-appsbase.sh", "95-apps.sh"))
+_OF_THE_RUN = frozenset(("99-base.sh", "99-runtimevars.sh"))
+"""As the engine writes them, they set what it does itself: `container_view` has that."""
+_SCIF = re.compile(r"^(?:SCIF_APP[\w.-]+=[\w./-]*|export(?: SCIF_APP[\w.-]+)+)$", re.MULTILINE)
+"""Where apps are: names with a dash in them, which a shell complains about and passes over."""
+_APP = ("APPTAINER_APPNAME", "SINGULARITY_APPNAME")
+"""Set by `--app` alone."""
+_LIBRARIES = "/.singularity.d/libs"
 _CUSTOM = "90-environment.sh"
 _FROM_DOCKER = frozenset(("10-docker2singularity.sh", "10-docker.sh"))
 
@@ -60,7 +67,8 @@ class SingularityDescription:
             name = path.rpartition("/")[2]
             if name == _CUSTOM:
                 shell.set_default_path()
-            source(text, path, shell)
+            if not (name in _OF_THE_RUN and _is_of_engine(text, path)):
+                _source_without_app(text, path, shell) if name in _OF_APPS else source(text, path, shell)
             if name in _FROM_DOCKER:
                 shell.complete_path()
         return shell
@@ -83,7 +91,7 @@ class SingularityDescription:
         names: list[str] = []
         with suppress(OSError):
             names += (entry.name for entry in self._root.list_dir(_ENVIRONMENT_FOLDER))
-        own = [name for name in names if name.endswith(".sh") and name not in _SCRIPTS_OF_THE_ENGINE]
+        own = [name for name in names if name.endswith(".sh")]
         if len(own) > _MAX_SCRIPTS:
             self._unread[_ENVIRONMENT_FOLDER] = f"{len(own)} scripts, of which {_MAX_SCRIPTS} are read"
         for path in (f"{_ENVIRONMENT_FOLDER}/{name}" for name in islice(own, _MAX_SCRIPTS)):
@@ -108,6 +116,24 @@ class SingularityDescription:
         except ImageError as error:
             self._unread[path] = f"not read: {error.what}"
             return None
+
+
+def _source_without_app(text: str, path: str, shell: Shell) -> None:
+    """Follow a script where no app is asked for."""
+    shell.variables |= {name: ShellVariable() for name in _APP}
+    source(_SCIF.sub("", text), path, shell)
+    for name in _APP:
+        del shell.variables[name]
+
+
+def _is_of_engine(text: str, path: str) -> bool:
+    """Whether a script does by itself what that of an engine does, and no more."""
+    shell = Shell()
+    shell.set_default_path()
+    before = {"PATH": DEFAULT_PATH}
+    source(text, path, shell)
+    libraries = before | {"LD_LIBRARY_PATH": _LIBRARIES}
+    return not shell.lost and not shell.doubts and shell.environment in ({}, before, libraries)
 
 
 def _parsed(text: str) -> object:

@@ -92,6 +92,8 @@ def test_the_time_and_the_memory_a_script_takes_are_bounded() -> None:
 
 # -- of an image --
 
+OF_THE_ENGINE = ("95-apps.sh", "99-base.sh", "99-runtimevars.sh")
+
 
 def _image(folder: Path, **scripts: str) -> Path:
     for name, text in scripts.items():
@@ -99,6 +101,27 @@ def _image(folder: Path, **scripts: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return folder
+
+
+def test_scripts_with_names_of_the_engines_count_by_what_is_in_them(tmp_path: Path) -> None:
+    own = {name: (files("lumiimg.build") / "apptainer/env" / name).read_text() for name in OF_THE_ENGINE}
+    own["94-appsbase.sh"] = "#!/bin/sh\nSCIF_APPROOT_my-app=/scif/apps/my-app\nexport SCIF_APPROOT_my-app\n"
+    for number, name in enumerate(own):
+        for kind, more in enumerate(("", "false || export NCCL_NET=Socket\n", "return\n", "eval x\n")):
+            folder = tmp_path / f"{number}-{kind}" / _ENV
+            folder.mkdir(parents=True)
+            (folder / "90-environment.sh").write_text(
+                "export LD_LIBRARY_PATH=/opt/x\n[ -d /x ] && export PATH=/x:$PATH\n"
+            )
+            for each, written in own.items():
+                (folder / each).write_text(written + more * (each == name))
+            with open_image(folder.parents[1]) as image:
+                assert image.environment.get("NCCL_NET") == ("Socket" if kind == 1 else None), name
+                assert bool(image.description.lost) is (kind > 1), name
+                if not kind:
+                    assert image.environment == {"LD_LIBRARY_PATH": "/opt/x", "PATH": DEFAULT_PATH}
+                    doubt = f"/{_ENV}/90-environment.sh: export PATH=/x:$PATH"
+                    assert image.description.doubts == {"PATH": doubt}
 
 
 def test_scripts_that_are_too_long_alone_or_together_are_said_and_the_others_are_read(tmp_path: Path) -> None:
