@@ -57,7 +57,7 @@ def main(words: list[str]) -> int:
     for digest, (place, names) in found.items():
         if digest not in facts().templates:
             source = names[0] if len(names) == 1 else f"{names[0]} to {names[-1].rpartition(' ')[2]}"
-            print(f'[[template]]\ndigest = "{digest}"\nname = "{place}"\nsource = "{source}"\n')
+            print(f'[templates."{place}"]\n{digest} = "{source}"')
     return 0
 
 

@@ -11,6 +11,7 @@ import builtins
 import datetime as dt
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -38,14 +39,13 @@ class NotFollowedError(Exception):
     """The code does something that is not followed; the message says what, and where."""
 
 
-class Template(Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True)
+class Template:
     """Code that is known, whatever a build backend filled in."""
 
-    digest: str
     name: str
-    source: str
-    maps: str = ""
-    """The call by which others give it a module and its path."""
+    maps: str
+    """The call by which others give it a module and its path; empty: there is none."""
 
 
 class _Table(Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +57,8 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
     callables: dict[str, list[str]]
     members: list[str]
     dunders: list[str]
-    template: list[Template]
+    maps: dict[str, str]
+    templates: dict[str, dict[str, str]]
 
 
 _ROOT = r"(?:sys\._getframe\(1\)\.f_locals\['sitedir'\]|'/[^'\\]*')"
@@ -83,7 +84,11 @@ class Facts:
         )
         self.values |= _OF_EXCEPTIONS
         self.members, self.dunders = frozenset(table.members), frozenset(table.dunders)
-        self.templates = {template.digest: template for template in table.template}
+        self.templates = {
+            digest: Template(name, table.maps.get(name, ""))
+            for name, digests in table.templates.items()
+            for digest in digests
+        }
 
 
 facts = cache(Facts)

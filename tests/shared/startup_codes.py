@@ -195,9 +195,7 @@ _OTHERS = (
     "pass",
 )
 _AROUND = (
-    "{c}",
-    "{c}",
-    "{c}",
+    *["{c}"] * 10,
     "if True:\n{i}",
     "if False:\n{i}",
     "if 'HOME_OF_NOBODY' in __import__('os').environ:\n{i}",
@@ -256,7 +254,7 @@ def _piece(chance: random.Random) -> str:
         "s": chance.choice(("SET", "NCCL_SET")),
     }
     if chance.random() < 0.6:
-        setup, expression = chance.choice(_ENVIRON)
+        setup, expression = chance.choice(_ENVIRON if chance.random() < 0.6 else _ENVIRON[:4])
         joint = "\n" if "\n" in setup else "; "
         action = chance.choice(_ACTIONS).format(e=expression, **names)
         code = f"{setup}\n{action}" if action.startswith("for ") or joint == "\n" else f"{setup}{joint}{action}"
