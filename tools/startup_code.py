@@ -21,7 +21,13 @@ def _whole(text: str) -> str:
 
 
 def _with_call(text: str) -> str:
-    return f"{text}\ninstall(0)\n"
+    return f"{text}\ninstall(0)\n" if "def install(" in text else f"{text}\n{_INIT}"
+
+
+def _inside_uv(text: str) -> str:
+    end = "sys.meta_path.insert(0, _Finder())"
+    begin = text.rfind('"""Patches', 0, text.find(end))
+    return text[begin : text.find(end)] + end if begin >= 0 else ""
 
 
 def _finder(text: str) -> str:
@@ -31,8 +37,15 @@ def _finder(text: str) -> str:
     return ast.literal_eval(template).format(mapping={}, namespaces={}, name="") if template else ""
 
 
+_INIT = """
+def init():
+    finder = MesonpyMetaFinder(0)
+    sys.meta_path.insert(0, finder)
+    sys.path_hooks.insert(0, finder._path_hook)
+"""
 PLACES: dict[str, Callable[[str], str]] = {
     "_distutils_hack/__init__.py": _whole,
+    "bin/uv": _inside_uv,
     "editables/redirector.py": _whole,
     "mesonpy/_editable.py": _with_call,
     "scikit_build_core/resources/_editable_redirect.py": _with_call,
@@ -46,7 +59,7 @@ def rows(folders: list[Path]) -> Iterator[tuple[str, str, str]]:
     """Yield (digest, file, distribution with its version) of each piece of code."""
     for folder in folders:
         for place, written in PLACES.items():
-            if (folder / place).exists() and (text := written((folder / place).read_text())):
+            if (folder / place).exists() and (text := written((folder / place).read_bytes().decode("utf-8", "ignore"))):
                 yield read_code((text,), place).digest, place, folder.name.replace("-", " ")
 
 

@@ -43,6 +43,8 @@ _BUILT_IN = frozenset(
     ]
 )
 """Modules that are in any Python, or that it has before it runs any of this code."""
+_DOES_MORE = frozenset(("antigravity", "idlelib", "lib2to3", "test", "this", "turtle", "turtledemo"))
+"""Of the standard library: what does more than define names when it is imported."""
 _NO_CODE = {
     SpecKind.BYTECODE: "whose code is bytecode alone",
     SpecKind.EXTENSION: "an extension module",
@@ -115,6 +117,8 @@ class Imports:
         ):
             raise not_followed(f"imports {name} from where only Python looks", code, node)
         is_own = spec is None or bool(_LIBRARY.match(spec.origin or ""))
+        if is_own and (top in _DOES_MORE or name.endswith(".__main__")):
+            raise not_followed(f"imports {name}, which is a program", code, node)
         if top in sys.stdlib_module_names and not is_own:
             raise not_followed(f"imports {name}, which is not Python's own", code, node)
         if spec is None or is_own:

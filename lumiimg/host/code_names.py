@@ -21,10 +21,9 @@ _MOST_BYTES = 256 << 10
 OF_SITE = ("os", "sys", "io", "builtins")
 """Modules that a line of a `.pth` file has without importing them: those of site.py, inside which it runs."""
 _ARE_TEXT = frozenset(("__name__", "__file__", "__doc__", "__package__", "__qualname__", "__debug__"))
-_CUT = frozenset(("MAPPING", "NAMESPACES", "PATH_PLACEHOLDER"))
 _NO_MEANING = frozenset(("ctx", "kind", "type_comment"))
-_INSTALL = "install"
-"""What a build backend fills in: values of these names, and the arguments of this call (setuptools
+_CUT = frozenset(("MAPPING", "NAMESPACES", "PATH_PLACEHOLDER"))
+"""What a build backend fills in: values of these names, and the arguments of a call (setuptools
 command/editable_wheel.py; meson-python mesonpy/__init__.py; scikit_build_core/build/_editable.py)."""
 
 
@@ -157,7 +156,8 @@ def source_of(code: PythonCode, node: ast.ImportFrom) -> str:
 
 def _cut_out(body: list[ast.stmt]) -> Iterator[object]:
     """Replace what a build backend filled in by nothing, and yield it."""
-    for statement in body:
+    inside = [one.body for one in body if isinstance(one, ast.FunctionDef) and one.name == "init"]
+    for statement in (one for statements in (body, *inside) for one in statements):
         with suppress(ValueError, TypeError, SyntaxError):  # it is not a literal
             match statement:
                 case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, ast.expr() as value) if (
@@ -169,7 +169,9 @@ def _cut_out(body: list[ast.stmt]) -> Iterator[object]:
                     else:
                         yield ast.literal_eval(value)
                         statement.value = ast.Constant(None)
-                case ast.Expr(ast.Call(ast.Name(name), [_, *_] as arguments, []) as call) if name == _INSTALL:
+                case ast.Expr(ast.Call(ast.Name("install"), [_, *_] as arguments, []) as call) | ast.Assign(
+                    _, ast.Call(ast.Name("MesonpyMetaFinder"), [_, *_] as arguments, []) as call
+                ):
                     yield [ast.literal_eval(argument) for argument in arguments]
                     call.args = []
 

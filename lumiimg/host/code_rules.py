@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from lumiimg.host.code_names import PythonCode
 
 _MOST_NODES = 100_000
-_TO_NAMES = re.compile(r"(?:f|gi|cr|ag|tb|func|im)_\w+|mro|__\w+__")
-"""Attributes that lead from a value to the names of a module (Python reference, 3.2)."""
+_TO_NAMES = re.compile(r"(?:f|gi|cr|ag|tb|func|im)_\w+|mro|obj|__\w+__")
+"""Attributes that lead from a value to a module or its names (Python reference, 3.2; `obj` of an AttributeError)."""
+_KEEPS_WARNINGS = frozenset(("default", "always", "ignore", "module", "once"))
 _CHANGES = re.compile(r"os\.(?:environ\.(?:setdefault|pop)|putenv|unsetenv)")
 _OF_FRAMEWORKS = re.compile(r"PYTHON\w*|(?:VLLM|SGLANG|JAX|XLA|TF|CUPY|MSCCLPP)_\w*")
 _OF_EXCEPTIONS = frozenset(
@@ -191,7 +192,7 @@ class Rules:
                 or (use == "except" and meaning == "builtins.BaseException")
             )
             if not is_right:
-                raise not_followed(f"uses {meaning.removeprefix('?.').removeprefix('builtins.')}", code, node)
+                raise not_followed(f"uses {meaning}", code, node)
 
     def _subscript(self, code: PythonCode, node: ast.Subscript, base: ast.expr) -> None:
         meanings = self._meanings(code, base)
@@ -234,6 +235,8 @@ class Rules:
                 if function.endswith("getattr"):
                     self._attribute(code, node, str(node.args[1].value))
                     self._value(code, node)
+            elif function in {"warnings.filterwarnings", "warnings.simplefilter"} and name not in _KEEPS_WARNINGS:
+                raise not_followed("may make errors of warnings", code, node)
             elif function == "builtins.isinstance" and len(node.args) > 1:
                 kinds = node.args[1].elts if isinstance(node.args[1], ast.Tuple) else [node.args[1]]
                 self._use_as("call", *kinds)
@@ -264,4 +267,5 @@ def _is_self(node: ast.AST) -> bool:
 
 def not_followed(what: str, code: PythonCode, node: ast.AST) -> NotFollowedError:
     """Return what to raise for what a piece of code does."""
+    what = what.replace(" ?.", " ").replace(" builtins.", " ")
     return NotFollowedError(f"{what} ({code.path}, line {getattr(node, 'lineno', 1)})")

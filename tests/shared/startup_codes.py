@@ -90,6 +90,13 @@ _ENVIRON = (
     ("import os, helper as os2", "os2.p and os.environ"),
     ("import helper as os", "os.os.environ"),
     ("import __main__, os", "os.environ"),
+    ("import os; e = os.environ.items()", "e._mapping"),
+    ("import os", "os.environ.keys()._mapping"),
+    ("import os\ntry: os.nothing\nexcept AttributeError as x: m = x.obj", "m.environ"),
+    ("import warnings", "warnings.catch_warnings()._module.sys.modules['os'].environ"),
+    ("import os\nclass M:\n def __contains__(s, x):\n  s.e = x\n  return True\nm = M()\n'a' in os.environ in m", "m.e"),
+    ("import os\nclass M:\n def take(self): return self._mapping\n", "M.take(os.environ.items())"),
+    ("import os\ntry: getattr(os, 'nothing')\nexcept AttributeError as x: pass\nelse: x = None", "os.environ"),
 )
 _ACTIONS = (
     "{e}['{n}'] = 'v'",
