@@ -9,17 +9,21 @@ Sources: torch/csrc/distributed/c10d/NCCLUtils.cpp; vllm/distributed/device_comm
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf import definer_of, dlsym, reference_of
+from lumiimg.elf import definer_of, dlsym, exported_at, reference_of, wanted_at
 from lumiimg.fabric.path import LIBRCCL, Part, part_of
 from lumiimg.fabric.rccl import read_rccl
 
 if TYPE_CHECKING:
     from lumiimg.elf import LoadedObject, Process
+    from lumiimg.image import RootFileSystem
 
 INIT = "ncclCommInitRank"
+_FUNCTIONS = "nccl"
+"""With what the names of RCCL's functions begin."""
 _OF_TORCH = ("libtorch_hip.so", "libtorch_cuda.so")
 
 
@@ -28,9 +32,9 @@ class CommunicatorLibrary:
     """The library that a program's call of `ncclCommInitRank` comes to."""
 
     loaded: LoadedObject | None
-    """None where nothing calls it."""
+    """None where nothing calls it, or nothing answers."""
     caller: LoadedObject | None = None
-    """The library that calls it; None where it is asked of dlsym, or known by the name of RCCL alone."""
+    """The library that calls it; None where nothing does, where dlsym is asked, or where RCCL is known by its name."""
 
 
 def linked_with(process: Process, opened: LoadedObject) -> CommunicatorLibrary:
@@ -48,12 +52,13 @@ def linked_with(process: Process, opened: LoadedObject) -> CommunicatorLibrary:
         if caller is None or caller.is_recorded:
             return by_name
         if caller in found:
-            return CommunicatorLibrary(definer_of(process, caller, found[caller]) or by_name.loaded, caller)
+            recorded = by_name.loaded if by_name.loaded and by_name.loaded.is_recorded else None
+            return CommunicatorLibrary(definer_of(process, caller, found[caller]) or recorded, caller)
         with process.open(caller) as file:
             is_inside = read_rccl(file).version is not None
     except (OSError, BadInputError):
         return by_name
-    return CommunicatorLibrary(caller if is_inside else None, caller)
+    return CommunicatorLibrary(caller, caller) if is_inside else CommunicatorLibrary(None)
 
 
 def asked_of(process: Process, handle: LoadedObject) -> CommunicatorLibrary:
@@ -62,6 +67,20 @@ def asked_of(process: Process, handle: LoadedObject) -> CommunicatorLibrary:
         return CommunicatorLibrary(dlsym(process, handle, INIT) or handle)
     except (OSError, BadInputError):
         return CommunicatorLibrary(handle)
+
+
+def is_alone(process: Process, root: RootFileSystem, rccl: LoadedObject, caller: LoadedObject | None) -> bool:
+    """Whether all calls of RCCL, its own and those of who calls it, come to one, though the process has another."""
+
+    def offered(loaded: LoadedObject) -> frozenset[str]:
+        return exported_at(root, process.config.absolute(loaded.path), _FUNCTIONS)
+
+    if caller is not None:
+        called = {name for name in wanted_at(root, process.config.absolute(caller.path)) if name.startswith(_FUNCTIONS)}
+        if called - offered(rccl):
+            return False
+    before = (takewhile(lambda each: each is not rccl, process.scopes.of(user)) for user in (caller or rccl, rccl))
+    return not any(map(offered, chain.from_iterable(before)))
 
 
 def rccl_in(process: Process) -> LoadedObject | None:

@@ -112,6 +112,15 @@ def test_a_torch_that_calls_no_rccl_has_none_whatever_another_library_brings(
     assert (code, rccl) == (ExitCode.NO, None)
 
 
+def test_a_call_that_nothing_answers_is_a_no(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An RCCL that torch needs, and that is another library's file under its name."""
+    library(root / OWN[1:], source=OTHER)
+    main(["check", str(root), "--level", "static", "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert said["answer"] == "no"
+    assert f"{TORCH}/libtorch_hip.so calls ncclCommInitRank, and nothing that it sees defines it" in str(said)
+
+
 @pytest.mark.parametrize("comes_first", [False, True])
 def test_a_mangled_rccl_answers_where_another_comes_behind_it(
     comes_first: bool, root: Path, capsys: pytest.CaptureFixture[str]
@@ -125,6 +134,18 @@ def test_a_mangled_rccl_answers_where_another_comes_behind_it(
     code, rccl, said = check(root, capsys)
     assert (code, rccl) == (ExitCode.GOOD, ROCM if comes_first else f"{TORCH}/{own.name}")
     assert "it answers ncclCommInitRank of" in said
+
+
+@pytest.mark.parametrize("calls_more", [False, True])
+def test_two_copies_of_rccl_are_a_question_where_calls_may_come_to_both(
+    calls_more: bool, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second has a function that the first lacks."""
+    second = library(root / "opt/ucc/librccl.so.2", source=RCCL + "int ncclNew(void) { return 1; }")
+    ucc = library(root / TORCH[1:] / "libucc.so.1", second, *runpath("/opt/ucc"))
+    source = CALLS_RCCL + "int ncclNew(void); int use(void) { return ncclNew(); }" * calls_more
+    library(root / TORCH[1:] / "libtorch_hip.so", *runpath("$ORIGIN"), root / OWN[1:], ucc, source=source)
+    assert check(root, capsys)[:2] == (ExitCode.UNDECIDED if calls_more else ExitCode.GOOD, OWN)
 
 
 @pytest.mark.parametrize("is_hidden", [False, True])

@@ -108,7 +108,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
         found.found += of_search.found
     if outcome is not None:
         path = judge_plugin(context.contents, root, outcome, process, path, provider_path, judged)
-        judge_process(root, process, process.find(rccl.path), judged)
+        judge_process(root, process, begun, judged)
     judge_plugin_name(variables, own, found)
     judge_variables(variables, own, found, read_libfabric_conf(process, root))
     judge_binds(context.read_by_engine, process, found)
@@ -167,8 +167,9 @@ def _load_rccl(context: ImageInContext, job: JobProcess, files: list[str], found
     elif begun.rccl is None and not candidates:
         found.add("rccl.absent", Severity.PROBLEM, reason="image")
     elif begun.rccl is None:
-        names = {"job": job.title}
-        found.add("rccl.absent", Severity.PROBLEM, reason="process", names=names, where=candidates[0])
+        names = {"job": job.title, "caller": begun.caller.path if begun.caller else ""}
+        reason = "unanswered" if begun.caller else "process"
+        found.add("rccl.absent", Severity.PROBLEM, reason=reason, names=names, where=candidates[0])
     else:
         rccl = begun.rccl
         begun = judge_symbols(job, begun, found)

@@ -26,6 +26,7 @@ from lumiimg.elf import CACHE_PATH, PRELOAD_FILE, duplicate_libraries, glibc_mis
 from lumiimg.fabric.path import LIBCXI, LIBFABRIC
 from lumiimg.fabric.process import is_hip, users_of_hip
 from lumiimg.fabric.rccl import CONF
+from lumiimg.host.communicator import is_alone
 from lumiimg.host.node_facts import scan_facts
 from lumiimg.host.root_queries import denied_files
 
@@ -45,11 +46,16 @@ _CONFIGURATION = (CACHE_PATH, PRELOAD_FILE, CONF)
 """Files without which a process goes on, and does something else."""
 
 
-def judge_process(root: RootFileSystem, process: Process, rccl: LoadedObject | None, found: Findings) -> None:
-    """Judge the process of an RCCL as a whole; `root` is what it sees: a host's recorded files are for all."""
+def judge_process(root: RootFileSystem, process: Process, begun: Begun, found: Findings) -> None:
+    """Judge as a whole what was begun, in a process that may have binds more.
+
+    `root` is what it sees: a host's recorded files are for all.
+    """
+    rccl, caller = (process.find(each.path) if each else None for each in (begun.rccl, begun.caller))
     _judge_hip(process, rccl, found)
     for stem, paths in duplicate_libraries(process.objects).items():
-        if not is_hip(paths[0]):
+        is_one = rccl is not None and rccl.path in paths and is_alone(process, root, rccl, caller)
+        if not is_hip(paths[0]) and not is_one:
             names = {"count": str(len(paths)), "library": stem}
             found.add("fabric.mixed", Severity.UNKNOWN, names=names, evidence=paths)
     _judge_c_library(process, found)
