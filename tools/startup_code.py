@@ -46,6 +46,7 @@ def init():
 PLACES: dict[str, Callable[[str], str]] = {
     "_distutils_hack/__init__.py": _whole,
     "bin/uv": _inside_uv,
+    "editables/__init__.py": _whole,
     "editables/redirector.py": _whole,
     "mesonpy/_editable.py": _with_call,
     "scikit_build_core/resources/_editable_redirect.py": _with_call,

@@ -137,13 +137,13 @@ class Imports:
             raise not_followed(f"imports {name}, which is not code that can be read", code, node) from error
         self._modules[name] = template = facts().templates.get(module.digest)
         if template:
-            self.take_over(module.filled, module.path)
+            self.take_over(module.filled, module.path, is_first=template.name.startswith("scikit"))
             return template
         self._modules[name] = module
         return module
 
-    def take_over(self, filled: Iterable[object], path: str) -> None:
-        """Take what a build backend, or pip, filled into code that is known."""
+    def take_over(self, filled: Iterable[object], path: str, *, is_first: bool = False) -> None:
+        """Take what a build backend filled into code that is known; `is_first`: its finder comes before sys.path."""
         parts = [*filled]
         if any(isinstance(part, str) and not part.startswith("__editable__") for part in parts):
             raise NotFollowedError(f"adds what it should not to sys.path ({path})")
@@ -154,7 +154,7 @@ class Imports:
                         key: value for key, value in mapping.items() if isinstance(value, str) and value[:1] == "/"
                     }
                     self.mapped |= found
-                    parts += [key for key in mapping if key not in found or key in sys.stdlib_module_names]
+                    parts += [key for key in mapping if is_first or key not in found or key in sys.stdlib_module_names]
                     parts += mapping.values()
                 case str(name) if (
                     top := name.partition(".")[0]

@@ -345,6 +345,11 @@ class _Process:
         match statement:
             case ast.Assign([ast.Name()], value):
                 return self._constant(code, value) is not None
+            case ast.Expr(ast.Call(function, [], [])):  # `RedirectingFinder.install()`
+                modules = {
+                    meaning.rpartition(".")[0].rpartition(".")[0] for meaning in self._imports.meanings(code, function)
+                }
+                return bool(modules) and all(isinstance(self._imports[module], Template) for module in modules)
             case ast.FunctionDef(decorator_list=[], returns=None, args=arguments):
                 annotated = [
                     *arguments.args,

@@ -112,6 +112,51 @@ def test_what_an_import_brings_is_read_or_named(reader: Reader) -> None:
     assert effects.question == f"imports compiled, an extension module ({reader.folder}/a.pth, line 1)"
 
 
+EDITABLES = """
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Dict, Optional, Sequence, Union
+
+ModulePath = Optional[Sequence[Union[bytes, str]]]
+
+
+class RedirectingFinder(importlib.abc.MetaPathFinder):
+    _redirections: Dict[str, str] = {}
+
+    @classmethod
+    def map_module(cls, name: str, path: str) -> None:
+        cls._redirections[name] = path
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: ModulePath = None, target: Optional[ModuleType] = None
+    ) -> Optional[importlib.machinery.ModuleSpec]:
+        if "." in fullname:
+            return None
+        if path is not None:
+            return None
+        try:
+            redir = cls._redirections[fullname]
+        except KeyError:
+            return None
+        spec = importlib.util.spec_from_file_location(fullname, redir)
+        return spec
+
+    @classmethod
+    def install(cls) -> None:
+        if cls not in sys.meta_path:
+            sys.meta_path.append(cls)
+
+    @classmethod
+    def invalidate_caches(cls) -> None:
+        pass
+"""
+"""editables/redirector.py of editables 0.6 (Paul Moore, MIT license), without its comments."""
+
+
 def test_an_editable_install_maps_its_modules(reader: Reader) -> None:
     known = {template.name for template in facts().templates.values()}
     assert {"_distutils_hack/__init__.py", "setuptools/command/editable_wheel.py"} < known
@@ -121,6 +166,15 @@ def test_an_editable_install_maps_its_modules(reader: Reader) -> None:
     )
     (effects,) = reader.effects(Code("a.pth", "import _editable_impl_x"), {})
     assert (effects.modules, effects.may_fail) == ({}, True)  # editables itself is not there
+    (reader.folder / "editables").mkdir()
+    (reader.folder / "editables" / "__init__.py").touch()
+    (reader.folder / "editables" / "redirector.py").write_text(EDITABLES)
+    importlib.invalidate_caches()
+    (effects,) = reader.effects(Code("a.pth", "import _editable_impl_x"), {})
+    assert effects == CodeEffects(modules={"x": "/src/x/__init__.py"})
+    (reader.folder / "editables" / "redirector.py").write_text(EDITABLES.replace("redir)", "'/other' + redir)"))
+    (effects,) = reader.effects(Code("a.pth", "import _editable_impl_x"), {})
+    assert effects.question, "another finder than the known one"
 
 
 @pytest.mark.parametrize(
