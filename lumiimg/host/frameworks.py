@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from lumiimg.core.errors import BadInputError
 from lumiimg.elf import facts_at
 from lumiimg.fabric.path import LIBRCCL
+from lumiimg.host.import_closure import ImportedFiles, imported_files
 from lumiimg.host.job_process import Failure, JobProcess, OpenQuestion, QuestionKind
 from lumiimg.host.module_finder import SpecKind
 from lumiimg.host.rocm_sdk import Preloads, preloaded
@@ -66,13 +67,25 @@ def frameworks_of(python: PythonProcess, given: Callable[[str], str | None]) -> 
         yield from others or ([torch] if torch is not None else [])
 
 
+def opened_by_name(python: PythonProcess) -> JobProcess:
+    """Return the process of a script that opens RCCL by its name, with ctypes."""
+    read = imported_files(python, "ctypes")
+    process = replace(python.plain, asks=LIBRCCL, reads=_reads(python, read))
+    if read.denied is None:
+        return process
+    return _failing(replace(process, imports="ctypes"), f"only root may read {read.denied}", read.denied)
+
+
 def _torch(python: PythonProcess, variable: Callable[[str], str | None]) -> JobProcess | None:
     """Return the process of what `import torch` takes; None where that is nothing, or a folder of another kind."""
-    spec, root = python.find_spec("torch"), python.root
-    if spec is None:
+    spec, root, read = python.find_spec("torch"), python.root, imported_files(python, "torch")
+    package = spec.locations[0] if spec is not None and spec.locations else None
+    process = replace(python.plain, imports="torch", framework="torch", package=package, reads=_reads(python, read))
+    is_there = package is not None or any(root.for_root().is_dir(f"{folder}/torch") for folder in python.path)
+    if read.denied is not None and is_there:
+        return _failing(process, f"only root may read {read.denied}", read.denied)
+    if spec is None or read.denied is not None:
         return None
-    package = spec.locations[0] if spec.locations else None
-    process = replace(python.plain, imports="torch", framework="torch", package=package, reads=_reads(python, spec))
     if spec.kind is SpecKind.NAMESPACE:
         is_torch = any(root.exists(f"{package}/lib/{file}") for file in (*OF_GPUS, "libtorch_global_deps.so"))
         return _failing(process, f"{package} has no __init__.py: it is an empty module", package) if is_torch else None
@@ -136,9 +149,8 @@ def _open(process: JobProcess, spec: ModuleSpec, what: str) -> JobProcess:
     return replace(process, questions=(*process.questions, question))
 
 
-def _reads(python: PythonProcess, *specs: ModuleSpec) -> tuple[str, ...]:
-    code = filter(None, map(python.start.finder.code_file, specs))
-    return tuple(dict.fromkeys((*python.start.files, *code)))
+def _reads(python: PythonProcess, read: ImportedFiles) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*python.start.files, *read.read)))
 
 
 def _value(text: str, name: str) -> str | None:
@@ -204,7 +216,7 @@ def _jax(python: PythonProcess) -> Iterator[JobProcess]:
             continue
         package = python.root.resolve_where_possible(spec.locations[0])
         if python.root.is_file(plugin := f"{package}/{OF_JAX}"):
-            reads = _reads(python, spec)
+            reads = _reads(python, imported_files(python, spec.name))
             # XLA opens it with RTLD_LAZY (pjrt_api.cc)
             of_jax = replace(python.plain, opens=(plugin,), is_lazy=True, framework="jax", package=package)
             yield replace(of_jax, reads=reads)
@@ -232,7 +244,7 @@ def _of_modules(
     opens = tuple(module.origin for module in modules if module.origin)
     users = (*opens[-1:], *([f"{package}/{beside}"] if beside else []))
     if modules and modules[-1].name == names[-1] and any(_needs_rccl(python.root, user) for user in users):
-        reads = _reads(python, spec)
+        reads = _reads(python, imported_files(python, spec.name))
         yield replace(python.plain, imports=imports, opens=opens, framework=framework, package=package, reads=reads)
 
 

@@ -12,7 +12,7 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.elf import facts_at
 from lumiimg.fabric.path import LIBRCCL
 from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
-from lumiimg.host.frameworks import OF_GPUS, OF_JAX, frameworks_of
+from lumiimg.host.frameworks import OF_GPUS, OF_JAX, frameworks_of, opened_by_name
 from lumiimg.host.job_process import Failure, JobProcess, OpenQuestion, begin
 from lumiimg.host.python_process import start_process
 from lumiimg.host.python_start import NoPythonError
@@ -91,7 +91,7 @@ def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = 
     if python.start.failure is not None:
         failing = replace(python.plain, failure=Failure(python.start.failure, path))
         return JobProcesses((failing,))
-    plain = replace(python.plain, asks=LIBRCCL)
+    plain = opened_by_name(python)
     found = tuple(frameworks_of(python, variables.get))
     if found or program or python.questions:
         return JobProcesses(found or (plain,))

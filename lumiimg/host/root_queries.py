@@ -67,24 +67,3 @@ def denied_files(root: RootFileSystem, denied: Iterable[str], names: Iterable[st
     wanted = {name.rpartition("/")[2] for name in names}
     obstacles = {path: root.obstacle(path) for path in denied if path.rpartition("/")[2] in wanted}
     return {path: obstacle for path, obstacle in obstacles.items() if obstacle is not None}
-
-
-def stranger_can_reach(root: RootFileSystem, path: str) -> bool:
-    """Whether stat(2) finds something there for users who are not root (`RootFileSystem.for_users`)."""
-    return root.for_users().exists(path)
-
-
-def stranger_can_read(root: RootFileSystem, path: str) -> bool:
-    """Whether open(2) for reading works there for users who are not root."""
-    with contextlib.suppress(OSError, BadInputError):
-        root.for_users().open(path).close()
-        return True
-    return False
-
-
-def stranger_can_list(root: RootFileSystem, path: str) -> bool:
-    """Whether users who are not root get the names in a folder: opendir(3)."""
-    with contextlib.suppress(OSError, BadInputError):
-        root.for_users().list_dir(path)
-        return True
-    return False

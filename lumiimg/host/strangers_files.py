@@ -1,7 +1,4 @@
-"""The files of an image as a process sees them whose user is not root, and owns nothing of the image.
-
-Whoever asks gets the same answer: root, and the user who built the image, may read more than colleagues.
-"""
+"""The files of an image as a process sees them whose user is not root (`RootFileSystem.for_users`)."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from posixpath import dirname, normpath
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.host.root_queries import stranger_can_list, stranger_can_reach, stranger_can_read
+from lumiimg.host.root_queries import names_in
 from lumiimg.image import FileKind
 
 if TYPE_CHECKING:
@@ -24,7 +21,7 @@ class StrangersFiles:
     """One process's view; each path is looked up once."""
 
     def __init__(self, root: RootFileSystem) -> None:
-        self.root = root
+        self.root = root.for_users()
         self.opened: list[str] = []
         """What was read, or was there and could not be read, in this order."""
         self._stats: dict[str, FileStat | None] = {}
@@ -35,7 +32,7 @@ class StrangersFiles:
         if path not in self._stats:
             found = None
             with contextlib.suppress(OSError, BadInputError):
-                found = self.root.stat(path) if stranger_can_reach(self.root, path) else None
+                found = self.root.stat(path)
             self._stats[path] = found
         return self._stats[path]
 
@@ -55,24 +52,23 @@ class StrangersFiles:
 
     def can_read(self, path: str) -> bool:
         """Tell whether open(2) for reading works."""
-        return self.exists(path) and stranger_can_read(self.root, path)
+        with contextlib.suppress(OSError, BadInputError):
+            if self.is_dir(path):
+                self.root.list_dir(path)
+            else:
+                self.root.open(path).close()
+            return True
+        return False
 
     def names(self, folder: str) -> frozenset[str]:
         """Return the names in a folder; none where it cannot be listed."""
         if folder not in self._names:
-            found: frozenset[str] = frozenset()
-            with contextlib.suppress(OSError, BadInputError):
-                if stranger_can_list(self.root, folder):
-                    found = frozenset(entry.name for entry in self.root.list_dir(folder))
-            self._names[folder] = found
+            self._names[folder] = frozenset(names_in(self.root, folder))
         return self._names[folder]
 
     def read(self, path: str) -> bytes:
         """Return a file, nothing of a directory (fopen(3) opens it). Raises OSErrors as open(2), and BadInputError."""
-        found = self.stat(path)
-        if found is None:
-            self.root.stat(path)
-            raise PermissionError(path)  # it is there, behind a folder that is closed
+        found = self.root.stat(path)
         self.opened.append(path)
         if not self.can_read(path):
             raise PermissionError(path)

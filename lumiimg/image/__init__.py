@@ -8,10 +8,12 @@ from lumiimg.image.image import Image, ImageKind, open_image, open_squashfs, ope
 from lumiimg.image.mounts import Mount
 from lumiimg.image.root import Obstacle, RootFileSystem
 from lumiimg.image.shell import DEFAULT_PATH
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, NoImageError
+from lumiimg.image.tree import READ, SEARCH, DirectoryEntry, FileKind, FileStat, ImageError, NoImageError
 
 __all__ = [
     "DEFAULT_PATH",
+    "READ",
+    "SEARCH",
     "DirectoryEntry",
     "FileKind",
     "FileStat",

@@ -22,7 +22,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.image.mounts import Mount, MountTable, Place
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError, Tree
+from lumiimg.image.tree import READ, SEARCH, DirectoryEntry, FileKind, FileStat, ImageError, Tree
 
 if TYPE_CHECKING:
     from lumiimg.core.access import OpenFile
@@ -32,7 +32,6 @@ _MAX_PATH_BYTES = 4095
 _MAX_NAME_BYTES = 255
 _MAX_DEPTH = 1024
 _MAX_WALKED = 20_000_000
-_READ, _SEARCH = 0o4, 0o1
 _MAX_WALKED_DEPTH = 256
 """Of folders in each other; the kernel's own limit, of a path, would let a look at each take minutes."""
 
@@ -87,13 +86,17 @@ class RootFileSystem:
             return self
         return RootFileSystem(self.tree, hidden=self._hidden, mounts=self._mounts, is_for_users=True)
 
+    def for_root(self) -> RootFileSystem:
+        """Return this root as root has it: all of it."""
+        return RootFileSystem(self.tree, hidden=self._hidden, mounts=self._mounts)
+
     def open(self, path: str) -> OpenFile:
         """Open a regular file; of anything else an OSError: EISDIR, or ENXIO for devices, FIFOs and sockets."""
-        return self._open(path, _READ)
+        return self._open(path, READ)
 
     def open_exec(self, path: str) -> OpenFile:
         """Open a file as the kernel does to run it: who may run it need not be allowed to read it (execve(2))."""
-        return self._open(path, _SEARCH)
+        return self._open(path, SEARCH)
 
     def _open(self, path: str, right: int) -> OpenFile:
         found = self._lookup(path)
@@ -199,7 +202,7 @@ class RootFileSystem:
                 found = self._child(folder, name)
                 if found is None or found.tree is None:
                     continue
-                self._require(found, _READ)
+                self._require(found, READ)
                 file = found.tree.open(found.node)
             except (OSError, ImageError):
                 continue
@@ -257,24 +260,25 @@ class RootFileSystem:
             if kind is not FileKind.DIRECTORY and matches(found.rpartition("/")[2]):
                 yield found
 
-    def obstacle(self, path: str, *, to_run: bool = False) -> Obstacle | None:
-        """Return what keeps out who is neither an owner nor in a group: the file at a path, or a folder on the way.
+    def obstacle(self, path: str, right: int = READ) -> Obstacle | None:
+        """Return what keeps out who is neither an owner nor in a group: what is at a path, or a folder on the way.
 
-        None where everybody may read it (`to_run`: run it), nothing is there, or it is not the image's own; and of a
-        root that is not `for_users`.
+        None where everybody has the `right` there, nothing is there, or it is not the image's own; and of a root that
+        is not `for_users`.
         """
         passed: list[Place] = []
+        rights: dict[Place, int] = {}
         try:
-            RootFileSystem(self.tree, mounts=self._mounts)._lookup(path, passed=passed)  # noqa: SLF001 - of this class
+            rights[self.for_root()._lookup(path, passed=passed)] = right  # noqa: SLF001 - of this class
         except PermissionError:
             pass  # who asks is kept out, too
         except (OSError, ImageError):
             return None
-        rights = {FileKind.SYMLINK: 0, FileKind.DIRECTORY: _SEARCH}
         for found in passed if self._is_for_users else ():
-            status, right = found.stat(), rights.get(found.kind, _SEARCH if to_run else _READ)
-            if found.tree is self.tree and not status.is_for_all(right):
-                return Obstacle(found.path, status.permissions, status.gives(right))
+            status = found.stat()
+            wanted = rights.get(found, SEARCH if found.kind is FileKind.DIRECTORY else 0)
+            if found.tree is self.tree and not status.is_for_all(wanted):
+                return Obstacle(found.path, status.permissions, status.gives(wanted))
         return None
 
     def lookup_steps(self, path: str) -> list[tuple[str, FileStat]]:
@@ -372,12 +376,12 @@ class RootFileSystem:
         return self._mounts.child(folder, name)
 
     def _entries(self, folder: Place) -> dict[str, FileKind]:
-        self._require(folder, _READ)
+        self._require(folder, READ)
         return self._mounts.entries(folder)
 
     def _enter(self, folder: Place) -> None:
         if self._is_for_users and folder.path not in self._searchable:
-            self._require(folder, _SEARCH)
+            self._require(folder, SEARCH)
             self._searchable.add(folder.path)
 
     def _require(self, place: Place, right: int) -> None:

@@ -44,6 +44,10 @@ class Device(NamedTuple):
     minor: int
 
 
+READ, SEARCH = 0o4, 0o1
+"""Rights of everybody to what is there: to read or list it, to run or enter it (inode(7))."""
+
+
 class FileStat(NamedTuple):
     """One inode."""
 
@@ -61,7 +65,7 @@ class FileStat(NamedTuple):
     """Of a device; None where the tree does not record it."""
 
     def is_for_all(self, right: int) -> bool:
-        """Whether everybody has a right (4 to read, 1 to run or to enter), also without an owner's or a group's."""
+        """Whether everybody has a right, also without being an owner or in a group."""
         return self.permissions & right == right
 
     def gives(self, right: int) -> bool:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.host.root_queries import stranger_can_list, stranger_can_reach, stranger_can_read
+from lumiimg.host.import_closure import imported_files
+from lumiimg.host.module_finder import ModuleFinder
+from lumiimg.host.python_process import PythonProcess
+from lumiimg.host.strangers_files import StrangersFiles
 from lumiimg.image import RootFileSystem, open_image
 from lumiimg.image.compare import compare
 from lumiimg.image.host_files import FolderTree
@@ -40,6 +46,21 @@ def put(root: Path, path: str, mode: int, *, folder: int = 0o755) -> str:
     file.chmod(mode)
     file.parent.chmod(folder)
     return f"/{path}"
+
+
+def can_read(root: RootFileSystem, path: str) -> bool:
+    try:
+        root.open(path).close()
+    except OSError:
+        return False
+    return True
+
+
+def can_list(root: RootFileSystem, path: str) -> bool:
+    try:
+        return bool(root.list_dir(path)) or True
+    except OSError:
+        return False
 
 
 def obstacles(root: Path, *paths: str) -> dict[str, str]:
@@ -68,13 +89,13 @@ def test_the_answer_is_the_kernels(root: Path) -> None:
     asked = [
         (path, words, can)
         for path in (*paths, "/links", "/f711", "/f744")
-        for words, can in (("test -r", stranger_can_read), ("test -e", stranger_can_reach), ("ls", stranger_can_list))
+        for words, can in (("test -r", can_read), ("test -e", RootFileSystem.exists), ("ls", can_list))
     ]
     with open_image(root) as image:
         for path, words, can in asked:
             done = subprocess.run([*words.split(), f"{root}{path}"], capture_output=True, check=False, **who)
             if words == "test -e" or (words == "ls") == image.root.is_dir(path):
-                assert can(image.root, path) == (done.returncode == 0), (words, path)
+                assert can(image.root.for_users(), path) == (done.returncode == 0), (words, path)
     assert obstacles(root, "/round", "/nowhere", "/m644/file/below") == {}
     assert obstacles(root, "/links/one", "/m600/file") == {"/links/one": "/f700", "/m600/file": "/m600/file"}
     for folder in root.iterdir():
@@ -89,9 +110,7 @@ def test_what_an_owner_or_a_group_may_read_is_there_and_in_the_way_of_others(roo
     for owner, group, closed in ((0, 0, {0o600, 0o640, 0o200}), (0, 44, {0o600, 0o200}), (1000, 0, {0o200})):
         tree.stat = lambda node: FolderTree.stat(tree, node)._replace(uid=owner, gid=group)  # type: ignore[method-assign]  # noqa: B023
         for_users = RootFileSystem(tree).for_users()
-        assert {
-            mode for path in paths if not stranger_can_read(for_users, path) for mode in [int(path[5:], 8)]
-        } == closed
+        assert {mode for path in paths if not can_read(for_users, path) for mode in [int(path[5:], 8)]} == closed
         seen = {path: each.is_for_some for path in paths if (each := for_users.obstacle(path))}
         assert seen == {path: int(path[5:], 8) not in closed for path in paths if not path.endswith("4")}
 
@@ -155,6 +174,56 @@ def test_an_image_of_umask_077_has_one_finding(tmp_path: Path, capsys: pytest.Ca
     code, found = judged(image, capsys)
     assert code == (1 if IS_ROOT else 3)
     assert found.keys() - before.keys() == {"library.not-for-all"}
+
+
+_MODULES = {
+    "top.py": "import middle, other.part as part\nmiddle.name, part.os\n\ndef later():\n    import lazy\n",
+    "middle/__init__.py": "from . import low\nfrom .low import name\nif 0:\n    import lazy\n",
+    "middle/low.py": "from middle import __doc__\nname = 1\n",
+    "other/__init__.py": "",
+    "other/part.py": "import os, sys\n",
+    "lazy.py": "",
+}
+
+
+def import_as_stranger(folder: Path) -> bool:
+    """Import `top` in a copy of this process that owns nothing of a folder; whether that succeeds."""
+    child = os.fork()
+    if not child:
+        try:
+            if IS_ROOT:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            sys.path.insert(0, str(folder))
+            sys.dont_write_bytecode = True
+            importlib.import_module("top")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_an_import_fails_where_a_file_that_it_takes_is_closed(root: Path) -> None:
+    """For every file and folder of an import, as CPython itself does it."""
+    site = root / "site"
+    for name, text in _MODULES.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+    failed = 0
+    for place in (site, *sorted(site.rglob("*"))):
+        for mode in (0o700, 0o711, 0o744, 0o755):
+            place.chmod(strangers_mode(mode))
+            with open_image(root) as image:
+                seen = image.root.for_users()
+                start: Any = SimpleNamespace(
+                    finder=ModuleFinder(StrangersFiles(seen), (), (3, 11)), suffixes=(), version=(3, 11)
+                )
+                taken = imported_files(PythonProcess(seen, start, ("/site",)), "top")
+            assert (taken.denied is None) == import_as_stranger(site), (place, oct(mode), taken)
+            failed += taken.denied is not None
+            place.chmod(0o755)
+    assert failed > 12
 
 
 def test_the_loader_model_is_the_loader_of_a_stranger(root: Path) -> None:

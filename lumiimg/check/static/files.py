@@ -29,6 +29,7 @@ from lumiimg.host.image_manifest import CarriedManifest, carried_by
 from lumiimg.host.job_process import QuestionKind
 from lumiimg.host.manifest import Margin, margins_of
 from lumiimg.host.rccl_process import job_of_library
+from lumiimg.image import SEARCH
 from lumiimg.inventory.gpu_fit import GpuAccount, account_of_gpu
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ def _note_questions(jobs: JobProcesses, found: Findings) -> None:
 
 def _judge_hidden_program(image: Image, program: str, found: Findings) -> None:
     """Judge that what jobs of the image start is not there in the container."""
-    if (obstacle := image.root.obstacle(program, to_run=True)) is not None:
+    if (obstacle := image.root.obstacle(program, SEARCH)) is not None:
         add_closed({program: obstacle}, Severity.PROBLEM, found, f"{program} cannot be started")
         return
     real = image.unmounted.resolve(program)

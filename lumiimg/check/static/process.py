@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings, remedies_for
 from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin, loop_of_links, unsearched_files
-from lumiimg.check.static.process_faults import add_closed, judge_denied, judge_process, judge_symbols
+from lumiimg.check.static.process_faults import add_closed, judge_closed, judge_denied, judge_process, judge_symbols
 from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
 from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.core.text import count
@@ -109,6 +109,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     if outcome is not None:
         path = judge_plugin(context.contents, root, outcome, process, path, provider_path, judged)
         judge_process(root, process, begun, judged)
+    judge_closed(root, process, job.reads, judged)
     judge_plugin_name(variables, own, found)
     judge_variables(variables, own, found, read_libfabric_conf(process, root))
     judge_binds(context.read_by_engine, process, found)
@@ -147,7 +148,10 @@ def _load_rccl(context: ImageInContext, job: JobProcess, files: list[str], found
     image, contents = context.image, context.contents
     begun = begin(image.root, context.inside.settings, job)
     candidates = rccl_candidates(image.root, files)
-    if job.failure is not None:
+    obstacle = image.root.obstacle(job.failure.where) if job.failure is not None and job.failure.where else None
+    if job.failure is not None and obstacle is not None and not obstacle.is_for_some:
+        add_closed({job.failure.where or "": obstacle}, Severity.PROBLEM, found, job.failing)
+    elif job.failure is not None:
         names, lines = {"failing": job.failing, "why": job.failure.what}, tuple(begun.outcome.errors[:_SHOWN])
         found.add(
             "program.load", Severity.PROBLEM, reason="import", names=names, where=job.failure.where, evidence=lines

@@ -64,8 +64,6 @@ def judge_process(root: RootFileSystem, process: Process, begun: Begun, found: F
     if cut:
         lines = tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut)
         found.add("library.cut-off", Severity.PROBLEM, where=cut[0].path, evidence=lines)
-    objects = [process.config.absolute(loaded.path) for loaded in process.objects]
-    judge_closed(root, (*objects, *_CONFIGURATION), found)
     mounted = tuple(f"{folder}/" for folder in (*_MOUNTED, *scan_facts().own_folders))
     leaks = [
         f"{loaded.path}: {element}"
@@ -77,9 +75,13 @@ def judge_process(root: RootFileSystem, process: Process, begun: Begun, found: F
         found.add("fabric.search-path-leak", Severity.UNKNOWN, evidence=tuple(leaks[:_SHOWN]))
 
 
-def judge_closed(root: RootFileSystem, paths: Iterable[str], found: Findings) -> None:
-    """Judge whether everybody may read some files; what only root may read, the model of a process does without."""
-    obstacles = {path: root.obstacle(path) for path in paths}
+def judge_closed(root: RootFileSystem, process: Process, reads: Iterable[str], found: Findings) -> None:
+    """Judge whether everybody may read the files of a process, and those that its Python `reads`.
+
+    What only root may read, the model of a process does without.
+    """
+    objects = [process.config.absolute(loaded.path) for loaded in process.objects]
+    obstacles = {path: root.obstacle(path) for path in (*reads, *objects, *_CONFIGURATION)}
     closed = {path: each for path, each in obstacles.items() if each is not None and each.is_for_some}
     add_closed(closed, Severity.UNKNOWN, found)
 
