@@ -60,7 +60,7 @@ no weight, `unknown` is an open question, `problem` is an obstacle.
 
 A collective that goes over Slingshot (`run.network` with `ok`) answers every open question and outweighs every obstacle of a lower level. A probe answers a finding
 of level static if it finds the same id, or the id behind *answered by*, with `ok`. What is answered is left out, is printed as `info`, or does not
-keep the answer open any more.
+keep the answer open any more. What files come to for the variables and the RCCL that the process of a job was seen to have is of level probe.
 
 Below each: its sentence where files alone show it, why it is so, what to do, and the source of the rule, with a line for each reason that it can have. `{name}` stands for a name of the case.
 """

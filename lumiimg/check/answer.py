@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.sites import sbatch_options, where_to_submit
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _EFFECTS = frozenset({"rccl", "run", "simulated"})
 """What RCCL made of what is wrong with its plugin."""
 _SEVERITIES = (Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO)
+_SHOWN = 3
 _BY_NODES = frozenset({"image.driver"})
 """Open questions that no level settles but on a node."""
 _GREEN = frozenset({"run.network", "provider.cxi"})
@@ -37,25 +39,47 @@ def levels_taken(probe: str, run: str) -> dict[str, str]:
     return {Level.STATIC.value: "done", Level.PROBE.value: probe, Level.RUN.value: run}
 
 
+def asks_process(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the open questions of files that the process of a job answers."""
+    kinds = finding_types()
+    return tuple(f for f in findings if f.severity is Severity.UNKNOWN and kinds[f.id].demoted_by == "program.opens")
+
+
+def not_followed(findings: Iterable[Finding]) -> str:
+    """Return, for the end of a sentence, the files behind such questions; nothing where there are none."""
+    firsts = {f: f.summary.split(maxsplit=1)[0].rstrip(":") for f in asks_process(findings)}
+    named = (f.where or (first if first.startswith("/") else f.summary) for f, first in firsts.items())
+    files = dict.fromkeys(named)
+    more = len(files) - _SHOWN
+    return ", ".join([*islice(files, _SHOWN), *([f"{more} more"] if more > 0 else [])])
+
+
+def asking_probe(context: ImageInContext) -> str:
+    """Return the command that asks the process of a job."""
+    return shell_join(["lumiimg", "check", context.name, *context.options, "--level", "probe"])
+
+
 def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level_was_asked_for: bool) -> Answer:
     """Return the answer that the findings support.
 
     A problem is a no. Without one, the answer is green where the provider cxi listens on a NIC, no probe left a
     question open, and neither did variables of which no probe asks; where a collective on several nodes was carried by
     it, and the run left no question open; or where the user asked for the files only, and every question about them was
-    answered.
+    answered, or for probes, which saw the process of a job do what the files say and left nothing open but the NIC.
     """
     if any(finding.severity is Severity.PROBLEM for finding in findings):
         return Answer.NO
-    unanswered = {finding.level for finding in findings if finding.severity is Severity.UNKNOWN}
-    beyond = any(finding_types()[f.id].survives_probe and f.severity is Severity.UNKNOWN for f in findings)
+    asked = [finding for finding in findings if finding.severity is Severity.UNKNOWN]
+    unanswered = {finding.level for finding in asked}
+    beyond = any(finding_types()[finding.id].survives_probe for finding in asked)
     proved = not beyond and any(f.id == "provider.cxi" and f.severity is Severity.OK for f in findings)
     if proved and not unanswered & {Level.PROBE, Level.RUN}:
         return Answer.NO_OBSTACLE
     if _ran(findings) and Level.RUN not in unanswered:
         return Answer.NO_OBSTACLE
-    asked_for_files_only = level_was_asked_for and level is Level.STATIC
-    if asked_for_files_only and not unanswered and path.plugin is not None:
+    is_seen = level is Level.STATIC or any(f.id == "program.opens" and f.severity is Severity.OK for f in findings)
+    asked_for_no_more = level_was_asked_for and level is not Level.RUN and is_seen and path.plugin is not None
+    if asked_for_no_more and all(finding_types()[finding.id].needs_nic for finding in asked):
         return Answer.NO_OBSTACLE
     return Answer.UNDECIDED
 
@@ -77,7 +101,9 @@ def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
             return "no obstacle found at level run: a real collective went over Slingshot"
         level = Level.PROBE  # of one node: nothing crossed the network
     if answer is Answer.NO_OBSTACLE:
-        return f"no obstacle found at level {level.value}: nothing checked here keeps RCCL from using Slingshot"
+        tried = level is not Level.PROBE or any(finding.id == "provider.cxi" for finding in findings)
+        at = f"level {level.value}{'' if tried else ', without a NIC'}"
+        return f"no obstacle found at {at}: nothing checked here keeps RCCL from using Slingshot"
     return "CANNOT TELL from here whether RCCL would use Slingshot"
 
 
@@ -149,7 +175,7 @@ def next_step(
         return Advice(advice.why, f"{SCAN} && {check} --host host.json", where)
     why = advice.why or "the files show no obstacle; only a run shows which provider is used"
     if limited and level is Level.STATIC and code not in _BY_NODES:
-        return Advice(why, check)
+        return Advice(why, asking_probe(context) if asks_process(findings) else check)
     return _on_nodes(why, check, site, context.environment)
 
 

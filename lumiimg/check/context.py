@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import user_cache
 from lumiimg.core.text import as_operand
-from lumiimg.host.container_view import ContainerView, loader_on, read_by, see_inside, variable_of
+from lumiimg.host.container_view import TO_ENGINE, ContainerView, loader_on, read_by, see_inside, variable_of
 from lumiimg.host.engine_rules import as_run
 from lumiimg.host.jobs import JobProcesses, jobs_of
 from lumiimg.host.rccl_process import Variables, read_variables
@@ -21,6 +21,7 @@ from lumiimg.resolve.venv import Venv, with_venv
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
+    from lumiimg.host.job_process import JobProcess
     from lumiimg.host.snapshot import Snapshot
 
 
@@ -47,6 +48,8 @@ class ImageInContext:
     """The options that name the machine, for commands that are proposed."""
     built_with: tuple[str, ...] = ()
     """The options that the image was built with, for the same."""
+    seen: tuple[JobProcess, ...] = ()
+    """The processes of jobs as one was seen, instead of what the files say that they start."""
     inventories: dict[Image, Inventory] = field(default_factory=dict, repr=False)
 
     @property
@@ -88,7 +91,15 @@ class ImageInContext:
     @cached_property
     def jobs(self) -> JobProcesses:
         """What its jobs start, by which an RCCL is loaded."""
-        return jobs_of(self.image, self.read_by_engine, self.program)
+        return JobProcesses(self.seen) if self.seen else jobs_of(self.image, self.read_by_engine, self.program)
+
+    def as_seen(self, jobs: tuple[JobProcess, ...], variables: Mapping[str, str | None]) -> ImageInContext:
+        """Return it with processes as one was seen, and variables that it was started with, None where it had none."""
+        image = self.image.as_seen(variables)
+        own = {prefix + name for name in variables for prefix in ("", *TO_ENGINE)}
+        environment = {name: value for name, value in self.environment.items() if name not in own}
+        inventories = {**self.inventories, image: self.contents}
+        return replace(self, image=image, environment=environment, seen=jobs, inventories=inventories)
 
     @property
     def contents(self) -> Inventory:

@@ -7,8 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from lumiimg.check.answer import decide, levels_taken, merge_levels, next_step, sentence
+from lumiimg.check.answer import (
+    asking_probe,
+    asks_process,
+    decide,
+    levels_taken,
+    merge_levels,
+    next_step,
+    not_followed,
+    sentence,
+)
 from lumiimg.check.probe.judgement import SIMULATED
+from lumiimg.check.probe.seen import judged_as_seen
 from lumiimg.check.probe.task import carry_out, find_all_reduce, inconclusive_because, make_task
 from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.check.run.execution import NO_GPU, Ranks, RunResult, count_gpus, has_gpu, run_collective, start_here
@@ -96,17 +106,18 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
     Raises BadInputError for what cannot be read, MissingHereError if `level` or the simulation needs what is not here.
     """
     files = check_files(context)
-    if level is Level.STATIC or files.static.path.rccl is None:
+    has_rccl = files.static.path.rccl is not None
+    if level is Level.STATIC or not (has_rccl or asks_process(files.static.findings)):
         why = NOT_ASKED if level is Level.STATIC else NO_RCCL
         return _report(context, files, levels_taken(why, why), level_was_asked_for=level is not None)
     taken = None
-    without_gpu = f"not taken: {NO_GPU}" if level is None and not has_gpu() else None
+    without_gpu = f"not taken: {NO_GPU}" if level is None and not has_gpu() else None if has_rccl else NO_RCCL
     try:
         _refuse_elsewhere(context, files)
         with scratch_folder(temporary_folder(), "lumiimg-check-") as folder:
             upto = Level.PROBE if without_gpu else level
             taken = take_levels(context, files, upto, folder, _Here(context, files), simulate=simulate)
-        levels = levels_taken(SIMULATED if simulate else "done", without_gpu or taken.why)
+        levels = levels_taken(SIMULATED if simulate else taken.of_probes, without_gpu or taken.why)
     except MissingHereError as error:
         if level is not None or simulate:
             raise
@@ -154,6 +165,8 @@ class LevelsTaken(Generic[T]):
     """What became of level run."""
     wanted_run: bool
     """Whether a collective was asked for, or begun: without its result the question is open."""
+    of_probes: str
+    """What became of level probe."""
 
 
 def take_levels(
@@ -186,8 +199,9 @@ def take_levels(
                 raise
             why = f"not taken: {error}"
     probed = where.probe(engine, task, counter)
+    of_probes = "done" if task.tools.folder else f"done, but for the plugin: {task.tools.origin}"
     if counter is None:
-        return LevelsTaken(probed, None, why, wanted_run=False)
+        return LevelsTaken(probed, None, why, wanted_run=False, of_probes=of_probes)
     try:
         container = task.container(engine, context.environment, counter)
         ran = run_collective(container, context, files.static, of_run, where.ranks(probed, container), without)
@@ -195,9 +209,10 @@ def take_levels(
         is_missing = isinstance(error, MissingHereError)
         if not where.answers_stand and (level is Level.RUN or not is_missing):
             raise
-        return LevelsTaken(probed, None, f"{'not taken' if is_missing else 'failed'}: {error}", wanted_run=True)
+        failed = f"{'not taken' if is_missing else 'failed'}: {error}"
+        return LevelsTaken(probed, None, failed, wanted_run=True, of_probes=of_probes)
     done = f"done: {ran.outcome.program}, {count(ran.outcome.ranks, 'rank')}"
-    return LevelsTaken(probed, ran, done, wanted_run=True)
+    return LevelsTaken(probed, ran, done, wanted_run=True, of_probes=of_probes)
 
 
 def explain_image(context: ImageInContext) -> CheckReport:
@@ -217,16 +232,21 @@ def _report(
 ) -> CheckReport:
     taken = Level.RUN if ran else Level.PROBE if probed else Level.STATIC
     path = probed.path if probed else files.static.path
+    of_probes: Sequence[Finding] = probed.findings.found if probed else ()
+    if probed is not None and probed.seen is not None:
+        files, of_probes = judged_as_seen(context, files, of_probes, probed.seen)
     concluded = conclude(
         context,
         files,
         path,
-        probed.findings.found if probed else (),
+        of_probes,
         ran,
         level=taken,
         level_was_asked_for=level_was_asked_for,
         plugin_version=probed.plugin_version if probed else None,
     )
+    if left := not_followed(concluded.findings):
+        levels[Level.STATIC.value] = f"done, but not followed: {left}; {asking_probe(context)} asks it"
     return CheckReport(
         image=str(context.path),
         answer=concluded.answer,

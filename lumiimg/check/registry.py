@@ -72,6 +72,8 @@ class FindingType(Reason):
     """As a good finding of a probe: what is said of those that are `demoted_by` it."""
     survives_probe: bool = False
     """Whether, as an open question, it stays open when cxi listens: RCCL may go past a plugin that works."""
+    needs_nic: bool = False
+    """Whether, as an open question, it says no more than that no NIC can be used where the probe ran."""
     reasons: Mapping[str, Reason] = field(default_factory=dict)
     """What is said where it is found for one of several reasons, in place of what the code says."""
 

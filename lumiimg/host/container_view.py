@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,11 +26,12 @@ _OF_MEMORY = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
 """Tunables that the loader itself does not read."""
 _OF_LUMI = LoaderConfig(hwcaps=("x86-64-v3", "x86-64-v2"))
 """Its EPYC 7A53 and 7763 are of AMD's Zen 3."""
-_READ = re.compile(
-    r"PATH|GLIBC_TUNABLES|PYTHON(?:HOME|PATH|PLATLIBDIR|USERBASE|NOUSERSITE)|(?:VLLM|SGLANG)_NCCL_SO_PATH"
-    r"|(?:LD|[NR]CCL|FI|OFI|CXI|HSA|HIP|ROC[RM]?|AMD|GPU|(?:APPTAINER|SINGULARITY)(?:ENV)?)_.*"
-)
-"""Variables on which hangs what a process loads, or what RCCL, its plugin, libfabric and ROCr do."""
+_OF_START = "PATH GLIBC_TUNABLES PYTHONHOME PYTHONPATH PYTHONPLATLIBDIR PYTHONUSERBASE PYTHONNOUSERSITE"
+_OF_VENDORS = ("VLLM_NCCL_SO_PATH", "SGLANG_NCCL_SO_PATH")
+_FAMILIES = "LD NCCL RCCL FI OFI CXI HSA HIP ROC ROCR ROCM AMD GPU APPTAINER APPTAINERENV SINGULARITY SINGULARITYENV"
+READ_VARIABLES = (*(f"{name}=" for name in (*_OF_START.split(), *_OF_VENDORS)), *(f"{of}_" for of in _FAMILIES.split()))
+"""What `NAME=` begins with, of variables on which hangs what a process loads, or what RCCL, its plugin, libfabric and
+ROCr do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str 
 
 def is_read(name: str) -> bool:
     """Whether on a variable hangs what a process loads, or what RCCL, its plugin, libfabric and ROCr do."""
-    return bool(_READ.fullmatch(name))
+    return f"{name}=".startswith(READ_VARIABLES)
 
 
 def open_variables(image: Image) -> Iterator[str]:
     """Yield, of the variables by which somebody goes, which ones the image's scripts leave open, and where."""
-    for name, statement in image.description.doubts.items():
+    for name, statement in image.doubts.items():
         if is_read(name):
             yield f"{statement}: what {name} is then is known only to a shell"
 

@@ -38,7 +38,8 @@ OF_JAX = "xla_rocm_plugin.so"
 _COMPILED = re.compile(r"_C\..*\.?so")
 _OWN_MODULE, _GLOBAL_DEPS = re.compile(r"\b_C\b"), "libtorch_global_deps"
 _CONSTANT = r"(?m)^{}\s*(?::[^=\n]*)?=\s*([^#\n]*?)\s*(?:#.*)?$"
-_SERVING = {"vllm": "VLLM_NCCL_SO_PATH", "sglang": "SGLANG_NCCL_SO_PATH"}
+SERVING = {"vllm": "VLLM_NCCL_SO_PATH", "sglang": "SGLANG_NCCL_SO_PATH"}
+"""The variable by which a framework takes another RCCL."""
 _OF_TENSORFLOW = (
     "tensorflow.python.platform._pywrap_cpu_feature_guard",
     "tensorflow.python._pywrap_tensorflow_internal",
@@ -116,7 +117,7 @@ def _loaded(
         process,
         opens=first.paths,
         opens_for_all=first.paths,
-        built_for=_built_for(root, package),
+        built_for=built_for(root, package),
         questions=(*process.questions, *first.questions),
     )
     if first.failure is not None:
@@ -159,7 +160,7 @@ def _value(text: str, name: str) -> str | None:
     return found[-1] if found else None
 
 
-def _built_for(root: RootFileSystem, package: str) -> str | None:
+def built_for(root: RootFileSystem, package: str) -> str | None:
     """Return what a torch without an RCCL is built for; None for one of ROCm."""
     version = read_text(root, f"{package}/version.py") or ""
     of = {name: _value(version, name) not in {None, "None"} for name in ("hip", "cuda")}
@@ -199,7 +200,7 @@ def _content(root: RootFileSystem, path: str, most_bytes: int) -> bytes:
 
 def _serving(python: PythonProcess, torch: JobProcess, variable: Callable[[str], str | None]) -> Iterator[JobProcess]:
     """Yield the processes that open another RCCL beside torch's: by a variable, else by its name."""
-    for name, path_variable in _SERVING.items():
+    for name, path_variable in SERVING.items():
         spec = python.find_spec(name)
         if spec is not None and spec.kind is not SpecKind.NAMESPACE and spec.locations:
             asks = (variable(path_variable) or LIBRCCL[0],)

@@ -26,7 +26,7 @@ from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.tree import FileKind, ImageError, NoImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.image.mounts import Mount
@@ -79,6 +79,7 @@ class Image:
         self.description = description
         """What it says of itself."""
         self._first = ""
+        self._seen: Mapping[str, str | None] | None = None
         self._held = held.pop_all()
 
     def __enter__(self) -> Self:
@@ -112,19 +113,32 @@ class Image:
     def _with(self, root: RootFileSystem, mounts: tuple[Mount, ...] = (), first: str = "") -> Image:
         image = Image(self.kind, root, self.description, ExitStack())
         image.unmounted, image.mounts, image._first = self.unmounted, (*self.mounts, *mounts), first or self._first
+        image._seen = self._seen
+        return image
+
+    def as_seen(self, variables: Mapping[str, str | None]) -> Image:
+        """Return this image with variables as a process in it had them, None where it had none; nothing is in doubt."""
+        image = self._with(self.root)
+        image._seen = variables  # noqa: SLF001
         return image
 
     @property
     def environment(self) -> dict[str, str]:
         """Return what the environment scripts of the image export, or what its OCI config sets."""
-        environment = self.description.environment
+        environment, seen = self.description.environment, self._seen or {}
         if self._first:
-            return environment | {"PATH": f"{self._first}:{environment.get('PATH', DEFAULT_PATH)}"}
-        return environment
+            environment = environment | {"PATH": f"{self._first}:{environment.get('PATH', DEFAULT_PATH)}"}
+        kept = {name: value for name, value in environment.items() if name not in seen}
+        return kept | {name: value for name, value in seen.items() if value is not None}
+
+    @property
+    def doubts(self) -> Mapping[str, str]:
+        """The variables of which only a shell knows the value, each with the statement that makes it so."""
+        return self.description.doubts if self._seen is None else {}
 
     def is_in_doubt(self, name: str) -> bool:
         """Whether a variable may have another value, or none: only a shell knows."""
-        return name in self.description.doubts or bool(self.description.lost)
+        return self._seen is None and (name in self.description.doubts or bool(self.description.lost))
 
 
 def open_image(path: Path, cache: Cache | None = None) -> Image:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Answer
+from lumiimg.fabric.rccl import generation_of
 from tests.engine.conftest import check, findings
+from tests.shared.elf_builder import library, rpath
+from tests.shared.job import sources
 from tests.shared.job.bases import BASES, make
 from tests.shared.job.generator import Case, Machine, cases
 from tests.shared.job.ground import DEBIANS, fetch_debian, ground_here, ground_of_debian
 from tests.shared.job.pairs import Grade, pair_of
-from tests.shared.job.world import clone
+from tests.shared.job.world import c_library_of, clone
 from tests.shared.programs import EVERYTHING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.shared.job.ground import Ground
@@ -104,6 +110,115 @@ def test_in_the_container_a_job_opens_what_the_files_say(images_of_jobs: dict[st
         found = findings(check(world.root, "--level", "probe"))
         assert found["program.opens"]["severity"] == "ok", (name, found)
         assert "program.other-files" not in found, name
+
+
+VERSION = "2.27.7"
+FINDS = """\
+import sys
+from _frozen_importlib_external import PathFinder
+class Finder:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return PathFinder.find_spec(name, ['/opt/src']) if name == 'torch' else None
+sys.meta_path.insert(0, Finder)
+"""
+
+
+@pytest.fixture(scope="module")
+def of_torch(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A good image, whose RCCL looks for its plugin with a GPU alone."""
+    folder = tmp_path_factory.mktemp("start-up")
+    world = make("torch-with-rccl", folder / "good", ground_here(folder / "ground"))
+    package = world.torch("/usr", "librccl.so", VERSION)
+    speaking_rccl(world, package, VERSION)
+    world.remove(world.plugin_file)
+    world.plugin("/opt/plugin/lib/libnccl-net.so")
+    for name in ("env", "sh", "readlink", "cat"):
+        put_program(world, name)
+    return world
+
+
+def speaking_rccl(world: World, package: str, version: str) -> None:
+    """Put an RCCL into a torch that says its version."""
+    known = generation_of(version)
+    assert known is not None
+    major, minor, patch = version.split(".")
+    says = f"int ncclGetVersion(int *version) {{ *version = {major}{minor:>02}{patch:>02}; return 0; }}"
+    source = sources.rccl(version, known.files, known.accepts, known.naming) + says
+    hip = world.at(f"{package}/lib/libamdhip64.so.6")
+    library(world.new(f"{package}/lib/librccl.so"), hip, *c_library_of(world.parts), *rpath("$ORIGIN"), source=source)
+
+
+def sets_network(world: World) -> None:
+    world.put(f"{world.folder_of('/usr')}/zz.pth", "import os; os.environ['NCCL_NET'] = 'Socket'\n", 0o644)
+
+
+def hooks_nothing(world: World) -> None:
+    site = world.folder_of("/usr")
+    world.put(f"{site}/hook.py", FINDS.replace("'torch'", "'another'"), 0o644)
+    world.put(f"{site}/hook.pth", "import hook\n", 0o644)
+
+
+def is_editable(world: World) -> None:
+    site = world.folder_of("/usr")
+    world.move(f"{site}/torch", "/opt/src/torch")
+    world.put(f"{site}/__editable___torch_finder.py", FINDS, 0o644)
+    world.put(f"{site}/__editable__.torch.pth", "import __editable___torch_finder\n", 0o644)
+
+
+def imports_another(world: World) -> None:
+    """Whose RCCL looks for a plugin of another name."""
+    site = world.folder_of("/usr")
+    shutil.copytree(world.at(f"{site}/torch"), world.at("/opt/src/torch"))
+    speaking_rccl(world, "/opt/src/torch", "2.26.6")
+    world.put(f"{site}/hook.py", FINDS, 0o644)
+    world.put(f"{site}/hook.pth", "import hook\n", 0o644)
+
+
+def evaluates(world: World, text: str = "export NCCL_NET=$(printf Socket)") -> None:
+    world.put("/.singularity.d/env/91-more.sh", f'eval "{text}"\n')
+
+
+def evaluates_to_nothing(world: World) -> None:
+    evaluates(world, "export NCCL_NET=$(printf x); unset NCCL_NET")
+
+
+def is_started_by_a_script(world: World) -> None:
+    for name in ("python", "python3"):
+        world.put(f"/usr/bin/{name}", f'#!/bin/sh\nexec /usr/bin/python{world.ground.version} "$@"\n')
+
+
+START_UPS: dict[str, tuple[Callable[[World], None], str | None]] = {
+    "sets NCCL_NET": (sets_network, "network.forced"),
+    "a hook that is not about torch": (hooks_nothing, None),
+    "an editable install": (is_editable, None),
+    "a hook that imports another torch": (imports_another, "plugin.other-name"),
+    "a script that only a shell follows": (evaluates, "network.forced"),
+    "a script that comes to nothing": (evaluates_to_nothing, None),
+    "python is a script": (is_started_by_a_script, None),
+}
+
+
+@pytest.mark.parametrize("engine_of", [{}, {"LUMIIMG_ENGINE": "namespaces"}], ids=["engine", "kernel"])
+@pytest.mark.parametrize(("change", "identity"), START_UPS.values(), ids=START_UPS.keys())
+def test_what_files_leave_open_of_a_process_is_answered_by_the_process(
+    of_torch: World,
+    tmp_path: Path,
+    change: Callable[[World], None],
+    identity: str | None,
+    engine_of: dict[str, str],
+) -> None:
+    world = clone(of_torch, tmp_path / "image")
+    change(world)
+    result = check(world.root, "--level", "probe", env=engine_of)
+    found = findings(result)
+    assert found["program.opens"]["severity"] == "ok", found
+    if identity is None:
+        assert result.code == ExitCode.GOOD, found
+        assert "without a NIC" in result.data["sentence"]
+    else:
+        assert result.code == ExitCode.NO, found
+        assert (found[identity]["severity"], found[identity]["level"]) == ("problem", "probe")
 
 
 def test_a_library_that_a_bind_puts_in_front_is_found_by_starting_the_program(

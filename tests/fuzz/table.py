@@ -18,6 +18,7 @@ _OWN_TEXT = "text that this package has written itself"
 NOT_FOREIGN = {
     "engine.namespaces.processes": "the tables of ids of this machine, which root has written",
     "engine.namespaces.syscalls": "what the kernel says of this process",
+    "check.probe.inside": "the memory of the process that it runs in, inside of a container",
     "build.places": "the kernel's own words of mounts",
     "catalog.drivers": _OWN_TABLE,
     "catalog.ledger": _OWN_TABLE,

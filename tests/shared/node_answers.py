@@ -58,7 +58,7 @@ FILES = HostFit("image.sif", None, StaticResult(), None, None, None, None, (), (
 
 def levels(gathered: NodeAnswers, why: str = "not asked for", *, wanted_run: bool = False) -> LevelsTaken[NodeAnswers]:
     """The probes alone."""
-    return LevelsTaken(gathered, None, why, wanted_run=wanted_run)
+    return LevelsTaken(gathered, None, why, wanted_run=wanted_run, of_probes="done")
 
 
 def summed(folder: Path, job: list[str]) -> NodesReport:

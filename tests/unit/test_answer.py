@@ -25,6 +25,7 @@ def found(identity: str, severity: Severity, level: Level = Level.STATIC) -> Fin
     return Finding(identity, severity, level, f"about {identity}")
 
 
+SEEN = found("program.opens", GOOD, Level.PROBE)
 CXI = found("provider.cxi", GOOD, Level.PROBE)
 RAN = found("run.network", GOOD, Level.RUN)
 
@@ -64,6 +65,16 @@ def test_an_answer_is_an_exit_code() -> None:
         ([found("plugin.loads", GOOD)], Level.STATIC, False, Answer.UNDECIDED),
         ([found("plugin.loads", GOOD)], Level.PROBE, True, Answer.UNDECIDED),
         ([found("plugin.loads", GOOD), found("rccl.unknown", OPEN)], Level.STATIC, True, Answer.UNDECIDED),
+        # nor probes without a NIC, but where the process of a job was seen
+        *(
+            ([SEEN, found(name, OPEN, Level.PROBE)], Level.PROBE, asked, answer)
+            for name, asked, answer in (
+                ("plugin.init", True, Answer.NO_OBSTACLE),
+                ("plugin.init", False, Answer.UNDECIDED),
+                ("plugin.handshake", True, Answer.UNDECIDED),
+                ("program.other-files", True, Answer.UNDECIDED),
+            )
+        ),
     ],
 )
 def test_a_green_answer_is_evidence(findings: list[Finding], level: Level, asked: bool, answer: Answer) -> None:
@@ -111,6 +122,7 @@ def test_a_no_says_what_stands_against_it(problems: list[tuple[str, Level]], lev
         (Answer.NO_OBSTACLE, [RAN], Level.RUN, "at level run: a real collective went over Slingshot"),
         (Answer.NO_OBSTACLE, [CXI], Level.RUN, "at level probe: nothing checked here"),  # one node proves no more
         (Answer.NO_OBSTACLE, [CXI], Level.PROBE, "at level probe: nothing checked here"),
+        (Answer.NO_OBSTACLE, [SEEN], Level.PROBE, "at level probe, without a NIC: nothing checked here"),
         (Answer.NO_OBSTACLE, [RAN], Level.STATIC, "at level static: nothing checked here"),
         (Answer.UNDECIDED, [], Level.RUN, "CANNOT TELL"),
         (Answer.UNDECIDED, [RAN], Level.RUN, "CANNOT TELL"),

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from lumiimg.check.answer import decide
+from lumiimg.check.answer import decide, merge_levels
+from lumiimg.check.context import open_for_check
 from lumiimg.check.probe.container import Container, ProbePrograms, ProbeRun, read_run
 from lumiimg.check.probe.judgement import ProbeResult, probe
+from lumiimg.check.probe.process import SeenProcess
+from lumiimg.check.probe.seen import judged_as_seen
 from lumiimg.check.run.execution import count_gpus
+from lumiimg.check.static.files import check_files
 from lumiimg.check.static.process import StaticResult
 from lumiimg.core.errors import MissingHereError
 from lumiimg.core.findings import Answer, Finding, Level, Severity
+from lumiimg.engine import process as gate
 from lumiimg.engine.process import Completed
 from lumiimg.fabric.path import FabricPath
+from lumiimg.host.job_process import JobProcess
+from tests.shared import fabric_builder, python_image
+from tests.shared.elf_builder import library, runpath
+from tests.shared.programs import needs, patient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lumiimg.engine.engine import Engine
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 PROBES = Path(__file__).parents[1] / "fixtures" / "probes"
@@ -34,6 +50,9 @@ def run(name: str, exit_code: int = 0, *, text: str | None = None, timed_out: bo
     return read_run(name, Completed(("x",), exit_code, output, 0.1, timed_out=timed_out))
 
 
+HERE = ProbePrograms("/x", (), "here")
+
+
 @dataclass
 class Recorded:
     """Stands in for a container: gives back what real ones printed."""
@@ -42,6 +61,7 @@ class Recorded:
     hands: ProbeRun
     listing: ProbeRun | None = None
     asked: tuple[str, tuple[int, ...]] | None = None
+    programs: ProbePrograms = HERE
 
     def rccl_probe(self, _rccl: str) -> ProbeRun:
         return self.rccl
@@ -173,3 +193,214 @@ def test_a_version_that_the_bytes_do_not_tell_is_asked_of_the_library() -> None:
     result = probe(cast("Container", recorded), static, inconclusive=NO_NIC)
     assert result.path.rccl_version == "2.13.4"
     assert recorded.asked == ("/opt/aws-ofi-nccl/lib/librccl-net.so", (6, 5, 4)), "the file that RCCL itself opened"
+
+
+# ---- the process of a job, which a Python of this machine stands in for
+
+
+@dataclass(frozen=True)
+class Here(Container):
+    """A container that is this machine."""
+
+    def run(self, name: str, argv: Sequence[str]) -> ProbeRun:
+        return read_run(name, gate.run(argv, env=self.environment, timeout_s=patient(60)))
+
+
+@dataclass(frozen=True)
+class Torch:
+    """A torch of this machine, whose way to RCCL is a real one."""
+
+    folder: Path
+
+    @property
+    def job(self) -> JobProcess:
+        return JobProcess(sys.executable, is_python=True, imports="torch", framework="torch", package=str(self.package))
+
+    @property
+    def package(self) -> Path:
+        return self.folder / "torch"
+
+    def start_up(self, text: str) -> None:
+        (self.folder / "sitecustomize.py").write_text(text)
+
+    def seen(self, job: JobProcess | None = None, **variables: str) -> ProbeResult:
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.folder), **variables}
+        container = Here(cast("Engine", None), Path("x"), environment, ProbePrograms("", (), "none"))
+        opened = tuple(str(file) for file in sorted((self.package / "lib").iterdir()))
+        static = StaticResult(replace(ABSENT, rccl=opened[0]), job=job or self.job, opened=opened)
+        return probe(container, static, inconclusive=NO_NIC)
+
+
+@pytest.fixture
+def real_torch(tmp_path: Path) -> Torch:
+    needs("gcc")
+    made = Torch(tmp_path / "site")
+    rccl = library(made.package / "lib/librccl.so.1", source=ANSWER)
+    library(made.package / "lib/libtorch_hip.so", *runpath("$ORIGIN"), rccl, source=ASKS)
+    (made.package / "__init__.py").write_text(
+        "import ctypes, os\n"
+        "hip = ctypes.CDLL(os.path.join(os.path.dirname(__file__), 'lib', 'libtorch_hip.so'))\n"
+        "hip.asked.restype = ctypes.c_void_p\n"
+    )
+    return made
+
+
+ANSWER = "int own; int *ncclCommInitRank(void) { return &own; } int ncclGetUniqueId(void *id) { return id == 0; }"
+ASKS = "extern int *ncclCommInitRank(void); int *asked(void) { return ncclCommInitRank(); }"
+
+
+def process(result: ProbeResult) -> SeenProcess:
+    assert result.seen is not None, result.findings.found
+    return result.seen
+
+
+def test_who_answers_for_rccl_is_whom_torch_really_calls(real_torch: Torch, tmp_path: Path) -> None:
+    """What a library is bound to, by its own relocation: LD_PRELOAD, libraries for all, one of several that have it."""
+    shim = library(tmp_path / "libshim.so", source=ANSWER)
+    other = library(tmp_path / "other/librccl.so.1", source=ANSWER)
+    rccl = real_torch.package / "lib/librccl.so.1"
+    result = real_torch.seen()
+    assert (process(result).rccl, process(result).package) == (str(rccl), str(real_torch.package))
+    assert by_id(result)["program.opens"].severity is Severity.OK
+    assert "program.other-files" not in by_id(result)
+    assert process(real_torch.seen(LD_PRELOAD=str(shim))).rccl == str(shim)
+    for_all = f"import ctypes; ctypes.CDLL({str(shim)!r}, mode=ctypes.RTLD_GLOBAL)"
+    real_torch.start_up(for_all)
+    assert process(real_torch.seen()).rccl == str(shim)
+    real_torch.start_up(for_all.replace(", mode=ctypes.RTLD_GLOBAL", ""))
+    assert process(real_torch.seen()).rccl == str(rccl), "one that was opened for itself answers nobody else"
+    real_torch.start_up("")
+    job = replace(real_torch.job, framework="vllm", asks=("librccl.so.1",))
+    assert process(real_torch.seen(job)).rccl == str(rccl)
+    assert process(real_torch.seen(job, VLLM_NCCL_SO_PATH=str(other))).rccl == str(other)
+    library(
+        real_torch.package / "lib/libtorch_hip.so", source=ANSWER + "int *asked(void) { return ncclCommInitRank(); }"
+    )
+    inside = real_torch.seen()
+    assert process(inside).rccl == str(real_torch.package / "lib/libtorch_hip.so")
+    assert by_id(inside)["program.other-files"].severity is Severity.UNKNOWN
+
+
+def test_the_variables_of_a_process_are_those_that_c_has(real_torch: Torch) -> None:
+    real_torch.start_up(
+        "import ctypes, os\n"
+        "os.environ['NCCL_NET'] = 'Socket'\n"
+        "ctypes.CDLL(None).setenv(b'FI_PROVIDER', b'tcp; a\\\\nb', 1)\n"
+        "os.environ['LD_LIBRARY_PATH'] = '/too/late'\n"
+        "os.environ['MY_TOKEN'] = 'x'\n"
+    )
+    variables = dict(process(real_torch.seen(LD_LIBRARY_PATH="/at/start", NCCL_IB_HCA="a")).variables)
+    assert (variables["NCCL_NET"], variables["NCCL_IB_HCA"], variables["LD_LIBRARY_PATH"]) == (
+        "Socket",
+        "a",
+        "/at/start",
+    )
+    assert variables["FI_PROVIDER"].startswith("tcp; a")
+    assert "MY_TOKEN" not in variables
+
+
+@pytest.mark.parametrize(
+    ("start", "torch", "identity", "severity"),
+    [
+        ("", "import no_such_module", "program.load", BAD),
+        ("", "raise RuntimeError('no GPU')", "program.probe", OPEN),
+        ("", "import sys; sys.exit(3)", "program.probe", OPEN),
+        ("", "import os; os._exit(0)", "program.probe", OPEN),
+        ("import os; os._exit(0)", "", "program.probe", OPEN),
+        ("print('@probe ran')", "import os; os._exit(0)", "program.probe", OPEN),
+    ],
+)
+def test_a_process_that_does_not_come_to_its_end_answers_nothing(
+    real_torch: Torch, start: str, torch: str, identity: str, severity: Severity
+) -> None:
+    real_torch.start_up(start)
+    (real_torch.package / "__init__.py").write_text(torch)
+    result = real_torch.seen()
+    assert by_id(result)[identity].severity is severity
+    assert "program.opens" not in by_id(result)
+
+
+@pytest.mark.threat
+def test_start_up_code_may_print_lines_of_ours(real_torch: Torch) -> None:
+    """It runs in the container, and may say what it likes of itself; nothing of it becomes an option or a command."""
+    lines = (
+        "variable name=NCCL_NET= value=x",
+        "variable name=--split-string value=id",
+        "loaded",
+        "module",
+        "asked",
+        "answers user=x",
+    )
+    real_torch.start_up(
+        "".join(f"print('@probe {line}', flush=True)\n" for line in (*lines, "python program=/%0A%1B[2J"))
+    )
+    seen = process(real_torch.seen())
+    assert all(name.startswith(("NCCL_", "FI_", "PYTHONPATH")) for name, _ in seen.set_by_itself), seen.set_by_itself
+    assert "\x1b" not in seen.program
+
+
+# ---- the files once more, as the process was seen
+
+
+SEEN = Finding("program.opens", Severity.OK, Level.PROBE, "it ran")
+
+
+def seen_in(root: Path, seen: Callable[[StaticResult], SeenProcess]) -> tuple[StaticResult, dict[str, Finding]]:
+    with open_for_check(root) as context:
+        files = check_files(context)
+        again, probed = judged_as_seen(context, files, [], seen(files.static))
+        return again.static, {finding.id: finding for finding in (*again.static.findings, *probed)}
+
+
+def as_predicted(static: StaticResult, **variables: str) -> SeenProcess:
+    files = (*static.opened, *static.opened_by_libfabric)
+    start = {"LD_LIBRARY_PATH": "/opt/rocm/lib:/.singularity.d/libs", "PATH": "/usr/bin"}
+    assert static.job is not None
+    return SeenProcess(
+        static.job.program, static.path.rccl, static.job.package, files, tuple((start | variables).items()), files
+    )
+
+
+@pytest.fixture
+def image_of_torch(tmp_path: Path) -> Path:
+    root = fabric_builder.image(tmp_path / "image")
+    python_image.python(root, "usr")
+    python_image.environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
+    python_image.torch(root, "usr")
+    return root
+
+
+def test_a_variable_that_start_up_code_sets_is_judged_as_one_of_the_image(image_of_torch: Path) -> None:
+    _, found = seen_in(image_of_torch, as_predicted)
+    assert not {"network.forced", "program.other-files"} & found.keys()
+    _, found = seen_in(image_of_torch, lambda static: as_predicted(static, NCCL_NET="Socket"))
+    forced = found["network.forced"]
+    assert (forced.severity, forced.level) == (Severity.PROBLEM, Level.PROBE)
+    assert forced.remedy[0].startswith("take NCCL_NET out of the image's ")
+
+
+def test_what_only_a_shell_knew_is_judged_as_it_is(image_of_torch: Path) -> None:
+    script = image_of_torch / ".singularity.d/env/91-more.sh"
+    script.write_text("export NCCL_NET=$(cat /some/file)\n")
+    _, found = seen_in(image_of_torch, lambda static: as_predicted(static, NCCL_NET="Socket"))
+    assert found["network.forced"].severity is Severity.PROBLEM
+    assert "env -u NCCL_NET" in found["network.forced"].remedy[0]
+    _, found = seen_in(image_of_torch, as_predicted)
+    assert "network.forced" not in found
+    assert merge_levels([found["image.partly-read"]], [SEEN])[-1].severity is Severity.INFO
+
+
+def test_another_rccl_than_the_files_predict_is_followed(image_of_torch: Path) -> None:
+    own = python_image.torch(image_of_torch, "opt/src")
+    package = f"/{own.parents[1].relative_to(image_of_torch)}"
+
+    def elsewhere(static: StaticResult) -> SeenProcess:
+        files = tuple(f"{package}/lib/{name}" for name in (own.name, "libtorch_hip.so"))
+        return replace(as_predicted(static), rccl=files[0], package=package, loaded=files, mapped=files)
+
+    static, found = seen_in(image_of_torch, elsewhere)
+    assert static.path.rccl == f"{package}/lib/{own.name}"
+    assert found["program.other-files"].severity is Severity.INFO
+    gone = lambda static: replace(elsewhere(static), loaded=("/of/the/host.so",))  # noqa: E731
+    static, _ = seen_in(image_of_torch, gone)
+    assert static.path.rccl != f"{package}/lib/{own.name}", "what is not in the image is not followed"

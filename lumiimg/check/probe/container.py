@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -68,7 +68,7 @@ class ProbePrograms:
     """Probe programs that can be run in the container."""
 
     folder: str
-    """In the container."""
+    """In the container; empty where there are none."""
     binds: tuple[tuple[str, str], ...]
     """Path of this machine, place in the container."""
     origin: str
@@ -153,6 +153,12 @@ class Container:
     environment: Mapping[str, str]
     programs: ProbePrograms
     """With all that is bound."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """What the process of a job has set when its imports are done: all that runs in its stead has it, too."""
+
+    def having(self, variables: tuple[tuple[str, str], ...]) -> Container:
+        """Return it with such variables."""
+        return replace(self, variables=variables)
 
     def handshake(self, plugin: str, *, rccl: str | None, accepts: Sequence[int]) -> ProbeRun:
         """Open a plugin as this image's RCCL would, and take it as far as listening."""
@@ -171,7 +177,7 @@ class Container:
     def run(self, name: str, argv: Sequence[str]) -> ProbeRun:
         """Run a program in the container; RCCL and libfabric say in it what they do."""
         unset = [word for variable in SILENCING for word in ("-u", variable)]
-        setting = [f"{key}={value}" for key, value in VERBOSE.items()]
+        setting = [f"{key}={value}" for key, value in (*self.variables, *VERBOSE.items())]
         argv = ["/usr/bin/env", *unset, *setting, *argv]
         completed = run(self.words(argv), env=self.environment, timeout_s=TIMEOUT_S)
         self.require_start(completed)

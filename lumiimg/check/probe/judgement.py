@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from lumiimg.catalog.settings import user_cache
 from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, Container, ProbeRun, explained
-from lumiimg.check.probe.process import command_of, judge_process_of_job
+from lumiimg.check.probe.process import SeenProcess, command_of, judge_process_of_job
 from lumiimg.check.registry import Findings
+from lumiimg.core.errors import LumiimgError
 from lumiimg.core.findings import Level, Severity
 from lumiimg.elf import FoundBy
 from lumiimg.fabric.path import PLUGIN_FILES, FabricPath, Part, part_of
-from lumiimg.fabric.rccl import Generation, Rccl, generation_of, version_of_code
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Generation, Rccl, generation_of, read_rccl, version_of_code
+from lumiimg.image import open_image
 from lumiimg.joblog import vocabulary
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lumiimg.check.static.process import StaticResult
 
 # What RCCL says of the plugin when it opens it; the wording is that of every generation (NET/Plugin lines).
@@ -35,6 +41,8 @@ class ProbeResult:
 
     path: FabricPath
     runs: list[ProbeRun] = field(default_factory=list)
+    seen: SeenProcess | None = None
+    """The process of a job; None where it did not come up to its RCCL, or none is known."""
     findings: Findings = field(default_factory=lambda: Findings(Level.PROBE))
 
     @property
@@ -57,22 +65,55 @@ def probe(container: Container, static: StaticResult, *, inconclusive: str | Non
     Raises MissingHereError if no container starts.
     """
     result = ProbeResult(static.path)
-    if static.path.rccl is not None:
-        _Probes(container, static, inconclusive, result).take(static.path.rccl)
+    in_job = _ask_job(container, static, result)
+    if result.seen is not None:
+        container = container.having(result.seen.set_by_itself)
+    if result.path.rccl is not None and container.programs.folder:
+        _Probes(container, static, inconclusive, result).take(result.path.rccl, in_job)
     return result
+
+
+def _ask_job(container: Container, static: StaticResult, result: ProbeResult) -> str | None:
+    """Start what jobs start, and judge what it opens; return the plugin that RCCL opened in it.
+
+    Another RCCL than the files predict, or another name for its plugin, is that of the path from here on.
+    """
+    command = command_of(static)
+    if command is None:
+        return None
+    run = container.run("job", command)
+    result.runs.append(run)
+    seen = result.seen = judge_process_of_job(run, static, result.findings)
+    if seen is not None:
+        named = dict(seen.variables).get(PLUGIN_VARIABLE)
+        if seen.rccl not in {None, static.path.rccl, *static.opened}:
+            result.path = _path_of(container.image, str(seen.rccl), named)
+        elif named not in {None, static.path.named_by}:
+            files = Rccl(static.path.rccl_version).names(named)
+            result.path = replace(static.path, named_by=named, plugin_files=files)
+    opened = (event.get("path", "") for event in run.all("opened"))
+    return next((path for path in opened if part_of(path) is Part.PLUGIN), None)
+
+
+def _path_of(image: Path, rccl: str, named: str | None) -> FabricPath:
+    """Return the path of an RCCL so far; where the image does not have it, it is asked itself."""
+    with contextlib.suppress(LumiimgError, OSError), open_image(image, user_cache) as opened:
+        with contextlib.closing(opened.root.open(rccl)) as file:
+            library = read_rccl(file)
+        return FabricPath(rccl, library.version, library.names(named), named, library.accepts)
+    return FabricPath(rccl=rccl, named_by=named)
 
 
 @dataclass(frozen=True, slots=True)
 class _Probes:
-    """The probes of an image with an RCCL, each after what the one before it has shown."""
+    """The probes of an RCCL, each after what the one before it has shown."""
 
     container: Container
     static: StaticResult
     inconclusive: str | None
     result: ProbeResult
 
-    def take(self, rccl: str) -> None:
-        in_job = self._ask_job()
+    def take(self, rccl: str, in_job: str | None) -> None:
         run = self._ran(self.container.rccl_probe(rccl))
         if not self._rccl_runs(run, rccl):
             return
@@ -91,22 +132,18 @@ class _Probes:
         self.result.runs.append(run)
         return run
 
-    def _ask_job(self) -> str | None:
-        """Start what jobs start, and judge what it opens; return the plugin that RCCL opened in it."""
-        command = command_of(self.static)
-        if command is None:
-            return None
-        run = self._ran(self.container.run("job", command))
-        judge_process_of_job(run, self.static, self.result.findings)
-        opened = (event.get("path", "") for event in run.all("opened"))
-        return next((path for path in opened if part_of(path) is Part.PLUGIN), None)
+    @property
+    def _plugin_of_files(self) -> str | None:
+        """The plugin by the files, where this RCCL looks for the names of which they speak."""
+        path = self.static.path
+        return path.plugin if path.plugin_files == self.result.path.plugin_files else None
 
     def _names_as_rccl_asks(self) -> list[str]:
         """Return what to give to dlopen: RCCL's own names, so that the container's loader searches as it would for it.
 
         Only where RCCL's own RUNPATH finds the plugin must the path be given: the probe has no such RUNPATH.
         """
-        plugin, path = self.static.path.plugin, self.result.path
+        plugin, path = self._plugin_of_files, self.result.path
         if self.static.plugin_found_by in {FoundBy.RUNPATH, FoundBy.RPATH} and plugin:
             return [plugin]
         return list(path.plugin_files) or ([] if path.named_by is not None else [*PLUGIN_FILES])
@@ -208,12 +245,12 @@ class _Probes:
     def _judge_failed_open(self, run: ProbeRun, names: list[str]) -> None:
         found, opened = self.result.findings, run.first("dlopen")
         path, error = opened.get("path", "the plugin"), opened.get("error", "")
-        if _is_absent(run, path) and self.static.path.plugin is None:
+        if _is_absent(run, path) and self._plugin_of_files is None:
             if not any(finding.family == "plugin" for finding in self.static.findings):
                 asked = {"names": " or ".join(names)}
                 found.add("plugin.absent", Severity.PROBLEM, reason="in-container", names=asked, evidence=(error,))
             return  # else the files say more: another name, another folder, or nothing at all
-        file = opened.get("file") or self.static.path.plugin or path
+        file = opened.get("file") or self._plugin_of_files or path
         complaints = filter(_LOADER_COMPLAINT.search, self._list_libraries(file) if "/" in file else ())
         details = explained(run.read_log().causes, evidence=(error, *complaints))
         found.add("plugin.loads", Severity.PROBLEM, reason="in-container", names={"file": file}, **details)

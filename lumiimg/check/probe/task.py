@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.probe.container import ALL_REDUCE, PROGRAMS, SIMULATION, Container, ProbePrograms, find_or_compile
 from lumiimg.check.probe.judgement import ProbeResult, judge_simulation, probe
+from lumiimg.check.probe.process import command_of
 from lumiimg.check.static.process import StaticResult  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.core.errors import MissingHereError
 from lumiimg.core.findings import Severity
@@ -52,17 +53,24 @@ def make_task(
 ) -> ProbeTask:
     """Return the task of an image with what its manifest binds and sets; what is compiled for it goes to `scratch`.
 
-    Raises MissingHereError if there are no probe programs.
+    Without probe programs the process of a job is started all the same. Raises MissingHereError where that is not
+    known either, or the simulation needs them.
     """
     venv, manifest = context.venv, files.manifest
     if venv is not None and venv.is_file and engine.kind is EngineKind.NAMESPACES:
         hint = "make it as a folder for this: lumiimg venv IMAGE … -o env/"
         raise MissingHereError(f"{engine.family} bind no squashfs file, as {venv.path.name} is", hint=hint)
-    programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
+    try:
+        programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
+        tools = find_or_compile(engine, context, context.environment, scratch, programs)
+    except MissingHereError as error:
+        if simulate or command_of(files.static) is None:
+            raise
+        tools = ProbePrograms("", (), f"none: {error.what}")
     return ProbeTask(
         image=str(context.path),
         static=files.static,
-        tools=find_or_compile(engine, context, context.environment, scratch, programs),
+        tools=tools,
         binds=(
             *((bind.source, bind.target) for bind in (manifest.binds if manifest else ())),
             *([(str(venv.path), MOUNT)] if venv else []),

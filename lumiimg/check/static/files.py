@@ -271,6 +271,7 @@ def _note_program(jobs: JobProcesses, checked: CheckedProcess, job: JobProcess, 
         own = [f for f in static.findings if f.severity is Severity.PROBLEM and f.id not in of_each]
         lines = tuple(f"if it is this one: {finding.summary}" for finding in own)
         static = replace(static, findings=tuple(finding for finding in static.findings if finding not in own))
+    static = replace(static, is_open=jobs.is_open)
     what = jobs.note or ""
     found.add("program.unknown", Severity.UNKNOWN if jobs.is_open else Severity.INFO, what, evidence=lines)
     return static

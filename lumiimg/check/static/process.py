@@ -63,7 +63,9 @@ class StaticResult:
     """Path of the image's ld.so."""
     plugin_found_by: FoundBy | None = None
     job: JobProcess | None = None
-    """The process that has the RCCL; None without one."""
+    """The process that has the RCCL, or should have it; None where no program is known either."""
+    is_open: bool = False
+    """Whether a job may start another program than that."""
     opened: tuple[str, ...] = ()
     """Libraries of that process when RCCL has opened its plugin, without links."""
     opened_by_libfabric: tuple[str, ...] = ()
@@ -91,7 +93,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     root, process, rccl = image.root, begun.process, begun.rccl
     if rccl is None:
         broken = job.program if not job.is_program and begun.failed and root.is_file(job.program) else None
-        static = StaticResult(FabricPath(rccl=broken), findings=tuple(found.found))
+        static = StaticResult(FabricPath(rccl=broken), job=job, findings=tuple(found.found))
         return without_rccl(context, static, variables, with_site=with_site)
     library = context.contents.rccl_at(rccl.path)
     path = _read_path(rccl, begun.caller, library, variables.get(PLUGIN_VARIABLE), found)

@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from lumiimg.check.probe.container import ProbePrograms  # noqa: TC001 - `decode` reads the types of the fields
+from lumiimg.check.probe.process import SeenProcess  # noqa: TC001 - as above
 from lumiimg.check.probe.task import ProbeTask, carry_out
 from lumiimg.check.registry import finding_types
 from lumiimg.check.run.execution import count_gpus
@@ -84,6 +85,8 @@ class NodeAnswer:
     """How many HIP finds in the container; None where it was not asked."""
     no_gpu: str | None = None
     """What HIP says where it finds none."""
+    seen: SeenProcess | None = None
+    """The process of a job there, which the answer is about where it is another than the files predict."""
     trouble: str | None = None
     """Why nothing could be probed there."""
 
@@ -303,6 +306,7 @@ def _probed(task: NodeTask, answer: NodeAnswer, environment: Mapping[str, str]) 
         libraries=_libraries(result),
         gpus=gpus,
         no_gpu=no_gpu,
+        seen=result.seen,
     )
 
 

@@ -121,6 +121,7 @@ def _probe(data: bytes) -> None:
     run = ProbeRun("probe", data[:1] == b"@", timed_out=False, output=output, events=read_events(output))
     judgement.judge_simulation(run, "2.22.3", "/x.so", inconclusive=None)
     says = mock.Mock(handshake=lambda *_, **__: run, rccl_probe=lambda _: run, run=lambda *_: run)
+    says.having.return_value = says
     job = JobProcess("/bin/python3", is_python=data[-1:] == b"\n", framework="torch")
     judgement.probe(says, StaticResult(FabricPath(rccl="/x.so"), "/lib/ld.so", job=job), inconclusive=None)
     with contextlib.suppress(MissingHereError):
