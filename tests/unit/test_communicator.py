@@ -176,3 +176,19 @@ def test_vllm_gets_what_dlsym_finds_below_the_library_that_it_opens(
     said = json.loads(capsys.readouterr().out)
     several = [each for each in said["findings"] if each["id"] == "rccl.several"]
     assert "/opt/own/libreal.so" in json.dumps([said["path"], several])
+
+
+@pytest.mark.parametrize(
+    ("bring", "name", "code"),
+    [
+        (preload, "dlopen", ExitCode.UNDECIDED),
+        (preload, "malloc", ExitCode.GOOD),
+        # what is opened comes behind the C library
+        (needed_by_global_deps, "dlopen", ExitCode.GOOD),
+    ],
+)
+def test_a_function_of_the_c_library_that_another_has_before_it_leaves_the_answer_open(
+    bring: Callable[[Path, Path], None], name: str, code: ExitCode, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bring(root, library(root / "opt/site/libsite.so", source=f"int {name}(void) {{ return 0; }}"))
+    assert check(root, capsys)[0] is code

@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING
 from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Severity
-from lumiimg.elf import CACHE_PATH, PRELOAD_FILE, duplicate_libraries, glibc_mismatch, interposed, undefined_in
+from lumiimg.elf import (
+    CACHE_PATH,
+    PRELOAD_FILE,
+    duplicate_libraries,
+    exported_at,
+    glibc_mismatch,
+    interposed,
+    is_glibc_part,
+    undefined_in,
+)
 from lumiimg.fabric.path import LIBCXI, LIBFABRIC
 from lumiimg.fabric.process import is_hip, users_of_hip
 from lumiimg.fabric.rccl import CONF
@@ -39,6 +48,9 @@ if TYPE_CHECKING:
     from lumiimg.image import Obstacle, RootFileSystem
 
 _MOUNTED = ("/tmp", "/var/tmp")  # noqa: S108 - where others may put files is the point
+_LIBC = "libc.so.6"
+_DECIDING = frozenset({"getenv", "secure_getenv", "dlopen", "dlsym", "strcasecmp"})
+"""Functions of the C library by which RCCL, its plugin and libfabric read their variables, and open libraries."""
 _PREFIXES = {LIBFABRIC: "fi_", LIBCXI: "cxil_"}
 """With what the names of their functions begin."""
 _SHOWN = 8
@@ -59,7 +71,7 @@ def judge_process(root: RootFileSystem, process: Process, begun: Begun, found: F
             names = {"count": str(len(paths)), "library": stem}
             found.add("fabric.mixed", Severity.UNKNOWN, names=names, evidence=paths)
     _judge_c_library(process, found)
-    _judge_interposed(process, found)
+    _judge_interposed(root, process, found)
     cut = [loaded for loaded in process.objects if loaded.facts.missing_bytes]
     if cut:
         lines = tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut)
@@ -125,8 +137,15 @@ def _opened(paths: Sequence[str]) -> str:
     return " ".join(map(shlex.quote, dict.fromkeys(paths)))
 
 
-def _judge_interposed(process: Process, found: Findings) -> None:
-    """Judge whether functions of libfabric and libcxi are taken from those, or from a library that stands before."""
+def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -> None:
+    """Judge whether functions of the C library, libfabric and libcxi are taken from those, or from what is before."""
+    libc, program = process.find(_LIBC), process.objects[0]
+    for each in itertools.takewhile(lambda each: each is not libc, process.scopes.of(program) if libc else ()):
+        taken_here = _DECIDING & exported_at(root, process.config.absolute(each.path))
+        if taken_here and not is_glibc_part(each.facts):
+            names = {"user": program.path, "function": min(taken_here), "provider": _LIBC}
+            found.add("fabric.interposed", Severity.UNKNOWN, names=names, where=each.path, chain=each.chain)
+            return
     for user, name in itertools.product(process.objects, _PREFIXES):
         provider, taken = process.find(name) if name in user.facts.needed else None, None
         if provider is not None:
