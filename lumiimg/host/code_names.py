@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import hashlib
+import re
 import warnings
 from collections import defaultdict
 from contextlib import suppress
@@ -17,10 +18,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_MOST_BYTES = 256 << 10
+MOST_BYTES = 256 << 10
 OF_SITE = ("os", "sys", "io", "builtins")
 """Modules that a line of a `.pth` file has without importing them: those of site.py, inside which it runs."""
 _ARE_TEXT = frozenset(("__name__", "__file__", "__doc__", "__package__", "__qualname__", "__debug__"))
+_COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_PLAIN = ("utf-8", "utf8", "ascii", "us-ascii", "latin-1", "iso-8859-1", "iso-8859-15", "cp1252")
+"""Encodings that a comment may name (PEP 263), in which ASCII is ASCII: in UTF-7 a comment may hold code."""
 _NO_MEANING = frozenset(("ctx", "kind", "type_comment"))
 _CUT = frozenset(("MAPPING", "NAMESPACES", "PATH_PLACEHOLDER"))
 """What a build backend fills in: values of these names, and the arguments of a call (setuptools
@@ -80,8 +84,11 @@ def read_code(texts: Iterable[str], path: str, name: str = "", *, is_package: bo
 
 
 def _parse(text: str) -> list[ast.stmt]:
-    if len(text) > _MOST_BYTES:
+    if len(text) > MOST_BYTES:
         raise ValueError("it is too long")
+    cookie = next(filter(None, map(_COOKIE.match, text.splitlines()[:2])), None)
+    if cookie and not (cookie[1].lower() in _PLAIN[:2] or (cookie[1].lower() in _PLAIN and text.isascii())):
+        raise ValueError(f"its encoding is {cookie[1]}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(text).body

@@ -14,7 +14,7 @@ from lumiimg.host.job_process import JobProcess, OpenQuestion, QuestionKind, Set
 from lumiimg.host.module_finder import ModuleSpec, SpecKind
 from lumiimg.host.python_start import PythonStart, start_python
 from lumiimg.host.root_queries import read_text
-from lumiimg.host.startup_code import effects_in_order
+from lumiimg.host.startup_code import effects_in_order, read_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,7 +89,7 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
     Raises NoPythonError for a script, which may start any other, and for what is not Python.
     """
     start = start_python(root, program, environment)
-    effects = effects_in_order(start.startup, start.find_spec, partial(read_text, root), environment)
+    effects = effects_in_order(start.startup, start.find_spec, partial(read_source, root), environment)
     for _ in range(_MOST_ROUNDS):
         sites = tuple(dict.fromkeys(folder for each in effects for folder in each.sites))
         if not sites:
@@ -99,7 +99,7 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
             start = more
             break
         start = more
-        effects = effects_in_order(start.startup, start.find_spec, partial(read_text, root), environment)
+        effects = effects_in_order(start.startup, start.find_spec, partial(read_source, root), environment)
     path, modules, sets, questions = list(start.path), dict[str, str](), list[Setting](), list[OpenQuestion]()
     for code, own in zip(start.startup, effects, strict=True):
         for folder, is_in_front in own.paths:

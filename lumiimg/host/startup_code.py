@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import one_safe_line
 from lumiimg.host.code_imports import Imports
-from lumiimg.host.code_names import PythonCode, read_code, source_of
+from lumiimg.host.code_names import MOST_BYTES, PythonCode, read_code, source_of
 from lumiimg.host.code_rules import NotFollowedError, Rules, Template, facts
+from lumiimg.image import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from lumiimg.host.module_finder import ModuleSpec
     from lumiimg.host.python_start import StartupCode
+    from lumiimg.image import RootFileSystem
 
 _DEEPEST = 16
 _IS_CODE = ("import ", "import\t")
@@ -63,6 +65,14 @@ class CodeEffects:
     """The first thing that it does that is not followed: "uses ctypes.CDLL (/…/sitecustomize.py, line 7)"."""
     may_fail: bool = False
     """Whether it may end with an exception: then Python passes over the rest of its `.pth` file."""
+
+
+def read_source(root: RootFileSystem, path: str) -> str | None:
+    """Return the source of a module; None where it cannot be read whole."""
+    try:
+        return root.read_bytes(path, MOST_BYTES).decode("utf-8-sig")
+    except (OSError, ImageError, ValueError):
+        return None
 
 
 def effects_of(

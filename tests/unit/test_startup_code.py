@@ -179,11 +179,25 @@ def test_an_editable_install_maps_its_modules(reader: Reader) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["(" * 1000, "x = " + "-" * 5000 + "1", "\0", "a" * 300_000, "def f(:", "x=" + "[" * 150 + "]" * 150, "1" * 5000],
+    [
+        "(" * 1000,
+        "x = " + "-" * 5000 + "1",
+        "\0",
+        "a" * 300_000,
+        "def f(:",
+        "# coding: utf-7\n# +AAo-import os",
+        "x=" + "[" * 150 + "]" * 150,
+        "1" * 5000,
+    ],
 )
 def test_hostile_code_is_a_question_or_harmless(text: str) -> None:
     effects = effects_of(StartupCode("/a/sitecustomize.py", text), dict[str, ModuleSpec]().get, dict[str, str]().get)
     assert effects.variables == ()
+
+
+def test_an_encoding_in_which_a_comment_may_be_code_is_a_question() -> None:
+    code = StartupCode("/a/sitecustomize.py", "# coding: utf-7\n# +AAo-import os\n")
+    assert "its encoding is utf-7" in str(effects_of(code, dict[str, ModuleSpec]().get, dict[str, str]().get).question)
 
 
 def test_real_pythons_do_what_was_found(reader: Reader, tmp_path: Path) -> None:
