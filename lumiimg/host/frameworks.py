@@ -79,14 +79,14 @@ def opened_by_name(python: PythonProcess) -> JobProcess:
 
 def _torch(python: PythonProcess, variable: Callable[[str], str | None]) -> JobProcess | None:
     """Return the process of what `import torch` takes; None where that is nothing, or a folder of another kind."""
-    spec, root, read = python.find_spec("torch"), python.root, imported_files(python, "torch")
+    spec, root, read = python.find_spec("torch"), python.root, imported_files(python, "torch", "ctypes")
     package = spec.locations[0] if spec is not None and spec.locations else None
     process = replace(python.plain, imports="torch", framework="torch", package=package, reads=_reads(python, read))
     is_there = package is not None or any(root.for_root().is_dir(f"{folder}/torch") for folder in python.path)
     if read.denied is not None and is_there:
         return _failing(process, f"only root may read {read.denied}", read.denied)
-    if spec is None or read.denied is not None:
-        return None
+    if spec is None or read.denied is not None or (spec.kind is SpecKind.SOURCE and not is_there):
+        return None  # a job of this image does not import it
     if spec.kind is SpecKind.NAMESPACE:
         is_torch = any(root.exists(f"{package}/lib/{file}") for file in (*OF_GPUS, "libtorch_global_deps.so"))
         return _failing(process, f"{package} has no __init__.py: it is an empty module", package) if is_torch else None

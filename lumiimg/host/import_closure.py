@@ -36,10 +36,10 @@ class ImportedFiles:
     """The file, or folder, that only root may read or enter: the import fails, or the module is empty."""
 
 
-def imported_files(python: PythonProcess, name: str) -> ImportedFiles:
-    """Return the files of one import, up to the first that a user who is not root cannot get at."""
+def imported_files(python: PythonProcess, *names: str) -> ImportedFiles:
+    """Return the files of imports, up to the first that a user who is not root cannot get at."""
     finder = python.start.finder
-    todo, files = [name], dict[str, None]()
+    todo, files = [*names], dict[str, None]()
     for module in todo:
         spec = python.find_spec(module)
         is_module = spec is not None and spec.kind is not SpecKind.NAMESPACE
