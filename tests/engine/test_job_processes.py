@@ -150,7 +150,9 @@ def speaking_rccl(world: World, package: str, version: str) -> None:
 
 
 def sets_network(world: World) -> None:
-    world.put(f"{world.folder_of('/usr')}/zz.pth", "import os; os.environ['NCCL_NET'] = 'Socket'\n", 0o644)
+    world.put(
+        f"{world.folder_of('/usr')}/zz.pth", "import os; os.environ['NCCL_NET'] = ''.join(['So', 'cket'])\n", 0o644
+    )
 
 
 def hooks_nothing(world: World) -> None:
@@ -210,6 +212,9 @@ def test_what_files_leave_open_of_a_process_is_answered_by_the_process(
 ) -> None:
     world = clone(of_torch, tmp_path / "image")
     change(world)
+    files = check(world.root, "--level", "static")
+    assert files.code == ExitCode.UNDECIDED
+    assert "not followed: /" in files.data["levels"]["static"]
     result = check(world.root, "--level", "probe", env=engine_of)
     found = findings(result)
     assert found["program.opens"]["severity"] == "ok", found

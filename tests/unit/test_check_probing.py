@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tomllib
 from dataclasses import dataclass, replace
@@ -357,7 +358,13 @@ def as_predicted(static: StaticResult, **variables: str) -> SeenProcess:
     start = {"LD_LIBRARY_PATH": "/opt/rocm/lib:/.singularity.d/libs", "PATH": "/usr/bin"}
     assert static.job is not None
     return SeenProcess(
-        static.job.program, static.path.rccl, static.job.package, files, tuple((start | variables).items()), files
+        program=static.job.program,
+        rccl=static.path.rccl,
+        module=static.job.imports,
+        package=static.job.package,
+        loaded=files,
+        variables=tuple((start | variables).items()),
+        mapped=files,
     )
 
 
@@ -404,3 +411,14 @@ def test_another_rccl_than_the_files_predict_is_followed(image_of_torch: Path) -
     gone = lambda static: replace(elsewhere(static), loaded=("/of/the/host.so",))  # noqa: E731
     static, _ = seen_in(image_of_torch, gone)
     assert static.path.rccl != f"{package}/lib/{own.name}", "what is not in the image is not followed"
+
+
+def test_a_torch_that_only_start_up_code_brings_is_imported_and_counts(real_torch: Torch) -> None:
+    """Where the files show none, its process asks for RCCL by name, but not where torch has one."""
+    plain = JobProcess(sys.executable, is_python=True, asks=("libno.so",))
+    seen = process(real_torch.seen(plain))
+    assert (seen.module, seen.rccl) == ("torch", str(real_torch.package / "lib/librccl.so.1"))
+    shutil.rmtree(real_torch.package)
+    real_torch.package.joinpath("lib").mkdir(parents=True)
+    real_torch.package.joinpath("lib/a.so").touch()
+    assert "program.opens" not in by_id(real_torch.seen(plain)), "nothing answers"

@@ -20,6 +20,7 @@ LONGEST = 16384
 JMPREL, PLTRELSZ, RELA, RELASZ, SYMTAB, STRTAB, STRSZ = 23, 2, 7, 8, 6, 5, 10
 PROCESS = ctypes.CDLL(None)
 asked: list[tuple[str, str]] = []
+imported: list[str] = []
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -129,7 +130,7 @@ def variables() -> dict[str, str]:
 
 def report(read: str) -> None:
     say("python", version=sys.version.split()[0], program=sys.executable, path=os.pathsep.join(sys.path))
-    for name in filter(None, (step.partition("import=")[2] for step in sys.argv[2:])):
+    for name in imported:
         say("module", name=name, file=os.path.realpath(getattr(sys.modules[name], "__file__", None) or os.devnull))
     for finder in sys.meta_path:
         kind = finder if isinstance(finder, type) else type(finder)
@@ -146,6 +147,25 @@ def report(read: str) -> None:
         if path in there:
             say("loaded", path=path)
     say("ran")
+
+
+def take(name: str) -> None:
+    __import__(name)
+    imported.append(name)
+
+
+def take_if_there(name: str) -> None:
+    try:
+        take(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+
+
+def unless_called(names: str) -> None:
+    """Open a library where none answers what has been imported."""
+    if all(user == path for user, path in answering()):
+        either(names)
 
 
 def either(names: str) -> None:
@@ -185,9 +205,11 @@ def plugin(names: str) -> ctypes.CDLL:
 
 
 STEPS: dict[str, Callable[[str], object]] = {
-    "import": __import__,
+    "import": take,
+    "try": take_if_there,
     "open": ctypes.CDLL,
     "either": either,
+    "else": unless_called,
     "ran": report,
     "rccl": unique_id,
     "plugin": plugin,

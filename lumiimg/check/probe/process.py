@@ -56,8 +56,10 @@ class SeenProcess:
     program: str
     rccl: str | None
     """The file that answers `ncclCommInitRank`; None where there is none."""
+    module: str | None
+    """What its job has imported."""
     package: str | None
-    """Folder of the module that its job imports."""
+    """Folder of that, where it is a package."""
     loaded: tuple[str, ...]
     """Libraries, in the order in which they came."""
     variables: tuple[tuple[str, str], ...]
@@ -81,9 +83,11 @@ def command_of(static: StaticResult) -> list[str] | None:
         return ["/bin/sh", "-c", _PROGRAM, job.program]
     module = job.imports or (job.framework if not job.is_program else None)
     steps = [f"import={module}"] if module else [f"open={file}" for file in job.opens]
+    if job.framework is None:  # by the files; code that runs at the start may bring one
+        steps.append("try=torch")
     if job.asks:
         named = [f"${SERVING[job.framework]}"] if job.framework in SERVING else []
-        steps.append(f"either={':'.join([*named, *job.asks])}")
+        steps.append(f"{'either' if job.framework else 'else'}={':'.join([*named, *job.asks])}")
     steps.append("ran=")
     generation = generation_of(path.rccl_version or "")
     if generation is not None and generation.unique_id_loads_plugin:
@@ -105,6 +109,7 @@ def read_seen(run: ProbeRun) -> SeenProcess | None:
     return SeenProcess(
         program=run.first("python").get("program", ""),
         rccl=next(_answers(run, package), None),
+        module=next((event.get("name") for event in run.all("module")), None),
         package=package,
         loaded=tuple(event.get("path", "") for event in run.all("loaded")),
         variables=tuple((event.get("name", ""), event.get("value", "")) for event in run.all("variable")),

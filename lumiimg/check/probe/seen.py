@@ -113,4 +113,6 @@ def _job(context: ImageInContext, files: HostFit, seen: SeenProcess) -> JobProce
     package = seen.package or job.package
     of_other = built_for(root, package) if package is not None and seen.rccl is None else None
     asks = (seen.rccl,) if seen.rccl else ()
-    return replace(started, opens=opens, asks=asks, package=package, built_for=of_other)
+    framework, imports = job.framework or seen.module, job.imports or seen.module
+    started = replace(started, framework=framework, imports=imports, package=package, built_for=of_other)
+    return replace(started, opens=opens, asks=asks)

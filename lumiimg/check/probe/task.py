@@ -66,7 +66,7 @@ def make_task(
     except MissingHereError as error:
         if simulate or command_of(files.static) is None:
             raise
-        tools = ProbePrograms("", (), f"none: {error.what}")
+        tools = ProbePrograms("", (), error.what)
     return ProbeTask(
         image=str(context.path),
         static=files.static,
@@ -110,7 +110,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
         result.runs.append(simulated)
         judged = judge_simulation(simulated, result.path.rccl_version, plugin, inconclusive=inconclusive)
         result.findings.found += judged.found
-    by = f"probed with {engine.name}, programs {task.tools.origin}"
+    by = f"probed with {engine.name}{', programs' if task.tools.folder else ';'} {task.tools.origin}"
     if engine.kind is EngineKind.NAMESPACES:
         by += "; the engine of a cluster may bind more and set other variables"
     result.findings.add("probe.engine", Severity.INFO, by)
