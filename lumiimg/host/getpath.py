@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lumiimg.host.python_build import PythonBuild
-    from lumiimg.host.strangers_files import StrangersFiles
+    from lumiimg.image import RootFileSystem
 
-_EXECUTABLE = 0o001
+_MAX_LINKS = 40
+_MAX_BYTES = 32 << 10
 CONFIGURATION = "pyvenv.cfg"
 _FROZEN_SINCE = (3, 11)
 """The first version whose getpath is written in Python."""
@@ -50,14 +51,17 @@ class PathConfig:
     environment: Mapping[str, str]
     """The variables that count."""
     imports_site: bool
+    opened: tuple[str, ...]
+    """Files that were read."""
 
 
-def find_paths(files: StrangersFiles, build: PythonBuild, program: str, environment: Mapping[str, str]) -> PathConfig:
+def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environment: Mapping[str, str]) -> PathConfig:
     """Return what getpath finds for a program. Raises StartFailure, and NoPythonError in a folder of a build."""
-    status = files.stat(program)
-    if status is None or not status.permissions & _EXECUTABLE:
-        raise StartFailure(f"{program} cannot be run by others")
-    return _GetPath(files, build, program, environment).found()
+    try:
+        root.open_exec(program).close()
+    except (OSError, BadInputError) as error:
+        raise StartFailure(f"{program} may be run by its owner only") from error
+    return _GetPath(root, build, program, environment).found()
 
 
 def dirname(path: str) -> str:
@@ -75,8 +79,8 @@ def _above(folder: str, test: Callable[[str], bool]) -> str | None:
 
 
 class _GetPath:
-    def __init__(self, files: StrangersFiles, build: PythonBuild, program: str, environment: Mapping[str, str]) -> None:
-        self._files, self._build, self._program, self._environment = files, build, program, environment
+    def __init__(self, root: RootFileSystem, build: PythonBuild, program: str, environment: Mapping[str, str]) -> None:
+        self._root, self._build, self._program, self._environment = root, build, program, environment
         self._is_new = build.version >= _FROZEN_SINCE
         major, minor = build.version
         thread = "t" if build.is_free_threaded else ""
@@ -86,7 +90,8 @@ class _GetPath:
         self._stdlib = f"{self._lib}/{self._library}"
         self._dynload = f"{self._stdlib}/lib-dynload"
         self._zip = f"{self._lib}/python{major}{minor}{thread}.zip"
-        self._real = files.link_target(program, normalised=self._is_new)
+        self._real = self._link_target(program)
+        self._opened = list[str]()
         self._venv_prefix: str | None = None
 
     def found(self) -> PathConfig:
@@ -111,14 +116,33 @@ class _GetPath:
             path=tuple(path if listed is None else listed[1]),
             environment=self._environment if listed is None else {},
             imports_site=listed is None or listed[2],
+            opened=tuple(self._opened),
         )
+
+    def _link_target(self, path: str) -> str:
+        """Follow the links of the last part of a path, and only those (getpath_realpath, resolve_symlinks)."""
+        for _ in range(_MAX_LINKS):
+            try:
+                target = self._root.readlink(path)
+            except (OSError, BadInputError):
+                return path
+            joined = f"{dirname(path)}/{target}"
+            path = target if target.startswith("/") else normpath(joined) if self._is_new else joined
+        return path
+
+    def _read(self, path: str) -> str:
+        text = self._root.read_bytes(path, _MAX_BYTES).decode("utf-8", "surrogateescape")
+        self._opened.append(path)
+        return text
 
     def _lines(self, path: str) -> list[str] | None:
         """Return the lines of a file; None where there is none, or it may not be read."""
         try:
-            text = self._files.read(path).decode("utf-8", "surrogateescape")
+            text = self._read(path)
         except (FileNotFoundError, PermissionError):
             return None
+        except IsADirectoryError:
+            return []  # fopen(3) opens it
         except (OSError, BadInputError) as error:
             if not self._is_new:
                 return None
@@ -146,18 +170,18 @@ class _GetPath:
         """Return the folder of the program that an environment was made with, where a prefix is found from there."""
         names = (basename(self._program), "python3", self._library.removesuffix("t"))
         bases = (self._real,) if self._real != self._program else (f"{home}/{name}" for name in names)
-        base = next(filter(self._files.is_file, bases), None)
+        base = next(filter(self._root.is_file, bases), None)
         marks = (self._zip, f"{self._stdlib}/os.py", f"{self._stdlib}/os.pyc")
         return dirname(base) if base and _above(dirname(base), self._has(*marks)) else None
 
     def _has(self, *marks: str) -> Callable[[str], bool]:
-        return lambda folder: any(self._files.is_file(f"{folder}/{mark}") for mark in marks)
+        return lambda folder: any(self._root.is_file(f"{folder}/{mark}") for mark in marks)
 
     def _has_dynload(self, folder: str) -> bool:
-        return self._files.is_dir(f"{folder}/{self._dynload}")
+        return self._root.is_dir(f"{folder}/{self._dynload}")
 
     def _refuse_build_folder(self, folder: str) -> None:
-        is_built = folder and self._files.is_file(f"{folder}/Modules/Setup.local")
+        is_built = folder and self._root.is_file(f"{folder}/Modules/Setup.local")
         if folder and self._is_new:
             is_built = is_built or self._lines(f"{folder}/pybuilddir.txt") is not None
         if is_built:
@@ -167,7 +191,7 @@ class _GetPath:
         """Return (folder, sys.path, whether site is imported) by a file `PROGRAM._pth`; None where there is none."""
         for path in (f"{self._program}._pth", f"{self._real}._pth"):
             with suppress(OSError, BadInputError):
-                lines = self._files.read(path).decode("utf-8", "surrogateescape").split("\n")
+                lines = self._read(path).split("\n")
                 named = [line for one in lines if (line := one.partition("#")[0].strip())]
                 entries = (line for line in named if line != "import site" and not line.startswith("import "))
                 joined = (line if line.startswith("/") else f"{dirname(path)}/{line}" for line in entries)
@@ -188,7 +212,7 @@ class _GetPath:
             exec_prefix = prefix
         exec_prefix = exec_prefix or _above(folder, self._has_dynload)
         dynload = f"{exec_prefix or self._build.prefix}/{self._dynload}"
-        if not self._is_new and not exec_prefix and not self._files.is_dir(dynload):
+        if not self._is_new and not exec_prefix and not self._root.is_dir(dynload):
             dynload = f"{self._build.prefix}/{self._lib}/lib-dynload"
         own = (f"{prefix}/{self._zip}", f"{prefix}/{self._stdlib}", dynload)
         return prefix, exec_prefix or self._build.prefix, own

@@ -1,4 +1,4 @@
-"""Which file an `import` takes: the path finder of importlib over the files of an image, for a stranger's process.
+"""Which file an `import` takes: the path finder of importlib over the files of an image.
 
 Sources: CPython Lib/importlib/_bootstrap_external.py (PathFinder, FileFinder, SourceLoader.get_code), Lib/zipimport.py.
 Modules that are built in or frozen come before these; a program's own hooks (sys.meta_path) are not known here.
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from lumiimg.core.access import RandomAccess
-    from lumiimg.host.strangers_files import StrangersFiles
+    from lumiimg.image import RootFileSystem
 
-_MAX_DIRECTORY_BYTES = 32 << 20
+_MAX_DIRECTORY_BYTES, _MAX_ARCHIVES = 16 << 20, 100
 _MAX_DEPTH = 32
 _END = struct.Struct("<4s8xII2x")
 _ENTRY = struct.Struct("<4s4xH18xHHH8xI")
@@ -58,15 +58,16 @@ class ModuleSpec:
 class ModuleFinder:
     """The path finder of one Python."""
 
-    def __init__(self, files: StrangersFiles, suffixes: Sequence[str], version: tuple[int, int]) -> None:
-        """Take the suffixes of extension modules, in their order."""
-        self._files = files
+    def __init__(self, root: RootFileSystem, suffixes: Sequence[str], version: tuple[int, int]) -> None:
+        """Take a root as users have it (`for_users`), and the suffixes of extension modules, in their order."""
+        self._root = root
         self._version = version
         self._loaders = [
             *((suffix, SpecKind.EXTENSION) for suffix in suffixes),
             (".py", SpecKind.SOURCE),
             (".pyc", SpecKind.BYTECODE),
         ]
+        self._names: dict[str, frozenset[str]] = {}
         self._archives: dict[str, frozenset[str] | None] = {}
 
     def find_spec(self, name: str, path: Iterable[str]) -> ModuleSpec | None:
@@ -81,7 +82,7 @@ class ModuleFinder:
         return spec
 
     def code_file(self, spec: ModuleSpec) -> str | None:
-        """Return the file whose code runs for a module, which a stranger may or may not read; None for a namespace.
+        """Return the file whose code runs for a module, which users may or may not read; None for a namespace.
 
         Compiled code beside a source counts where its header says that it was made from that.
         """
@@ -92,18 +93,20 @@ class ModuleFinder:
         return compiled if self._is_fresh(compiled, spec.origin) else spec.origin
 
     def can_load(self, spec: ModuleSpec) -> bool:
-        """Tell whether a stranger's process gets at the code of a module."""
+        """Tell whether a process of users gets at the code of a module."""
         file = self.code_file(spec)
         if spec.kind is SpecKind.ZIP:
             return True  # its directory has been read
-        return file is None or self._files.can_read(file)
+        with contextlib.suppress(OSError, BadInputError):
+            if file is not None:
+                self._root.open(file).close()
+            return True
+        return False
 
     def _is_fresh(self, compiled: str, source: str) -> bool:
-        status = self._files.stat(source)
-        if status is None or not self._files.can_read(compiled):
-            return False
         try:
-            with contextlib.closing(self._files.root.open(compiled)) as file:
+            status = self._root.stat(source)
+            with contextlib.closing(self._root.open(compiled)) as file:
                 _, end, flags, mtime_s, size_bytes = _PYC_HEAD.unpack(read_exactly(file, 0, _PYC_HEAD.size))
         except (OSError, BadInputError, EOFError):
             return False
@@ -115,7 +118,7 @@ class ModuleFinder:
     def _find_in(self, name: str, path: Iterable[str]) -> ModuleSpec | None:
         portions: list[str] = []
         for entry in path:
-            found = self._in_folder(entry, name) if self._files.is_dir(entry) else self._in_archive(entry, name)
+            found = self._in_folder(entry, name) if self._root.is_dir(entry) else self._in_archive(entry, name)
             if found is not None and found.kind is not SpecKind.NAMESPACE:
                 return found
             portions += found.locations if found is not None else ()
@@ -124,22 +127,22 @@ class ModuleFinder:
     def _in_folder(self, folder: str, name: str) -> ModuleSpec | None:
         """Return what a FileFinder of a folder finds."""
         tail = name.rpartition(".")[2]
-        names = self._files.names(folder)
+        names = self.names_in(folder)
         base = _join(folder, tail)
         if tail in names:
             for suffix, kind in self._loaders:
-                if self._files.is_file(file := f"{base}/__init__{suffix}"):
+                if self._root.is_file(file := f"{base}/__init__{suffix}"):
                     return ModuleSpec(name, kind, file, (base,))
         for suffix, kind in self._loaders:
-            if tail + suffix in names and self._files.is_file(file := base + suffix):
+            if tail + suffix in names and self._root.is_file(file := base + suffix):
                 return ModuleSpec(name, kind, file, ())
-        is_portion = tail in names and self._files.is_dir(base)
+        is_portion = tail in names and self._root.is_dir(base)
         return ModuleSpec(name, SpecKind.NAMESPACE, None, (base,)) if is_portion else None
 
     def _in_archive(self, entry: str, name: str) -> ModuleSpec | None:
         """Return what a zipimporter finds for an entry that is not a folder: an archive, or a folder inside one."""
         archive, inner = entry, ""
-        while not self._files.exists(archive):
+        while not self._root.exists(archive):
             above, _, last = archive.rpartition("/")
             if not above:
                 return None
@@ -155,13 +158,22 @@ class ModuleFinder:
         is_portion = f"{base}/" in files
         return ModuleSpec(name, SpecKind.NAMESPACE, None, (f"{archive}/{base}",)) if is_portion else None
 
+    def names_in(self, folder: str) -> frozenset[str]:
+        """Return the names in a folder; none of one that cannot be listed."""
+        if folder not in self._names:
+            names: frozenset[str] = frozenset()
+            with contextlib.suppress(OSError, BadInputError):
+                names = frozenset(entry.name for entry in self._root.list_dir(folder))
+            self._names[folder] = names
+        return self._names[folder]
+
     def _files_in(self, archive: str) -> frozenset[str] | None:
         if archive not in self._archives:
             found = None
-            if self._files.is_file(archive) and self._files.can_read(archive):
+            if len(self._archives) < _MAX_ARCHIVES and self._root.is_file(archive):
                 with (
                     contextlib.suppress(OSError, BadInputError, EOFError, ValueError, struct.error),
-                    contextlib.closing(self._files.root.open(archive)) as file,
+                    contextlib.closing(self._root.open(archive)) as file,
                 ):
                     found = frozenset(_names_in_zip(file, has_implied_folders=self._version >= (3, 14)))
             self._archives[archive] = found

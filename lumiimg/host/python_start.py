@@ -1,7 +1,7 @@
 """How a Python of an image starts: the folders in which it finds modules, and the code that runs before any script.
 
-Nothing is run. All is judged for a stranger: a user who is not root, and owns nothing of the image. The current folder
-is the host's, and so is the home folder: neither is counted.
+Nothing is run. Files are seen as users have them who are not root (`RootFileSystem.for_users`). The current folder is
+the host's, and so is the home folder: neither is counted.
 Sources: CPython Lib/site.py; Debian's patch of it (dist-packages), Fedora's (/usr/local). Which of them an image has is
 read from its own site.py: since 3.11 a frozen one runs, which was made from that.
 """
@@ -13,6 +13,7 @@ import re
 import sys
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from posixpath import normpath
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from lumiimg.core.errors import BadInputError, one_safe_line
 from lumiimg.host.getpath import CONFIGURATION, PathConfig, StartFailure, dirname, find_paths
 from lumiimg.host.module_finder import ModuleFinder, ModuleSpec, SpecKind
 from lumiimg.host.python_build import NoPythonError, PythonBuild, read_build
-from lumiimg.host.strangers_files import StrangersFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,11 @@ __all__ = ["NoPythonError", "PythonStart", "StartupCode", "start_python"]
 
 _HEAD_BYTES = 256
 _MAX_TEXT_BYTES = 1 << 20
-_MAX_PTH_FILES, _MAX_ENTRIES = 500, 1000
+_MAX_PTH_FILES, _MAX_LINES, _MAX_ENTRIES = 500, 20_000, 1000
+_MAX_WITHIN = 50
+"""Site folders that add each other."""
+_MAX_LINE, _MAX_NAMES = 64 << 10, 50
+"""Of a line of code: characters that are parsed, names that are looked for."""
 _ADDS_SITE = re.compile(r"import site; site\.addsitedir\('(/[^'\\]{1,500})'\)")
 _LOCAL_PREFIX = re.compile(r"if ENABLE_USER_SITE and .*\n\s+PREFIXES\.insert\(0, ['\"](/[^'\"]{1,200})['\"]\)")
 _FIRST_MODULES = ("encodings", "encodings.aliases", "encodings.utf_8")
@@ -64,7 +68,7 @@ class PythonStart:
     startup: tuple[StartupCode, ...]
     """In the order in which it runs."""
     files: tuple[str, ...]
-    """What the process has opened, or tried to."""
+    """What the process has read; what it cannot read, and needs, is the failure."""
     failure: str | None
     """Why Python does not start."""
     finder: ModuleFinder = field(repr=False, compare=False)
@@ -84,19 +88,18 @@ def start_python(
     Raises NoPythonError for a script, which may start any other, and for what is not Python.
     """
     build = _build_of(root, program, environment)
-    files = StrangersFiles(root)
-    files.opened.append(program)
-    finder = ModuleFinder(files, build.suffixes, build.version)
-    site = _Site(files, finder, build.version)
+    root = root.for_users()
+    finder = ModuleFinder(root, build.suffixes, build.version)
+    site = _Site(root, finder, build.version, program)
     failure: str | None = None
     try:
-        paths = find_paths(files, build, program, environment)
-        site.path = [*paths.path]
+        paths = find_paths(root, build, program, environment)
+        site.path, site.opened = [*paths.path], [program, *paths.opened]
         site.load(_FIRST_MODULES)
         if build.version < _NOT_FROZEN_BEFORE:
             site.load(_SITE_MODULES)
         if paths.imports_site:
-            site.main(program, paths)
+            site.main(paths)
             for folder in more_sites:
                 site.add_site(folder)
     except StartFailure as error:
@@ -108,7 +111,7 @@ def start_python(
         suffixes=build.suffixes,
         path=tuple(folder for folder in site.path if folder.startswith("/")),
         startup=tuple(dict.fromkeys(site.startup)),
-        files=tuple(dict.fromkeys(files.opened)),
+        files=tuple(dict.fromkeys(site.opened)),
         failure=failure,
         finder=finder,
     )
@@ -129,12 +132,13 @@ def _build_of(root: RootFileSystem, program: str, environment: Mapping[str, str]
 class _Site:
     """What site.py does."""
 
-    def __init__(self, files: StrangersFiles, finder: ModuleFinder, version: tuple[int, int]) -> None:
-        self._files, self._finder, self._version = files, finder, version
+    def __init__(self, root: RootFileSystem, finder: ModuleFinder, version: tuple[int, int], program: str) -> None:
+        self._root, self._finder, self._version, self._program = root, finder, version, program
         self._known: set[str] = set()
         self._within: set[str] = set()
-        self._pth_files = 0
+        self._pth_files = self._lines = 0
         self.path: list[str] = []
+        self.opened = [program]
         self.startup: list[StartupCode] = []
 
     def load(self, names: Sequence[str]) -> None:
@@ -142,13 +146,13 @@ class _Site:
         for name in names:
             spec = self._finder.find_spec(name, self.path)
             if spec is None or spec.kind is SpecKind.NAMESPACE:
-                raise StartFailure(f"{self._files.opened[0]} does not start: it finds no module {name}")
+                raise StartFailure(f"{self._program} does not start: it finds no module {name}")
             file = self._finder.code_file(spec)
-            self._files.opened.append(file or "")
             if not self._finder.can_load(spec):
-                raise StartFailure(f"{file} cannot be read by others, and Python does not start without it")
+                raise StartFailure(f"{file} may be read by its owner only, and Python does not start without it")
+            self.opened.append(file or "")
 
-    def main(self, program: str, paths: PathConfig) -> None:
+    def main(self, paths: PathConfig) -> None:
         """Add the site folders, and run what is run there."""
         self._paths, self._text = paths, self._own_text()
         self._prefix = paths.venv_prefix or paths.prefix
@@ -156,17 +160,17 @@ class _Site:
         self._known = set(self.path)
         roots = [self._prefix, paths.venv_prefix or paths.exec_prefix]
         enables_user = not _is_set(paths.environment.get("PYTHONNOUSERSITE", ""))
-        takes_system = self._takes_system(program)
+        takes_system = self._takes_system()
         if takes_system is not None:
             if self._version < (3, 14):
-                self._prefix = dirname(dirname(normpath(program)))
+                self._prefix = dirname(dirname(normpath(self._program)))
             self._add_sites([self._prefix])
             base = [paths.prefix, paths.exec_prefix] if takes_system else []
             roots = [self._prefix, *base]
             enables_user = enables_user and takes_system
         user_base = paths.environment.get("PYTHONUSERBASE", "")
         user = f"{user_base}/lib/{paths.library}/site-packages"
-        if enables_user and user.startswith("/") and user_base and self._files.is_dir(user):
+        if enables_user and user.startswith("/") and user_base and self._root.is_dir(user):
             self.add_site(user)
         if enables_user and (local := _LOCAL_PREFIX.search(self._text)):
             roots.insert(0, local[1])
@@ -175,25 +179,30 @@ class _Site:
         if enables_user:
             self._customize("usercustomize")
 
+    def _read(self, path: str) -> bytes:
+        data = self._root.read_bytes(path, _MAX_TEXT_BYTES)
+        self.opened.append(path)
+        return data
+
     def _own_text(self) -> str:
         """Return the image's own site.py."""
         spec = self._finder.find_spec("site", self.path)
         with suppress(OSError, BadInputError):
             if spec is not None and spec.kind is SpecKind.SOURCE and spec.origin:
-                return self._files.root.read_bytes(spec.origin, _MAX_TEXT_BYTES).decode("utf-8", "replace")
+                return self._root.read_bytes(spec.origin, _MAX_TEXT_BYTES).decode("utf-8", "replace")
         return ""
 
-    def _takes_system(self, program: str) -> bool | None:
+    def _takes_system(self) -> bool | None:
         """Return whether a virtual environment takes the site folders of the system; None outside of one (venv)."""
-        folder = dirname(normpath(program))
+        folder = dirname(normpath(self._program))
         places = (f"{place}/{CONFIGURATION}" for place in (folder, dirname(folder)))
-        path = next((path for path in places if self._files.is_file(path)), None)
+        path = next((path for path in places if self._root.is_file(path)), None)
         if path is None:
             return None
         try:
-            lines = self._files.read(path).decode().splitlines()
+            lines = self._read(path).decode().splitlines()
         except (OSError, BadInputError) as error:
-            raise StartFailure(f"{path} cannot be read by others, and Python does not start without it") from error
+            raise StartFailure(f"{path} may be read by its owner only, and Python does not start without it") from error
         except UnicodeDecodeError as error:
             raise StartFailure(f"{path} is not UTF-8, and Python does not start with it") from error
         pairs = (line.partition("=") for line in lines)
@@ -214,14 +223,14 @@ class _Site:
                 folders += [f"local/lib/{short}/dist-packages", "lib/python3/dist-packages"]
                 folders += [f"{each}/{library}/dist-packages" for each in libs]
             for folder in folders:
-                if self._files.is_dir(f"{prefix}/{folder}"):
+                if self._root.is_dir(f"{prefix}/{folder}"):
                     self.add_site(f"{prefix}/{folder}")
 
     def add_site(self, folder: str) -> None:
         """Add a folder, then what the lines of its `.pth` files add (addsitedir)."""
         folder = normpath(folder)
         self._add(folder)
-        names = (name for name in self._files.names(folder) if name.endswith(".pth"))
+        names = (name for name in self._finder.names_in(folder) if name.endswith(".pth"))
         hides = 'not name.startswith(".")' in self._text
         for name in sorted(name for name in names if not (hides and name.startswith("."))):
             self._pth_files += 1
@@ -230,10 +239,10 @@ class _Site:
 
     def _add_more_site(self, folder: str) -> None:
         """Add a folder as code does: what is known then is what is there, and what it adds is not known later."""
-        if folder in self._within:
+        if folder in self._within or len(self._within) >= _MAX_WITHIN:
             return
         self._within.add(folder)
-        outer, self._known = self._known, {each for each in self.path if self._files.exists(each)}
+        outer, self._known = self._known, {each for each in self.path if self._root.exists(each)}
         try:
             self.add_site(folder)
         finally:
@@ -248,7 +257,7 @@ class _Site:
     def _add_package(self, folder: str, path: str) -> None:
         """Go through the lines of a `.pth` file (addpackage)."""
         try:
-            data = self._files.read(path)
+            data = self._read(path)
         except (OSError, BadInputError):
             return
         is_new = "utf-8-sig" in self._text
@@ -257,7 +266,8 @@ class _Site:
         except UnicodeDecodeError as error:
             raise StartFailure(f"{path} is not UTF-8, and Python does not start with it") from error
         for line in text.splitlines() if is_new else re.split(r"\r\n?|\n", text):
-            if line.startswith("#") or not line.strip():
+            self._lines += 1
+            if line.startswith("#") or not line.strip() or self._lines > _MAX_LINES:
                 continue
             if added := _ADDS_SITE.fullmatch(line.rstrip()):  # as `lumiimg venv` writes it
                 try:
@@ -271,37 +281,33 @@ class _Site:
             else:
                 line = line.rstrip()  # noqa: PLW2901 - as site.py does it
                 entry = normpath(line if line.startswith("/") else f"{folder}/{line}")
-                if self._files.exists(entry):
+                if self._root.exists(entry):
                     self._add(entry)
 
     def _runs(self, line: str) -> bool:
         """Whether a line of code begins to run: it can be read, and what it imports first is there."""
+        if len(line) > _MAX_LINE:
+            return True
         try:
             body = ast.parse(line).body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return False
-        for statement in body:
-            if not isinstance(statement, ast.Import):
-                break
-            for alias in statement.names:
-                first = alias.name.partition(".")[0]
-                if first not in sys.stdlib_module_names and not self._finder.find_spec(first, self.path):
-                    return False
-        return True
+        imports = takewhile(lambda statement: isinstance(statement, ast.Import), body)
+        names = [alias.name.partition(".")[0] for statement in imports for alias in statement.names]  # type: ignore[attr-defined]
+        there = (name in sys.stdlib_module_names or self._finder.find_spec(name, self.path) for name in names)
+        return all(islice(there, _MAX_NAMES))
 
     def _customize(self, name: str) -> None:
         """Import a module of the site's where there is one; what goes wrong in it does not end Python."""
         spec = self._finder.find_spec(name, self.path)
         file = self._finder.code_file(spec) if spec is not None else None
-        if spec is None or file is None:
+        if spec is None or file is None or not self._finder.can_load(spec):
             return
-        self._files.opened.append(file)
-        if not self._finder.can_load(spec):
-            return
+        self.opened.append(file)
         text = None
         with suppress(OSError, BadInputError, UnicodeDecodeError):
             if spec.kind is SpecKind.SOURCE and spec.origin:
-                text = self._files.root.read_bytes(spec.origin, _MAX_TEXT_BYTES).decode()
+                text = self._root.read_bytes(spec.origin, _MAX_TEXT_BYTES).decode()
         self.startup.append(StartupCode(spec.origin or file, text))
 
 
