@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 
 from lumiimg.host.job_process import JobProcess, OpenQuestion, QuestionKind, Setting
 from lumiimg.host.module_finder import ModuleSpec, SpecKind
-from lumiimg.host.python_start import PythonStart, start_python
+from lumiimg.host.python_start import PythonStart, StartupCode, start_python
 from lumiimg.host.root_queries import read_text
-from lumiimg.host.startup_code import effects_in_order, read_source
+from lumiimg.host.startup_code import CodeEffects, StartupProcess, read_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lumiimg.image import RootFileSystem
 
-_MOST_ROUNDS = 3
 _OF_CHILDREN = ("LD_", "PYTHONPATH", "PYTHONHOME")
 """With what variables begin that count when a program starts: for what torchrun or a pool of workers starts."""
 
@@ -88,22 +87,17 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
 
     Raises NoPythonError for a script, which may start any other, and for what is not Python.
     """
-    start = start_python(root, program, environment)
-    effects = effects_in_order(start.startup, start.find_spec, partial(read_source, root), environment)
-    for _ in range(_MOST_ROUNDS):
-        sites = tuple(dict.fromkeys(folder for each in effects for folder in each.sites))
-        if not sites:
-            break
-        more = start_python(root, program, environment, sites)
-        if more.startup == start.startup:
-            start = more
-            break
-        start = more
-        effects = effects_in_order(start.startup, start.find_spec, partial(read_source, root), environment)
-    path, modules, sets, questions = list(start.path), dict[str, str](), list[Setting](), list[OpenQuestion]()
+    effects: list[CodeEffects] = []
+    processes: list[StartupProcess] = []
+
+    def follow(code: StartupCode, find: Callable[[str], ModuleSpec | None]) -> CodeEffects:
+        processes[:] = processes or [StartupProcess(find, partial(read_source, root), environment)]
+        effects.append(processes[0].run(code))
+        return effects[-1]
+
+    start = start_python(root, program, environment, follow)
+    modules, sets, questions = dict[str, str](), list[Setting](), list[OpenQuestion]()
     for code, own in zip(start.startup, effects, strict=True):
-        for folder, is_in_front in own.paths:
-            path.insert(0 if is_in_front else len(path), folder)
         modules = {**own.modules, **modules}
         sets += (Setting(name, value, code.path) for name, value in own.variables)
         whats = [own.question] if own.question is not None else []
@@ -113,4 +107,4 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
             if name.startswith(_OF_CHILDREN) and value != environment.get(name)
         )
         questions += (OpenQuestion(QuestionKind.CODE, code.path, what) for what in whats)
-    return PythonProcess(root, start, tuple(path), modules, tuple(sets), tuple(dict.fromkeys(questions)))
+    return PythonProcess(root, start, start.path, modules, tuple(sets), tuple(dict.fromkeys(questions)))

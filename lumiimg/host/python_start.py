@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from posixpath import normpath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from lumiimg.core.errors import BadInputError, one_safe_line
 from lumiimg.host.getpath import CONFIGURATION, PathConfig, StartFailure, dirname, find_paths
@@ -23,7 +23,7 @@ from lumiimg.host.module_finder import ModuleFinder, ModuleSpec, SpecKind
 from lumiimg.host.python_build import NoPythonError, PythonBuild, read_build
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lumiimg.image import RootFileSystem
 
@@ -36,7 +36,6 @@ _MAX_WITHIN = 50
 """Site folders that add each other."""
 _MAX_LINE, _MAX_NAMES = 64 << 10, 50
 """Of a line of code: characters that are parsed, names that are looked for."""
-_ADDS_SITE = re.compile(r"import site; site\.addsitedir\('(/[^'\\]{1,500})'\)")
 _LOCAL_PREFIX = re.compile(r"if ENABLE_USER_SITE and .*\n\s+PREFIXES\.insert\(0, ['\"](/[^'\"]{1,200})['\"]\)")
 _FIRST_MODULES = ("encodings", "encodings.aliases", "encodings.utf_8")
 _NOT_FROZEN_BEFORE = (3, 11)
@@ -64,7 +63,7 @@ class PythonStart:
     suffixes: tuple[str, ...]
     """Of extension modules, in importlib's order."""
     path: tuple[str, ...]
-    """sys.path after site, without the folder of the script."""
+    """sys.path after site and the code that it ran, without the folder of the script."""
     startup: tuple[StartupCode, ...]
     """In the order in which it runs."""
     files: tuple[str, ...]
@@ -78,19 +77,36 @@ class PythonStart:
         return self.finder.find_spec(name, self.path)
 
 
+class PathChanges(Protocol):
+    """What a piece of start-up code does to sys.path."""
+
+    @property
+    def paths(self) -> Sequence[tuple[str, bool]]:
+        """Folders that it adds; True: in front."""
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """Folders that it adds by site.addsitedir."""
+
+
+Find: TypeAlias = "Callable[[str], ModuleSpec | None]"
+Follow: TypeAlias = "Callable[[StartupCode, Find], PathChanges]"
+"""Tells what a piece of code does; the other argument finds modules on sys.path as it then is."""
+
+
 def start_python(
-    root: RootFileSystem, program: str, environment: Mapping[str, str], more_sites: Sequence[str] = ()
+    root: RootFileSystem, program: str, environment: Mapping[str, str], follow: Follow | None = None
 ) -> PythonStart:
     """Return how a Python starts, by its absolute path; `environment` is that of its process.
 
-    `more_sites`: folders that start-up code adds at the end, by site.addsitedir.
+    Without `follow`, start-up code is taken to change nothing.
 
     Raises NoPythonError for a script, which may start any other, and for what is not Python.
     """
     build = _build_of(root, program, environment)
     root = root.for_users()
     finder = ModuleFinder(root, build.suffixes, build.version)
-    site = _Site(root, finder, build.version, program)
+    site = _Site(root, finder, build.version, program, follow)
     failure: str | None = None
     try:
         paths = find_paths(root, build, program, environment)
@@ -100,8 +116,6 @@ def start_python(
             site.load(_SITE_MODULES)
         if paths.imports_site:
             site.main(paths)
-            for folder in more_sites:
-                site.add_site(folder)
     except StartFailure as error:
         failure = str(error)
     return PythonStart(
@@ -110,7 +124,7 @@ def start_python(
         is_free_threaded=build.is_free_threaded,
         suffixes=build.suffixes,
         path=tuple(folder for folder in site.path if folder.startswith("/")),
-        startup=tuple(dict.fromkeys(site.startup)),
+        startup=tuple(site.startup),
         files=tuple(dict.fromkeys(site.opened)),
         failure=failure,
         finder=finder,
@@ -132,8 +146,16 @@ def _build_of(root: RootFileSystem, program: str, environment: Mapping[str, str]
 class _Site:
     """What site.py does."""
 
-    def __init__(self, root: RootFileSystem, finder: ModuleFinder, version: tuple[int, int], program: str) -> None:
+    def __init__(
+        self,
+        root: RootFileSystem,
+        finder: ModuleFinder,
+        version: tuple[int, int],
+        program: str,
+        follow: Follow | None,
+    ) -> None:
         self._root, self._finder, self._version, self._program = root, finder, version, program
+        self._follow = follow
         self._known: set[str] = set()
         self._within: set[str] = set()
         self._pth_files = self._lines = 0
@@ -171,7 +193,7 @@ class _Site:
         user_base = paths.environment.get("PYTHONUSERBASE", "")
         user = f"{user_base}/lib/{paths.library}/site-packages"
         if enables_user and user.startswith("/") and user_base and self._root.is_dir(user):
-            self.add_site(user)
+            self._add_site(user)
         if enables_user and (local := _LOCAL_PREFIX.search(self._text)):
             roots.insert(0, local[1])
         self._add_sites(roots)
@@ -224,9 +246,9 @@ class _Site:
                 folders += [f"{each}/{library}/dist-packages" for each in libs]
             for folder in folders:
                 if self._root.is_dir(f"{prefix}/{folder}"):
-                    self.add_site(f"{prefix}/{folder}")
+                    self._add_site(f"{prefix}/{folder}")
 
-    def add_site(self, folder: str) -> None:
+    def _add_site(self, folder: str) -> None:
         """Add a folder, then what the lines of its `.pth` files add (addsitedir)."""
         folder = normpath(folder)
         self._add(folder)
@@ -237,14 +259,31 @@ class _Site:
             if self._pth_files <= _MAX_PTH_FILES:
                 self._add_package(folder, f"{folder}/{name}")
 
-    def _add_more_site(self, folder: str) -> None:
-        """Add a folder as code does: what is known then is what is there, and what it adds is not known later."""
-        if folder in self._within or len(self._within) >= _MAX_WITHIN:
+    def _run(self, code: StartupCode) -> None:
+        """Take what a piece of code does; that of a virtual environment runs twice, which changes nothing more."""
+        if code in self.startup:
             return
-        self._within.add(folder)
+        self.startup.append(code)
+        changes = self._follow(code, self._find) if self._follow is not None else None
+        if changes is None:
+            return
+        for folder, is_in_front in changes.paths:
+            self.path.insert(0 if is_in_front else len(self.path), folder)
+        for folder in changes.sites:
+            if folder not in self._within and len(self._within) < _MAX_WITHIN:
+                self._add_site_by_code(folder)
+
+    def _find(self, name: str) -> ModuleSpec | None:
+        return self._finder.find_spec(name, self.path)
+
+    def _add_site_by_code(self, folder: str) -> None:
+        """Add a folder: what is known then is what is there, and what is added is not known later."""
         outer, self._known = self._known, {each for each in self.path if self._root.exists(each)}
+        self._within.add(folder)
         try:
-            self.add_site(folder)
+            self._add_site(folder)
+        except StartFailure:
+            pass  # an exception of code ends its file, and not Python
         finally:
             self._known = outer
             self._within.discard(folder)
@@ -269,15 +308,10 @@ class _Site:
             self._lines += 1
             if line.startswith("#") or not line.strip() or self._lines > _MAX_LINES:
                 continue
-            if added := _ADDS_SITE.fullmatch(line.rstrip()):  # as `lumiimg venv` writes it
-                try:
-                    self._add_more_site(added[1])
-                except StartFailure:
-                    return  # an exception of code ends its file, and not Python
-            elif line.startswith(("import ", "import\t")):
+            if line.startswith(("import ", "import\t")):
                 if not self._runs(line):
                     return
-                self.startup.append(StartupCode(path, line))
+                self._run(StartupCode(path, line))
             else:
                 line = line.rstrip()  # noqa: PLW2901 - as site.py does it
                 entry = normpath(line if line.startswith("/") else f"{folder}/{line}")
@@ -308,7 +342,7 @@ class _Site:
         with suppress(OSError, BadInputError, UnicodeDecodeError):
             if spec.kind is SpecKind.SOURCE and spec.origin:
                 text = self._root.read_bytes(spec.origin, _MAX_TEXT_BYTES).decode()
-        self.startup.append(StartupCode(spec.origin or file, text))
+        self._run(StartupCode(spec.origin or file, text))
 
 
 def _is_set(value: str) -> bool:

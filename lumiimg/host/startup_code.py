@@ -96,20 +96,20 @@ def effects_in_order(
     `find` is importlib's path finder, `read` gives the source of a module, None where it cannot be read, `environment`
     is the process's own; None: not known.
     """
-    process = _Process(find, read, None if environment is None else dict(environment))
+    process = StartupProcess(find, read, environment)
     return [process.run(code) for code in codes]
 
 
-class _Process:
+class StartupProcess:
     """A Python at its start, as far as its code was read."""
 
     def __init__(
         self,
         find: Callable[[str], ModuleSpec | None],
         read: Callable[[str], str | None],
-        environment: dict[str, str] | None,
+        environment: Mapping[str, str] | None,
     ) -> None:
-        self._environment = environment
+        self._environment = None if environment is None else dict(environment)
         self._imports = Imports(find, read)
         self._rules = Rules(self._imports.meanings, self._import_later)
         self._kept: list[PythonCode] = []

@@ -20,14 +20,20 @@ from pathlib import Path
 _NOBODY = 65534
 _LINES = (  # noqa: SIM905 - a list of them would be 26 lines
     "/src|/src2|/opt/more|./egg|../egg|egg.egg|/missing|# /opt/more||   | /src|/src  |/src/|torch|/src.zip|code|code|code|broken|gone"
-    "|site|\t/src2|a\x0c/src2|import|importx /src|/opt/more/../src2"
+    "|site|insert|append|\t/src2|a\x0c/src2|import|importx /src|/opt/more/../src2"
 ).split("|")
 """Of `.pth` files; a word alone stands for code that is made."""
+_CODE = {
+    "site": ("import site; site.addsitedir('/opt/more')", "import os, site; site.addsitedir('/opt/more')"),
+    "insert": ("import sys; sys.path.insert(0, '/src2')", "import sys; sys.path.insert(0, '/nowhere')"),
+    "append": ("import sys; sys.path.append('/src')", "import sys; sys.path.append('/opt/more')"),
+}
+"""What such a word stands for: it changes sys.path."""
 _LOCALE = Path("/usr/lib/locale/C.utf8")
 _NEW_USER = 0x10000000
 NAMES = ("torch", "torch._C", "torch.lib", "vllm")
 _FILES = """
-import sys, traceback, locale, warnings, tokenize, collections.abc, os, site, encodings.utf_8, encodings.latin_1, encodings.ascii, encodings.utf_8_sig
+import sys, traceback, locale, warnings, tokenize, collections.abc, os, site, encodings.utf_8, encodings.latin_1, encodings.ascii, encodings.cp437, encodings.utf_8_sig
 try: exec('1 +')
 except SyntaxError as error: traceback.format_exception(type(error), error, error.__traceback__)
 print(repr([module.__file__ for module in sys.modules.values() if getattr(module, '__file__', '').endswith('.py')]))
@@ -385,7 +391,8 @@ class _Making:
             if self.maybe(0.15):
                 name = chance.choice(["sitecustomize", "usercustomize"])
                 if self.maybe(0.8):
-                    self.write(f"{place}/{name}.py", self.mark(f"{place}/{name}.py"))
+                    code = chance.choice([self.mark(f"{place}/{name}.py"), *(code[0] for code in _CODE.values())])
+                    self.write(f"{place}/{name}.py", code)
                 else:
                     self.write(f"{place}/{name}/__init__.py", self.mark(f"{place}/{name}/__init__.py"))
             while self.maybe(0.45):
@@ -455,8 +462,8 @@ class _Making:
                 line = chance.choice(["import sys; 1 +", "import 3"])
             elif line == "gone":
                 line = chance.choice(["import nowhere_at_all", "import sys, nowhere_at_all"])
-            elif line == "site" and place != "/opt/more":
-                line = "import site; site.addsitedir('/opt/more')"
+            elif line in _CODE and place != "/opt/more":
+                line = chance.choice(_CODE[line])
             elif line == "egg.egg":
                 self.zip(f"{place}/egg.egg")
             elif line == "./egg":
@@ -571,7 +578,8 @@ def start_in(tree: Tree) -> Happened | str:
     if code != 0:
         return f"{code}: {complaint.decode('utf-8', 'replace')}"
     path, specs, ran = ast.literal_eval(said.decode("utf-8", "surrogateescape"))
-    return Happened([each for each in path if not each.startswith("/cwd")], specs, [*dict.fromkeys(ran)])
+    # code of a virtual environment runs twice: what is on the path once more is not looked at
+    return Happened([each for each in dict.fromkeys(path) if not each.startswith("/cwd")], specs, [*dict.fromkeys(ran)])
 
 
 def _enter(root: Path) -> None:
