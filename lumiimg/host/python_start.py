@@ -91,7 +91,7 @@ class PathChanges(Protocol):
 
 Find: TypeAlias = "Callable[[str], ModuleSpec | None]"
 Follow: TypeAlias = "Callable[[StartupCode, Find], PathChanges]"
-"""Tells what a piece of code does; the other argument finds modules on sys.path as it then is."""
+"""Returns what a piece of code does; the other argument finds modules on sys.path as it then is."""
 
 
 def start_python(

@@ -20,7 +20,6 @@ from lumiimg.cli.main import main
 from lumiimg.host.import_closure import imported_files
 from lumiimg.host.module_finder import ModuleFinder
 from lumiimg.host.python_process import PythonProcess
-from lumiimg.host.strangers_files import StrangersFiles
 from lumiimg.image import RootFileSystem, open_image
 from lumiimg.image.compare import compare
 from lumiimg.image.host_files import FolderTree
@@ -216,9 +215,7 @@ def test_an_import_fails_where_a_file_that_it_takes_is_closed(root: Path) -> Non
             place.chmod(strangers_mode(mode))
             with open_image(root) as image:
                 seen = image.root.for_users()
-                start: Any = SimpleNamespace(
-                    finder=ModuleFinder(StrangersFiles(seen), (), (3, 11)), suffixes=(), version=(3, 11)
-                )
+                start: Any = SimpleNamespace(finder=ModuleFinder(seen, (), (3, 11)), suffixes=(), version=(3, 11))
                 taken = imported_files(PythonProcess(seen, start, ("/site",)), "top")
             assert (taken.denied is None) == import_as_stranger(site), (place, oct(mode), taken)
             failed += taken.denied is not None
