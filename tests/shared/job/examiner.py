@@ -77,19 +77,15 @@ class Examined:
 
     @property
     def mark(self) -> Mark:
-        pair, question = self.pair, self.planted.question
+        pair, planted = self.pair, self.planted
         if pair.findings and pair.findings[0].startswith("crash: "):
             return Mark.CRASH
         if pair.answer is Answer.UNDECIDED:
-            if question is not None:
-                return (
-                    Mark.FAIR
-                    if question.rpartition("/")[2] in pair.asked
-                    else Mark.NEEDLESS
-                    if pair.is_fast
-                    else Mark.LATE
-                )
-            return Mark.NEEDLESS if pair.is_fast else Mark.LATE
+            named = planted.question or (None if pair.is_fast else planted.cause)
+            is_fair = named is not None and named.rpartition("/")[2] in pair.asked
+            # which of its other libraries a job opens, a Python without a torch does not say
+            is_fair |= not pair.is_fast and "has no torch and no jax" in pair.asked
+            return Mark.FAIR if is_fair else Mark.NEEDLESS if pair.is_fast else Mark.LATE
         if pair.answer is Answer.NO_OBSTACLE:
             if not pair.is_fast:
                 return Mark.WRONG_GREEN

@@ -60,6 +60,8 @@ _MODULES = [
     "ntpath",
     "pathlib",
     "threading",
+    "_colorize",
+    "codeop",
     "copyreg",
     "copy",
     "textwrap",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -114,10 +115,10 @@ def _difference(world: World, static: StaticResult, happened: tuple[Happened, ..
     if not static.opened or not any(each.is_fast for each in happened):
         return ""
     predicted = {*static.opened, *static.opened_by_libfabric}
-    own = f"/lib/python{world.ground.version}/lib-dynload/"
+    own = re.compile(rf"/lib/python{re.escape(world.ground.version)}/lib-dynload/[^/]*$")
     # of several jobs the prediction is about the one that fares worst
     nearest = min(happened, key=lambda each: len(predicted ^ each.mapped))
-    mapped = {path for path in nearest.mapped if own not in path and "/libffi.so" not in path and path != LOCALE}
+    mapped = {path for path in nearest.mapped if not own.search(path) and "/libffi.so" not in path and path != LOCALE}
     lines = [f"not mapped: {', '.join(sorted(predicted - mapped))}"] if predicted - mapped else []
     lines += [f"not predicted: {', '.join(sorted(mapped - predicted))}"] if mapped - predicted else []
     return "; ".join(lines)

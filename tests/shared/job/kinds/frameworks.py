@@ -81,12 +81,10 @@ def record_of_torch(world: World, draw: random.Random) -> Planted:
     if state == "gone":
         return Planted("no RECORD")
     if state == "edited of its own":  # the distribution has it so
-        what = draw.choice([*_EDITS])
-        if "another RCCL" in what:
-            newer_rccl(world)
+        what = draw.choice(["sets threads", "a comment", "a blank line", "a print"])
         world.put(init, _EDITS[what] + world.at(init).read_text(), 0o644)
         _record(world, torch)
-        return Planted(f"as RECORD has it: {what}", init)
+        return Planted(f"as RECORD has it: {what}")
     _record(world, torch, hashes=state != "no hashes")
     if state in {"true", "no hashes"}:
         return Planted(f"RECORD {state}")

@@ -279,8 +279,7 @@ def python_variables(world: World, draw: random.Random) -> Planted:
     home = home_of(world)
     name, value = draw.choice([
         ("PYTHONPATH", bad), ("PYTHONPATH", f"{good}:{bad}"), ("PYTHONPATH", f":{bad}"), ("PYTHONPATH", f"/opt/nothing:{bad}/"),
-        ("PYTHONPATH", f"{bad}/torch"), ("PYTHONPATH", ""), ("PYTHONPATH", f"{bad}:{good}"), ("PYTHONPATH", bad.lstrip("/")),
-        ("PYTHONPATH", f"{bad}/../{bad.rpartition('/')[2]}"), ("PYTHONPATH", f"/opt/gone/..{bad}"), ("PYTHONPATH", f" {bad}"),
+        ("PYTHONPATH", f"{bad}/torch"), ("PYTHONPATH", ""), ("PYTHONPATH", f"{bad}:{good}"),        ("PYTHONPATH", f"{bad}/../{bad.rpartition('/')[2]}"), ("PYTHONPATH", f"/opt/gone/..{bad}"), ("PYTHONPATH", f" {bad}"),
         ("PYTHONPATH", f"{bad};{good}"), ("PYTHONHOME", home), ("PYTHONHOME", f"{home}:{home}"), ("PYTHONHOME", "/opt/gone"),
         ("PYTHONHOME", ""), ("PYTHONHOME", f"{home}/"), ("PYTHONUSERBASE", "/opt/second"), ("PYTHONUSERBASE", "/opt/nothing"),
         ("PYTHONSAFEPATH", "1"), ("PYTHONDONTWRITEBYTECODE", "1"), ("PYTHONNOUSERSITE", "1"), ("PYTHONPLATLIBDIR", "lib64"),

@@ -33,6 +33,8 @@ class Planted:
     """For tables: the same words each time that the same is done."""
     question: str | None = None
     """Where files cannot say what happens, so that an open question is right: the file that it must name."""
+    cause: str | None = None
+    """The file that does harm where harm is done: an open question that names it is right, too."""
 
 
 if TYPE_CHECKING:

@@ -219,7 +219,7 @@ _DRESSES: dict[str, Callable[[str], str]] = {
     "in a finally": lambda text: f"try:\n    pass\nfinally:\n{_indented(text)}",
     "in a lambda": lambda text: f"(lambda: exec({text!r}))()\n",
 }
-_PLAIN = {"", "in a try", "in a branch", "with a head", "in a finally", "in a with"}
+_PLAIN = {"", "in a try", "in a branch", "with a head", "in a finally"}
 
 
 def startup_code(world: World, draw: random.Random) -> Planted:
@@ -236,7 +236,7 @@ def startup_code(world: World, draw: random.Random) -> Planted:
     path = _PLACES[place](world, text, draw)
     is_open = code.is_open or dress not in _PLAIN
     note = f"{place}: {code.what}" + (f", {dress}" if dress else "")
-    return Planted(note, path if is_open else None)
+    return Planted(note, path if is_open else None, path)
 
 
 # -- where it lies; each returns the file that a question about it must name --

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib._bootstrap_external as bootstrap
 import io
 import marshal
-import shutil
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -34,7 +33,8 @@ def forms_of_torch(world: World, draw: random.Random) -> Planted:
         raise NotHereError
     form = draw.choice([*_FORMS])
     _FORMS[form](world, torch, draw)
-    return Planted(form)
+    # what no build of torch has: where it works, that is by chance
+    return Planted(form, f"{torch}/_C/__init__.py" if form == "C is a package" else None)
 
 
 def _in_front(world: World, draw: random.Random) -> str:
@@ -223,11 +223,6 @@ def _init_is_a_folder(world: World, torch: str, draw: random.Random) -> None:
     world.at(f"{torch}/__init__.py").mkdir()
 
 
-def _torch_is_a_file(world: World, torch: str, draw: random.Random) -> None:
-    shutil.rmtree(world.at(torch))
-    put(world, torch, "")
-
-
 def _editable(world: World, torch: str, draw: random.Random) -> None:
     """torch as a checkout, by setuptools' finder; torch in site-packages comes before a finder that is last."""
     files = REAL["setuptools editable finder"]
@@ -275,7 +270,7 @@ _FORMS: dict[str, Callable[[World, str, random.Random], None]] = {
         "_C and another": _c_and_another, "stubs": _stubs, "_C is a package": _c_is_a_package, "_C without its entry": _c_without_its_entry,
         "_C is empty": _c_is_empty, "_C is a broken link": _c_is_a_broken_link, "no global deps": _no_global_deps, "zip": _zip,
         "not a zip": _not_a_zip, "moved away": _moved_away, "behind a link": _behind_a_link, "init behind a link": _init_behind_a_link,
-        "init behind a broken link": _init_behind_a_broken_link, "init is a folder": _init_is_a_folder, "torch is a file": _torch_is_a_file,
+        "init behind a broken link": _init_behind_a_broken_link, "init is a folder": _init_is_a_folder,
         "editable": _editable, "editable path": _editable_path, "egg": _egg, "another case": _another_case,
     }.items()
 }  # fmt: skip
