@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.shared.job.bases import BASES
+from tests.shared.job.examiner import KINDS, Examiner, Mark
 from tests.shared.job.generator import CHANGES, ONCE_WRONG, Case, Machine, cases
 from tests.shared.job.ground import ground_here
 from tests.shared.job.pairs import Grade
@@ -17,6 +18,8 @@ from tests.shared.programs import EVERYTHING, sampled
 PARTS = 8
 """In which the pairs are asked about, so that several workers can."""
 _CI_TAKES_ONE_OF = 400
+_PLANTED_OF_A_KIND = 390
+"""5,070 images."""
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +36,20 @@ def test_no_answer_of_the_files_is_another_than_what_happens(machine: Machine, p
     assert not wrong, "\n".join(wrong)
     assert any(pair.is_fast for pair in pairs)
     assert any(not pair.is_fast for pair in pairs)
+
+
+@pytest.fixture(scope="module")
+def examiner(tmp_path_factory: pytest.TempPathFactory) -> Examiner:
+    folder = tmp_path_factory.mktemp("planted")
+    return Examiner(folder / "images", ground_here(folder / "ground"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_planted_is_answered_as_it_then_happens_or_left_open(examiner: Examiner, kind: str) -> None:
+    """To a process of a real Python that is nobody's: start-up code, folders of packages, forms of torch, modes of files."""
+    names = [f"{kind}-{number}" for number in range(_PLANTED_OF_A_KIND if EVERYTHING else 2)]
+    wrong = {Mark.WRONG_GREEN, Mark.FALSE_NO, Mark.OTHER_FILES, Mark.CRASH}
+    assert [str(each) for each in examiner.examined(names) if each.mark in wrong] == []
 
 
 @pytest.mark.parametrize("case", sampled(ONCE_WRONG, 4), ids=str)

@@ -234,7 +234,7 @@ def startup_code(world: World, draw: random.Random) -> Planted:
         code.prepare(world)
     place = draw.choice([*_PLACES])
     path = _PLACES[place](world, text, draw)
-    is_open = code.is_open or dress not in _PLAIN
+    is_open = code.is_open or dress not in _PLAIN or place == "bytecode"
     note = f"{place}: {code.what}" + (f", {dress}" if dress else "")
     return Planted(note, path if is_open else None, path)
 

@@ -34,7 +34,9 @@ def forms_of_torch(world: World, draw: random.Random) -> Planted:
     form = draw.choice([*_FORMS])
     _FORMS[form](world, torch, draw)
     # what no build of torch has: where it works, that is by chance
-    return Planted(form, f"{torch}/_C/__init__.py" if form == "C is a package" else None)
+    question = f"{torch}/_C/__init__.py" if form == "C is a package" else None
+    # what a library does as a module is its code
+    return Planted(form, question, "imported as torch" if form == "extension" else None)
 
 
 def _in_front(world: World, draw: random.Random) -> str:
