@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf import facts_at
+from lumiimg.elf import exported_at, facts_at
 from lumiimg.fabric.path import LIBRCCL
 from lumiimg.host.import_closure import ImportedFiles, imported_files
 from lumiimg.host.job_process import Failure, JobProcess, OpenQuestion, QuestionKind
@@ -46,6 +46,8 @@ _OF_TENSORFLOW = (
 )
 _OF_CUPY = ("cupy_backends.cuda.api.runtime", "cupy_backends.cuda.api.driver", "cupy_backends.cuda.libs.nccl")
 _MOST_FILES, _LARGEST_BYTES, _LARGEST_RECORD_BYTES = 200, 1 << 20, 8 << 20
+_NOT_OF_TORCH = re.compile(rb"\b(?:[NR]CCL|FI|OFI_NCCL)_[A-Z]\w*|\bLD_PRELOAD\b|\blibrccl\b|\blib[nr]ccl-net\w*")
+_COMMENT = re.compile(rb"(?m)#.*$")
 _RECORDED = re.compile(rb"(?m)^torch/([^/,\"\r\n]+),sha256=([A-Za-z0-9_-]+),")
 
 
@@ -57,15 +59,13 @@ def frameworks_of(python: PythonProcess, given: Callable[[str], str | None]) -> 
     """
     variable = partial(python.variable, given=given)
     torch = _torch(python, variable)
-    others = [*_jax(python), *_tensorflow(python)]
-    if torch is not None and torch.built_for is None:
+    others = [*_jax(python), *_tensorflow(python), *_cupy(python)]
+    is_torch = torch is not None and torch.built_for is None and torch.package is not None
+    if torch is not None and (is_torch or not others):
         yield torch
-        if torch.failure is None:
+        if torch.failure is None and torch.built_for is None:
             yield from _serving(python, torch, variable)
     yield from others
-    if not others and (torch is None or torch.built_for is not None):
-        others += _cupy(python)
-        yield from others or ([torch] if torch is not None else [])
 
 
 def opened_by_name(python: PythonProcess) -> JobProcess:
@@ -85,6 +85,9 @@ def _torch(python: PythonProcess, variable: Callable[[str], str | None]) -> JobP
     is_there = package is not None or any(root.for_root().is_dir(f"{folder}/torch") for folder in python.path)
     if read.denied is not None and is_there:
         return _failing(process, f"only root may read {read.denied}", read.denied)
+    if spec is None and read.denied is None:
+        there = next((f"{folder}/torch" for folder in python.path if "torch" in names_in(root, folder)), None)
+        return _failing(process, f"{there} is there, and is not a module that Python takes", there) if there else None
     if spec is None or read.denied is not None or (spec.kind is SpecKind.SOURCE and not is_there):
         return None  # a job of this image does not import it
     if spec.kind is SpecKind.NAMESPACE:
@@ -99,7 +102,7 @@ def _torch(python: PythonProcess, variable: Callable[[str], str | None]) -> JobP
         return _open(process, spec, "is imported as torch, and is not PyTorch's")
     if package is None:
         return _failing(process, f"{spec.origin} is imported in its place, which is not a package", spec.origin)
-    process = replace(process, questions=(*process.questions, *_changed(python, package)))
+    process = replace(process, questions=(*process.questions, *_of_own_files(python, package)))
     return _loaded(python, process, package, source, variable)
 
 
@@ -137,6 +140,9 @@ def _loaded(
         return _failing(process, f"{package}/_C is a folder of PyTorch's sources, without the module", f"{package}/_C")
     if module.kind is not SpecKind.EXTENSION or module.origin is None:
         return _open(process, module, "is imported as torch._C, and is not PyTorch's")
+    exported = exported_at(root, module.origin)
+    if exported and "PyInit__C" not in exported:
+        return _failing(process, f"{module.origin} defines no PyInit__C", module.origin)
     for_all = (*process.opens_for_all, *((module.origin,) if is_global else ()))
     return replace(process, opens=(*process.opens, module.origin), opens_for_all=for_all, is_lazy=is_global)
 
@@ -170,8 +176,12 @@ def built_for(root: RootFileSystem, package: str) -> str | None:
     return "CUDA" if has_cuda or of["cuda"] else "CPUs"
 
 
-def _changed(python: PythonProcess, package: str) -> Iterator[OpenQuestion]:
-    """Yield the files of torch's own folder that are not those of its RECORD (PEP 376); none without one."""
+def _of_own_files(python: PythonProcess, package: str) -> Iterator[OpenQuestion]:
+    """Yield what the files of torch's own folder leave open.
+
+    Those that are not what its RECORD says (PEP 376), where there is one; and those that name what RCCL reads, as
+    PyTorch's own do not.
+    """
     root, (folder, _, _) = python.root, package.rpartition("/")
     recorded: dict[str, set[str]] = {}
     for name in names_in(root, folder):
@@ -179,11 +189,15 @@ def _changed(python: PythonProcess, package: str) -> Iterator[OpenQuestion]:
         if distribution is not None and distribution.name == "torch":
             for file, digest in _RECORDED.findall(_content(root, f"{folder}/{name}/RECORD", _LARGEST_RECORD_BYTES)):
                 recorded.setdefault(file.decode("utf-8", "replace"), set()).add(digest.decode())
-    own = [file for file in names_in(root, package) if file in recorded and _is_small(root, f"{package}/{file}")]
-    for file in own[:_MOST_FILES]:
-        content = _content(root, path := f"{package}/{file}", _LARGEST_BYTES)
-        if base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode() not in recorded[file]:
+    own = [file for file in names_in(root, package) if file in recorded or file.endswith(".py")]
+    for path in [path for path in (f"{package}/{file}" for file in own) if _is_small(root, path)][:_MOST_FILES]:
+        content, known = _content(root, path, _LARGEST_BYTES), recorded.get(path.rpartition("/")[2])
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        if known is not None and digest not in known:
             yield OpenQuestion(QuestionKind.FILES, path, "is not the file of the package")
+        elif path.endswith(".py") and (named := _NOT_OF_TORCH.search(_COMMENT.sub(b"", content))):
+            what = f"names {named[0].decode()}, as PyTorch's own file does not"
+            yield OpenQuestion(QuestionKind.CODE, path, what)
 
 
 def _is_small(root: RootFileSystem, path: str) -> bool:
@@ -230,21 +244,26 @@ def _tensorflow(python: PythonProcess) -> Iterator[JobProcess]:
 
 
 def _cupy(python: PythonProcess) -> Iterator[JobProcess]:
-    yield from _of_modules(python, "cupy", "cupy.cuda.nccl", _OF_CUPY)
+    """Yield the process of a CuPy, whose module nccl does without RCCL where that does not load."""
+    found = _of_modules(python, "cupy", "cupy.cuda.nccl", _OF_CUPY)
+    yield from (replace(process, is_optional=True) for process in found)
 
 
 def _of_modules(
     python: PythonProcess, framework: str, imports: str, names: tuple[str, ...], beside: str | None = None
 ) -> Iterator[JobProcess]:
     """Yield the process of a framework with these extension modules, if the last of them needs RCCL."""
-    spec = python.find_spec(framework)
+    spec, root = python.find_spec(framework), python.root
     if spec is None or not spec.locations or spec.kind is SpecKind.NAMESPACE:
         return
     package = spec.locations[0]
     modules = [found for found in map(python.find_spec, names) if found and found.kind is SpecKind.EXTENSION]
     opens = tuple(module.origin for module in modules if module.origin)
-    users = (*opens[-1:], *([f"{package}/{beside}"] if beside else []))
-    if modules and modules[-1].name == names[-1] and any(_needs_rccl(python.root, user) for user in users):
+    own = opens[-1:] if modules and modules[-1].name == names[-1] else ()
+    library = f"{package}/{beside}"
+    if not own and beside and root.is_file(library):
+        opens = own = (library,)
+    if any(_needs_rccl(root, user) for user in (*own, *([library] if own and beside else []))):
         reads = _reads(python, imported_files(python, spec.name))
         yield replace(python.plain, imports=imports, opens=opens, framework=framework, package=package, reads=reads)
 

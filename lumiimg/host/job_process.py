@@ -81,6 +81,8 @@ class JobProcess:
     """`torch`, `jax`, `vllm`: whose RCCL it is."""
     package: str | None = None
     """Folder of that framework."""
+    is_optional: bool = False
+    """Whether jobs do without it where it has no RCCL."""
     built_for: str | None = None
     """What a framework is built for that uses no RCCL: `CUDA`, `CPUs`."""
     failure: Failure | None = None

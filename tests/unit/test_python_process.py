@@ -112,6 +112,16 @@ BROKEN: dict[str, tuple[Plant, str, str]] = {
     ),
     "no libtorch_global_deps.so": (without("lib/libtorch_global_deps.so"), "program.load", "`import torch` of /usr/bin/python fails"),
     "built for CPUs": (without("lib/libtorch_hip.so"), "program.cpu", "built for CPUs alone: no import loads an RCCL"),
+    "a file of its name": (
+        lambda root: ((root / PACKAGES / "torch").rename(root / "gone"), put(root, f"{PACKAGES}/torch")),
+        "program.load",
+        "/torch is there, and is not a module",
+    ),
+    "a _C without its entry": (
+        lambda root: library(root / PACKAGES / "torch" / MODULE, source="int PyInit_other;"),
+        "program.load",
+        f"{MODULE} defines no PyInit__C",
+    ),
     "a Python without encodings": (
         lambda root: (root / "usr/lib/python3.12/encodings/__init__.py").unlink(),
         "program.load",
@@ -199,6 +209,16 @@ def test_files_of_torch_that_are_not_those_of_its_record_are_named(root: Path) -
     assert said.only().evidence == (f"/{PACKAGES}/torch/functional.py is not the file of the package",)
 
 
+def test_a_file_of_torch_that_names_what_rccl_reads_is_an_open_question_whoever_recorded_it(root: Path) -> None:
+    put(root, f"{PACKAGES}/torch/functional.py", "# NCCL_NET is for RCCL\n")
+    assert Said(root).answer is Answer.NO_OBSTACLE
+    put(root, f"{PACKAGES}/torch/functional.py", text := "import os\nos.environ.setdefault('NCCL_NET', 'Socket')\n")
+    record(root, __init____py=digest(TORCH), functional__py=digest(text))
+    said = Said(root)
+    assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.code")
+    assert said.only().evidence == (f"/{PACKAGES}/torch/functional.py names NCCL_NET, as PyTorch's own file does not",)
+
+
 # -- who else has an RCCL --
 
 
@@ -237,9 +257,49 @@ def test_beside_a_torch_for_cpus_the_framework_that_needs_rccl_counts(name: str,
     assert (said.answer, said.rccl, said.job and said.job.framework) == (Answer.NO_OBSTACLE, OF_ROCM, name)
 
 
-def test_cupy_beside_a_torch_of_rocm_is_not_what_jobs_talk_by(root: Path) -> None:
-    OTHERS["cupy"](root)  # its librccl.so.1 is in no folder where it looks
-    assert (Said(root).answer, Said(root).rccl) == (Answer.NO_OBSTACLE, OF_TORCH)
+def test_cupy_counts_beside_a_torch_of_rocm_where_it_finds_an_rccl(root: Path) -> None:
+    OTHERS["cupy"](root)
+    with open_image(root) as image:
+        assert [job.framework for job in jobs_of(image, {}).processes] == ["torch", "cupy"]
+    said = Said(root)  # its librccl.so.1 is in no folder where it looks
+    assert (said.answer, said.rccl) == (Answer.NO_OBSTACLE, OF_TORCH)
+    said = Said(root, LD_LIBRARY_PATH="/opt/rocm/lib", NCCL_NET_PLUGIN="none")
+    assert (said.answer, said.job and said.job.framework) == (Answer.NO, "torch")
+
+
+# -- what runs before --
+
+
+def test_what_code_at_the_start_sets_counts_and_is_named(root: Path) -> None:
+    code = put(root, f"{PACKAGES}/sitecustomize.py", "import os\nos.environ['NCCL_NET'] = 'Socket'\n")
+    said = Said(root, NCCL_NET="AWS Libfabric")
+    assert (said.answer, *said.against) == (Answer.NO, "network.forced")
+    assert f"NCCL_NET=Socket in /{PACKAGES}/sitecustomize.py" in said.only().summary
+    assert said.only().remedy[0].text == f"take NCCL_NET out of the image's /{PACKAGES}/sitecustomize.py"
+    code.write_text("import os\nos.environ.setdefault('OMP_NUM_THREADS', '1')\n")
+    assert Said(root).answer is Answer.NO_OBSTACLE
+
+
+def test_a_folder_that_code_puts_in_front_is_where_torch_is_looked_for(root: Path) -> None:
+    put(root, "opt/other/torch.py", "own = 1")
+    put(root, f"{PACKAGES}/own.pth", "import sys; sys.path.insert(0, '/opt/other')\n")
+    assert "/opt/other/torch.py is imported in its place" in Said(root).only().summary
+
+
+def test_code_that_is_not_followed_leaves_the_answer_open_and_what_hangs_on_it(root: Path) -> None:
+    put(root, f"{PACKAGES}/sitecustomize.py", "exec(open('/etc/own').read())\n")
+    said = Said(root)
+    assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.code")
+    assert f"/{PACKAGES}/sitecustomize.py" in said.only().summary
+    assert str(said.only().remedy[0].command).endswith(" --level probe")
+    without("__init__.py")(root)
+    said = Said(root)
+    assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.code", "program.load")
+
+
+def test_a_variable_of_the_loader_that_code_sets_counts_for_what_python_starts(root: Path) -> None:
+    put(root, f"{PACKAGES}/sitecustomize.py", "import os\nos.environ['LD_LIBRARY_PATH'] = '/opt/another'\n")
+    assert "sets LD_LIBRARY_PATH, which counts for the processes that Python then starts" in Said(root).only().summary
 
 
 @pytest.mark.parametrize(("name", "variable"), [("vllm", "VLLM_NCCL_SO_PATH"), ("sglang", "SGLANG_NCCL_SO_PATH")])

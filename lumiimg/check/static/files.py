@@ -235,6 +235,8 @@ def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProces
     for doubt in inside.doubts:
         found.add("loader.not-modelled", Severity.UNKNOWN, doubt)
     results = {job: check_process(context, job, files, with_site=with_site) for job in processes}
+    counted = {job: each for job, each in results.items() if each.static.path.rccl or not job.is_optional}
+    results = counted or results
     job = min(results, key=lambda job: _rank(results[job].static))
     worst, static = results[job], results[job].static
     if jobs.note:
