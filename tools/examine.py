@@ -32,7 +32,7 @@ def main() -> int:
     words = parser.parse_args()
     names = [name for name in words.what if "-" in name]
     kinds = [kind for kind in words.what if "-" not in kind] or ([] if names else [*KINDS])
-    names += [f"{kind}-{number}" for kind in kinds for number in range(words.start, words.start + words.count)]
+    names += [f"{kind}-{number}" for number in range(words.start, words.start + words.count) for kind in kinds]
     if words.keep:
         return _keep(names[0], Path(words.keep), words.python)
     parts = [names[part :: words.jobs] for part in range(words.jobs)]
