@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib._bootstrap_external as bootstrap
 import marshal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tests.shared.elf_builder import library, runpath
@@ -98,7 +98,48 @@ def _sets(name: str, value: str, prepare: Callable[[World], object] | None = Non
     return [Code(f"sets {name} ({way})", text, prepare) for way, text in ways.items()]
 
 
+_HARMLESS = [
+    Code("the plugin's own name", "import os\nos.environ['NCCL_NET'] = 'AWS Libfabric'\n", is_open=True),
+    Code("another environ", "import os\nos.environ = {'NCCL_NET': 'Socket'}\n", is_open=True),
+    Code("a path for children", "import os\nos.environ['PYTHONPATH'] = '/opt/second'\nos.environ['LD_PRELOAD'] = '/opt/gone.so'\n", is_open=True),
+    Code("nothing", "import os, sys\n"),
+    Code("reads", "import os\nDEBUG = os.environ.get('MY_DEBUG', '0') == '1'\n"),
+    Code("warnings", "import warnings\nwarnings.filterwarnings('ignore', category=DeprecationWarning)\n"),
+    Code("threads", "import os\nos.environ.setdefault('OMP_NUM_THREADS', '1')\n"),
+    Code("log level", "import os\nos.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"),
+    Code("cache folder", "import os\nos.environ['HF_HOME'] = '/scratch/hf'\nos.environ['MIOPEN_USER_DB_PATH'] = '/tmp/miopen'\n"),
+    Code("cxi", "import os\nos.environ['FI_PROVIDER'] = 'cxi'\n"),
+    Code("debug of RCCL", "import os\nos.environ.setdefault('NCCL_DEBUG', 'WARN')\n"),
+    Code("library path", "import os\nos.environ['LD_LIBRARY_PATH'] = '/opt/nothing'\n"),
+    Code("a folder behind", "import sys\nsys.path.append('/opt/site-extra')\n"),
+    Code("an empty folder in front", "import sys\nsys.path.insert(0, '/opt/site-extra')\n"),
+    Code("no bytecode", "import sys\nsys.dont_write_bytecode = True\n"),
+    Code("recursion", "import sys\nsys.setrecursionlimit(5000)\n"),
+    Code("a function that is not called", "import os\ndef setup():\n    os.environ['NCCL_NET'] = 'Socket'\n"),
+    Code("a class that is not made", "import os\nclass Setup:\n    def __init__(self):\n        os.environ['NCCL_NET'] = 'Socket'\n"),
+    Code("never true", "import os\nif False:\n    os.environ['NCCL_NET'] = 'Socket'\n"),
+    Code("for an older Python", "import os, sys\nif sys.version_info < (3, 6):\n    os.environ['NCCL_NET'] = 'Socket'\n"),
+    Code("for another system", "import os, sys\nif sys.platform == 'win32':\n    os.environ['NCCL_NET'] = 'Socket'\n"),
+    Code("where a variable is set", "import os\nif os.environ.get('MY_SOCKETS'):\n    os.environ['NCCL_NET'] = 'Socket'\n", is_open=True),
+    Code("a text", '"""os.environ["NCCL_NET"] = "Socket"."""\nDOC = "os.environ[\'NCCL_NET\'] = \'Socket\'"\n'),
+    Code("a comment", "# import os; os.environ['NCCL_NET'] = 'Socket'\n"),
+    Code("another dictionary", "environ = {}\nenviron['NCCL_NET'] = 'Socket'\n"),
+    Code("a copy", "import os\ncopied = dict(os.environ)\ncopied['NCCL_NET'] = 'Socket'\n"),
+    Code("set and taken back", "import os\nos.environ['NCCL_NET'] = 'Socket'\ndel os.environ['NCCL_NET']\n", is_open=True),
+    Code("a variable is taken away", "import os\nos.environ.pop('MY_NOTHING', None)\n"),
+    Code("what is not there", "try:\n    import apport_python_hook\nexcept ImportError:\n    pass\nelse:\n    apport_python_hook.install()\n"),
+    Code("what is not there, else", "import os\ntry:\n    import not_here_at_all\nexcept ImportError:\n    os.environ['NCCL_NET'] = 'Socket'\n"),
+    Code("an except that is not taken", "import os\ntry:\n    import re\nexcept ImportError:\n    os.environ['NCCL_NET'] = 'Socket'\n"),
+    Code("opens the C library", "import ctypes\nctypes.CDLL(None)\n", is_open=True),
+]  # fmt: skip
+
+
 def _codes(world: World) -> list[Code]:
+    """Return what may do harm in some image, about which a question is right in every one, and what does none."""
+    return [*(replace(each, is_open=True) for each in _harmful(world)), *_HARMLESS]
+
+
+def _harmful(world: World) -> list[Code]:
     other = world.folder_of("/opt/second")
     return [
         *_sets("NCCL_NET", "Socket"),
@@ -168,39 +209,6 @@ def _codes(world: World) -> list[Code]:
         Code("heals (del)", "import os\nif 'NCCL_NET' in os.environ:\n    del os.environ['NCCL_NET']\n", lambda world: world.set(NCCL_NET="Socket"), is_open=True),
         Code("heals (item)", "import os\nos.environ['FI_PROVIDER'] = 'cxi'\n", lambda world: world.set(FI_PROVIDER="tcp"), is_open=True),
         Code("setdefault of what is set", "import os\nos.environ.setdefault('NCCL_NET', 'Socket')\n", lambda world: world.set(NCCL_NET="AWS Libfabric"), is_open=True),
-        Code("sets the plugin's own path", "import os\nos.environ['NCCL_NET'] = 'AWS Libfabric'\n"),
-        # what does no harm
-        Code("another environ", "import os\nos.environ = {'NCCL_NET': 'Socket'}\n", is_open=True),
-        Code("a path for children", "import os\nos.environ['PYTHONPATH'] = '/opt/second'\nos.environ['LD_PRELOAD'] = '/opt/gone.so'\n", is_open=True),
-        Code("nothing", "import os, sys\n"),
-        Code("reads", "import os\nDEBUG = os.environ.get('MY_DEBUG', '0') == '1'\n"),
-        Code("warnings", "import warnings\nwarnings.filterwarnings('ignore', category=DeprecationWarning)\n"),
-        Code("threads", "import os\nos.environ.setdefault('OMP_NUM_THREADS', '1')\n"),
-        Code("log level", "import os\nos.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"),
-        Code("cache folder", "import os\nos.environ['HF_HOME'] = '/scratch/hf'\nos.environ['MIOPEN_USER_DB_PATH'] = '/tmp/miopen'\n"),
-        Code("cxi", "import os\nos.environ['FI_PROVIDER'] = 'cxi'\n"),
-        Code("debug of RCCL", "import os\nos.environ.setdefault('NCCL_DEBUG', 'WARN')\n"),
-        Code("library path", "import os\nos.environ['LD_LIBRARY_PATH'] = '/opt/nothing'\n"),
-        Code("a folder behind", "import sys\nsys.path.append('/opt/site-extra')\n"),
-        Code("an empty folder in front", "import sys\nsys.path.insert(0, '/opt/site-extra')\n"),
-        Code("no bytecode", "import sys\nsys.dont_write_bytecode = True\n"),
-        Code("recursion", "import sys\nsys.setrecursionlimit(5000)\n"),
-        Code("a function that is not called", "import os\ndef setup():\n    os.environ['NCCL_NET'] = 'Socket'\n"),
-        Code("a class that is not made", "import os\nclass Setup:\n    def __init__(self):\n        os.environ['NCCL_NET'] = 'Socket'\n"),
-        Code("never true", "import os\nif False:\n    os.environ['NCCL_NET'] = 'Socket'\n"),
-        Code("for an older Python", "import os, sys\nif sys.version_info < (3, 6):\n    os.environ['NCCL_NET'] = 'Socket'\n"),
-        Code("for another system", "import os, sys\nif sys.platform == 'win32':\n    os.environ['NCCL_NET'] = 'Socket'\n"),
-        Code("where a variable is set", "import os\nif os.environ.get('MY_SOCKETS'):\n    os.environ['NCCL_NET'] = 'Socket'\n", is_open=True),
-        Code("a text", '"""os.environ["NCCL_NET"] = "Socket"."""\nDOC = "os.environ[\'NCCL_NET\'] = \'Socket\'"\n'),
-        Code("a comment", "# import os; os.environ['NCCL_NET'] = 'Socket'\n"),
-        Code("another dictionary", "environ = {}\nenviron['NCCL_NET'] = 'Socket'\n"),
-        Code("a copy", "import os\ncopied = dict(os.environ)\ncopied['NCCL_NET'] = 'Socket'\n"),
-        Code("set and taken back", "import os\nos.environ['NCCL_NET'] = 'Socket'\ndel os.environ['NCCL_NET']\n", is_open=True),
-        Code("a variable is taken away", "import os\nos.environ.pop('MY_NOTHING', None)\n"),
-        Code("what is not there", "try:\n    import apport_python_hook\nexcept ImportError:\n    pass\nelse:\n    apport_python_hook.install()\n"),
-        Code("what is not there, else", "import os\ntry:\n    import not_here_at_all\nexcept ImportError:\n    os.environ['NCCL_NET'] = 'Socket'\n"),
-        Code("an except that is not taken", "import os\ntry:\n    import re\nexcept ImportError:\n    os.environ['NCCL_NET'] = 'Socket'\n"),
-        Code("opens the C library", "import ctypes\nctypes.CDLL(None)\n", is_open=True),
     ]  # fmt: skip
 
 
