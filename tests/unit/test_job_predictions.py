@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.shared.job.bases import BASES
-from tests.shared.job.examiner import KINDS, Examiner, Mark
+from tests.shared.job.examiner import KINDS, WRONG, Examiner
 from tests.shared.job.generator import CHANGES, ONCE_WRONG, Case, Machine, cases
 from tests.shared.job.ground import ground_here
 from tests.shared.job.pairs import Grade
@@ -48,8 +48,7 @@ def examiner(tmp_path_factory: pytest.TempPathFactory) -> Examiner:
 def test_what_is_planted_is_answered_as_it_then_happens_or_left_open(examiner: Examiner, kind: str) -> None:
     """To a process of a real Python that is nobody's: start-up code, folders of packages, forms of torch, modes of files."""
     names = [f"{kind}-{number}" for number in range(_PLANTED_OF_A_KIND if EVERYTHING else 2)]
-    wrong = {Mark.WRONG_GREEN, Mark.FALSE_NO, Mark.OTHER_FILES, Mark.CRASH}
-    assert [str(each) for each in examiner.examined(names) if each.mark in wrong] == []
+    assert [str(each) for each in examiner.examined(names) if each.mark in WRONG] == []
 
 
 @pytest.mark.parametrize("case", sampled(ONCE_WRONG, 4), ids=str)

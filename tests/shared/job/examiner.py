@@ -66,6 +66,9 @@ class Mark(StrEnum):
     CRASH = "crash"
 
 
+WRONG = {Mark.WRONG_GREEN, Mark.FALSE_NO, Mark.OTHER_FILES, Mark.CRASH}
+
+
 @dataclass(frozen=True)
 class Examined:
     """One image."""
