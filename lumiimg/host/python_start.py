@@ -32,6 +32,7 @@ __all__ = ["NoPythonError", "PythonStart", "StartupCode", "start_python"]
 _HEAD_BYTES = 256
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_PTH_FILES, _MAX_LINES, _MAX_ENTRIES = 500, 20_000, 1000
+"""What lies beyond is code that is not read."""
 _MAX_WITHIN = 50
 """Site folders that add each other."""
 _MAX_LINE, _MAX_NAMES = 64 << 10, 50
@@ -50,7 +51,7 @@ class StartupCode:
     path: str
     """The `.pth` file, sitecustomize.py, …"""
     text: str | None
-    """A line of the `.pth` file, or the source; None for what has no source: bytecode, an extension, in a zip."""
+    """A line of the `.pth` file, or the source; None for what is not read: bytecode, an extension, a zip, too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +257,10 @@ class _Site:
         hides = 'not name.startswith(".")' in self._text
         for name in sorted(name for name in names if not (hides and name.startswith("."))):
             self._pth_files += 1
-            if self._pth_files <= _MAX_PTH_FILES:
-                self._add_package(folder, f"{folder}/{name}")
+            if self._pth_files > _MAX_PTH_FILES:
+                self._run(StartupCode(folder, None))
+                return
+            self._add_package(folder, f"{folder}/{name}")
 
     def _run(self, code: StartupCode) -> None:
         """Take what a piece of code does; that of a virtual environment runs twice, which changes nothing more."""
@@ -297,7 +300,10 @@ class _Site:
         """Go through the lines of a `.pth` file (addpackage)."""
         try:
             data = self._read(path)
-        except (OSError, BadInputError):
+        except OSError:
+            return
+        except BadInputError:
+            self._run(StartupCode(path, None))  # too large to be read here
             return
         is_new = "utf-8-sig" in self._text
         try:
@@ -305,9 +311,12 @@ class _Site:
         except UnicodeDecodeError as error:
             raise StartFailure(f"{path} is not UTF-8, and Python does not start with it") from error
         for line in text.splitlines() if is_new else re.split(r"\r\n?|\n", text):
-            self._lines += 1
-            if line.startswith("#") or not line.strip() or self._lines > _MAX_LINES:
+            if line.startswith("#") or not line.strip():
                 continue
+            self._lines += 1
+            if self._lines > _MAX_LINES:
+                self._run(StartupCode(path, None))
+                return
             if line.startswith(("import ", "import\t")):
                 if not self._runs(line):
                     return
@@ -324,8 +333,10 @@ class _Site:
             return True
         try:
             body = ast.parse(line).body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
+        except (SyntaxError, ValueError):
+            return self._version > sys.version_info[:2]  # which may know more
+        except (RecursionError, MemoryError):
+            return True
         imports = takewhile(lambda statement: isinstance(statement, ast.Import), body)
         names = [alias.name.partition(".")[0] for statement in imports for alias in statement.names]  # type: ignore[attr-defined]
         there = (name in sys.stdlib_module_names or self._finder.find_spec(name, self.path) for name in names)

@@ -16,8 +16,10 @@ from lumiimg.host.python_build import read_build
 from lumiimg.host.python_process import start_process
 from lumiimg.host.python_start import NoPythonError, PythonStart, start_python
 from lumiimg.image import open_image
+from tests.shared import fabric_builder
 from tests.shared.elf_builder import library, program
 from tests.shared.programs import EVERYTHING, needs
+from tests.shared.python_image import SITE, python
 from tests.shared.python_trees import NAMES, Happened, Maker, Tree, kit_of, start_in
 
 PYTHONS = [sys.executable, *filter(None, os.environ.get("LUMIIMG_TEST_PYTHONS", "").split(":"))]
@@ -30,12 +32,12 @@ LOADERS = {
 }
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-def test_a_python_starts_and_imports_as_a_real_one_does_for_nobody(python: str) -> None:
+@pytest.mark.parametrize("interpreter", PYTHONS)
+def test_a_python_starts_and_imports_as_a_real_one_does_for_nobody(interpreter: str) -> None:
     needs("ldd")
     umask = os.umask(0o022)
     with tempfile.TemporaryDirectory(prefix="lumiimg-pythons-") as folder:
-        maker = Maker(kit_of(python, Path(folder, "kit")), Path(folder))
+        maker = Maker(kit_of(interpreter, Path(folder, "kit")), Path(folder))
         seeds = range(1000 if EVERYTHING else 80 // len(PYTHONS))
         opened = 0
         for seed in seeds:
@@ -107,3 +109,34 @@ def test_a_program_without_a_python_is_refused(tmp_path: Path) -> None:
             with pytest.raises(NoPythonError) as caught:
                 start_python(image.root, f"/{name}", {})
             assert words in str(caught.value)
+
+
+@pytest.mark.threat
+def test_more_lines_than_any_environment_has_are_code_that_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = fabric_builder.image(tmp_path / "image")
+    python(root, "usr")
+    folder = root / "usr" / SITE
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(4):
+        (folder / f"{number}.pth").write_text("/usr\nimport sys\n/usr/lib\n")
+        (root / f"site-{number}").mkdir()
+        (root / f"site-{number}/a.pth").write_text(f"import site; site.addsitedir('/site-{(number + 1) % 4}')\n")
+    (folder / "z.pth").write_text("import site; site.addsitedir('/site-0')\n")
+
+    def unread() -> set[str]:
+        with open_image(root) as image:
+            start = start_process(image.root, "/usr/bin/python3.12", {}).start
+        assert start.failure is None
+        return {code.path.rpartition("/")[2] for code in start.startup if code.text is None}
+
+    assert unread() == set()
+    for name, most, paths in (
+        ("_MAX_LINES", 4, {"1.pth", "2.pth", "3.pth", "z.pth"}),
+        ("_MAX_PTH_FILES", 2, {"site-packages"}),
+        ("_MAX_TEXT_BYTES", 20, {f"{name}.pth" for name in "0123z"}),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"lumiimg.host.python_start.{name}", most)
+            assert unread() == paths, name
