@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lumiimg.joblog.bandwidth import TABLE_LIMIT, BandwidthReader
 from lumiimg.joblog.lines import TABLE_WORDS
-from tests.shared.programs import examples
+from tests.shared.programs import examples, patient
 
 if TYPE_CHECKING:
     from lumiimg.joblog import Measurement
@@ -193,4 +193,4 @@ def test_a_hostile_line_takes_time_that_grows_with_its_length_only() -> None:
         table_open = b"".join(log.splitlines(keepends=True)[:17])
         start = time.process_time()
         read(table_open, line + b"\n", b"0: " + line + b"\n", line.replace(b" ", b"\n") + b"\n")
-        assert time.process_time() - start < 1, line
+        assert time.process_time() - start < patient(1), line
