@@ -1,19 +1,23 @@
 """The files that an import reads for sure: of the module, and of what its first column imports, and so on.
 
 What stands in an `if`, a `try` or a function may not run. Modules that are frozen into a Python, or built in, have no
-file that counts (CPython Tools/build/freeze_modules.py).
+file that counts (CPython Tools/build/freeze_modules.py). `from package import name` takes an attribute before a module
+(Lib/importlib/_bootstrap.py, _handle_fromlist).
 """
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.host.module_finder import SpecKind
+from lumiimg.host.root_queries import names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from lumiimg.host.module_finder import ModuleSpec
     from lumiimg.host.python_process import PythonProcess
@@ -24,7 +28,11 @@ _FROZEN = re.compile(
     r"abc|codecs|genericpath|importlib\.(?:machinery|util)|io|ntpath|os|os\.path|posixpath|runpy|site|stat|sys"
     r"|_collections_abc|_sitebuiltins"
 )
-_IMPORT = re.compile(r"(?m)^(?:import[ \t]+([\w. \t,]+)|from[ \t]+(\.*)([\w.]*)[ \t]+import\b)")
+_IMPORT = re.compile(
+    r"(?m)^(?:import[ \t]+([\w. \t,]+)|from[ \t]+(\.*)([\w.]*)[ \t]+import\b[ \t]*(?:\(((?:#[^\n]*+|[^)#])*+)\)|([^\n]*)))"
+)
+_NAME_OF_IMPORT = re.compile(r"(?:^|,)\s*(\w+)")
+_COMMENT = re.compile(r"#[^\n]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +42,15 @@ class ImportedFiles:
     read: tuple[str, ...]
     denied: str | None = None
     """The file, or folder, that only root may read or enter: the import fails, or the module is empty."""
+    missing: str | None = None
+    """The module outside the standard library that one of them needs, and that is nowhere: the import fails."""
 
 
 def imported_files(python: PythonProcess, *names: str) -> ImportedFiles:
     """Return the files of imports, up to the first that a user who is not root cannot get at."""
     finder = python.start.finder
-    todo, files = [*names], dict[str, None]()
+    todo, files, missing = [*names], dict[str, None](), None
+    packages = dict[str, frozenset[str]]()
     for module in todo:
         spec = python.find_spec(module)
         is_module = spec is not None and spec.kind is not SpecKind.NAMESPACE
@@ -50,9 +61,10 @@ def imported_files(python: PythonProcess, *names: str) -> ImportedFiles:
                 return ImportedFiles(tuple(files), denied)
         else:
             files[file] = None
-            new = (each for each in _imports_of(python, spec) if each not in todo)
+            new = [each for each in _imports_of(python, spec, packages) if each not in todo]
             todo += list(dict.fromkeys(new))[: _MOST_MODULES - len(todo)]
-    return ImportedFiles(tuple(files))
+            missing = missing or next((each for each in new if _is_missing(python, spec, each)), None)
+    return ImportedFiles(tuple(files), missing=missing)
 
 
 def _places_of(python: PythonProcess, module: str) -> Iterator[str]:
@@ -72,13 +84,68 @@ def _denied(root: RootFileSystem, path: str) -> str | None:
     return None
 
 
-def _imports_of(python: PythonProcess, spec: ModuleSpec) -> Iterator[str]:
+def _imports_of(python: PythonProcess, spec: ModuleSpec, packages: dict[str, frozenset[str]]) -> Iterator[str]:
     """Yield the names that a module imports in its first column, packages before what is in them."""
     package = spec.name.split(".") if spec.locations else spec.name.split(".")[:-1]
-    for names, dots, name in _IMPORT.findall(python.read(spec) or ""):
+    for names, dots, name, *listed in _IMPORT.findall(python.read(spec) or ""):
         above = package[: len(package) + 1 - len(dots)] if dots else []
         whole = [each.split()[0] for each in names.split(",") if each.strip()] or [".".join((*above, *name.split(".")))]
         for parts in (each.strip(".").split(".") for each in whole):
             for count in range(1, len(parts) + 1):
                 if (module := ".".join(parts[:count])) and not _FROZEN.fullmatch(module):
                     yield module
+        taken = _NAME_OF_IMPORT.findall(_COMMENT.sub("", "".join(listed)))
+        yield from _modules_in(python, whole[0].strip("."), taken, packages) if taken else ()
+
+
+def _modules_in(
+    python: PythonProcess, package: str, names: Iterable[str], packages: dict[str, frozenset[str]]
+) -> Iterator[str]:
+    """Yield those of the names taken from a package that are modules in it: it binds nothing of that name itself."""
+    if package.partition(".")[0] in sys.stdlib_module_names:
+        return
+    spec = python.find_spec(package)
+    if spec is None or spec.kind is not SpecKind.SOURCE or not spec.locations:
+        return
+    if package not in packages:
+        packages[package] = _bound_in(python.read(spec) or "", package)
+    there = {name.partition(".")[0] for folder in spec.locations for name in names_in(python.root.for_root(), folder)}
+    yield from (f"{package}.{name}" for name in names if name in there and name not in packages[package])
+
+
+def _bound_in(source: str, package: str) -> frozenset[str]:
+    """Return the names that the code of a package may bind, but for the modules that it takes from itself."""
+    found = set[str]()
+    try:
+        nodes = [*ast.walk(ast.parse(source))]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        nodes = []
+    for node in nodes:
+        match node:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+                found.add(name)
+            case ast.Name(name, ast.Store()):
+                found.add(name)
+            case ast.Import(aliases):
+                found |= {each.asname or each.name.partition(".")[0] for each in aliases}
+            case ast.ImportFrom(module, aliases, level):
+                is_own = (module == package and not level) or (module is None and level == 1)
+                found |= {
+                    each.asname or each.name for each in aliases if not (is_own and each.asname in {None, each.name})
+                }
+    return frozenset(found)
+
+
+def _is_missing(python: PythonProcess, spec: ModuleSpec, name: str) -> bool:
+    """Whether a module that is nowhere is imported for sure: by a statement of its own, and nobody gives it out."""
+    if "." in name or name in sys.stdlib_module_names or python.questions or python.find_spec(name) is not None:
+        return False
+    try:
+        body = ast.parse(source := python.read(spec) or "").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    if f"'{name}'" in source or f'"{name}"' in source:  # as sys.modules would have it
+        return False
+    wanted = [alias.name for each in body if isinstance(each, ast.Import) for alias in each.names]
+    wanted += [each.module or "" for each in body if isinstance(each, ast.ImportFrom) and not each.level]
+    return name in {each.partition(".")[0] for each in wanted}

@@ -176,10 +176,12 @@ def test_an_image_of_umask_077_has_one_finding(tmp_path: Path, capsys: pytest.Ca
 
 
 _MODULES = {
-    "top.py": "import middle, other.part as part\nmiddle.name, part.os\n\ndef later():\n    import lazy\n",
+    "top.py": "import middle, other.part as part\nfrom other import (  # (two)\n    again as again,\n)\nmiddle.name, part.os\n\ndef later():\n    import lazy\n",
     "middle/__init__.py": "from . import low\nfrom .low import name\nif 0:\n    import lazy\n",
     "middle/low.py": "from middle import __doc__\nname = 1\n",
-    "other/__init__.py": "",
+    "other/__init__.py": "own = 1\n",
+    "other/again.py": "from . import own\n",
+    "other/own.py": "",
     "other/part.py": "import os, sys\n",
     "lazy.py": "",
 }

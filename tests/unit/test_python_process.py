@@ -122,6 +122,19 @@ BROKEN: dict[str, tuple[Plant, str, str]] = {
         "program.load",
         f"{MODULE} defines no PyInit__C",
     ),
+    "without a module that it needs": (
+        written(f"{PACKAGES}/torch/__init__.py", "from typing_extensions import (\n    ParamSpec,\n)\n" + TORCH),
+        "program.load",
+        "torch needs a module typing_extensions, which this Python does not find",
+    ),
+    "without a module that a part of it needs": (
+        lambda root: (
+            put(root, f"{PACKAGES}/torch/__init__.py", "from torch import fx as fx\n" + TORCH),
+            put(root, f"{PACKAGES}/torch/fx/__init__.py", "import sympy.core\n"),
+        ),
+        "program.load",
+        "torch needs a module sympy, which this Python does not find",
+    ),
     "a Python without encodings": (
         lambda root: (root / "usr/lib/python3.12/encodings/__init__.py").unlink(),
         "program.load",
@@ -143,6 +156,21 @@ def test_a_torch_that_cannot_be_imported_is_a_no_that_names_the_file(name: str, 
 
 DECOYS: dict[str, Plant] = {
     "nothing": lambda _: None,
+    "a module that it needs is there": lambda root: (
+        put(root, f"{PACKAGES}/torch/__init__.py", "import typing_extensions\n" + TORCH),
+        put(root, f"{PACKAGES}/typing_extensions.py"),
+    ),
+    "a module that it tries": written(
+        f"{PACKAGES}/torch/__init__.py", "try:\n    import numpy\nexcept ImportError:\n    numpy = None\n" + TORCH
+    ),
+    "a module that it makes itself": written(
+        f"{PACKAGES}/torch/__init__.py", "import sys\nsys.modules['made'] = sys\nimport made\n" + TORCH
+    ),
+    "a text that looks like an import": written(f"{PACKAGES}/torch/__init__.py", '"""\nimport this_not\n"""\n' + TORCH),
+    "a name that it binds itself, and no module of it": lambda root: (
+        put(root, f"{PACKAGES}/torch/__init__.py", "version = 1\nfrom torch import version\n" + TORCH),
+        put(root, f"{PACKAGES}/torch/version.py", "import not_here\n"),
+    ),
     "a folder of that name in front": written("opt/src/torch/notes.txt"),
     "a folder _C beside the module": written(f"{PACKAGES}/torch/_C/__init__.pyi"),
     "a _C of another Python beside its own": written(f"{PACKAGES}/torch/_C.cpython-311-x86_64-linux-gnu.so"),
