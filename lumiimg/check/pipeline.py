@@ -246,7 +246,7 @@ def _report(
         plugin_version=probed.plugin_version if probed else None,
     )
     if left := not_followed(concluded.findings):
-        levels[Level.STATIC.value] = f"done, but not followed: {left}; {asking_probe(context)} asks it"
+        levels[Level.STATIC.value] = f"done, but not followed: {left}; {asking_probe(context)} shows what it does"
     return CheckReport(
         image=str(context.path),
         answer=concluded.answer,
