@@ -102,10 +102,9 @@ def _torch(python: PythonProcess, variable: Callable[[str], str | None]) -> JobP
         return _open(process, spec, "is imported as torch, and is not PyTorch's")
     if package is None:
         return _failing(process, f"{spec.origin} is imported in its place, which is not a package", spec.origin)
-    if read.missing is not None:
-        return _failing(process, f"{package} needs a module {read.missing}, which this Python does not find", package)
     process = replace(process, questions=(*process.questions, *_of_own_files(python, package)))
-    return _loaded(python, process, package, source, variable)
+    what = f"{package} needs a module {read.missing}, which this Python does not find"
+    return _failing(process, what, package) if read.missing else _loaded(python, process, package, source, variable)
 
 
 def _loaded(

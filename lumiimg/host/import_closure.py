@@ -29,7 +29,8 @@ _FROZEN = re.compile(
     r"|_collections_abc|_sitebuiltins"
 )
 _IMPORT = re.compile(
-    r"(?m)^(?:import[ \t]+([\w. \t,]+)|from[ \t]+(\.*)([\w.]*)[ \t]+import\b[ \t]*(?:\(((?:#[^\n]*+|[^)#])*+)\)|([^\n]*)))"
+    r"(?m)^(?:import[ \t]+([\w. \t,]+)"
+    r"|from[ \t]+(\.*)([\w.]*)[ \t]+import\b[ \t]*(?:\(((?:#[^\n]*+|[^)#])*+)\)|([^\n]*)))"
 )
 _NAME_OF_IMPORT = re.compile(r"(?:^|,)\s*(\w+)")
 _COMMENT = re.compile(r"#[^\n]*")
