@@ -96,15 +96,14 @@ def _torch(python: PythonProcess, variable: Callable[[str], str | None]) -> JobP
     source = python.read(spec)
     if spec.kind in {SpecKind.ZIP, SpecKind.EXTENSION}:
         return _open(process, spec, "is imported as torch, and its code is not read")
-    if source is not None and not _OWN_MODULE.search(source):
-        if package is None:
-            return _failing(process, f"{spec.origin} is imported in its place, which is not a package", spec.origin)
-        return _open(process, spec, "is imported as torch, and is not PyTorch's")
     if package is None:
         return _failing(process, f"{spec.origin} is imported in its place, which is not a package", spec.origin)
+    if source is not None and not _OWN_MODULE.search(source):
+        return _open(process, spec, "is imported as torch, and is not PyTorch's")
+    if read.missing is not None:
+        return _failing(process, f"{package} needs a module {read.missing}, which this Python does not find", package)
     process = replace(process, questions=(*process.questions, *_of_own_files(python, package)))
-    what = f"{package} needs a module {read.missing}, which this Python does not find"
-    return _failing(process, what, package) if read.missing else _loaded(python, process, package, source, variable)
+    return _loaded(python, process, package, source, variable)
 
 
 def _loaded(
