@@ -12,8 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from lumiimg.host.code_names import read_code
-from lumiimg.host.code_rules import facts
+from lumiimg.host.code_names import facts, read_code
 
 
 def _whole(text: str) -> str:
@@ -21,7 +20,7 @@ def _whole(text: str) -> str:
 
 
 def _with_call(text: str) -> str:
-    return f"{text}\ninstall(0)\n" if "def install(" in text else f"{text}\n{_INIT}"
+    return f"{text}\ninstall(0)\n"
 
 
 def _inside_uv(text: str) -> str:
@@ -37,18 +36,11 @@ def _finder(text: str) -> str:
     return ast.literal_eval(template).format(mapping={}, namespaces={}, name="") if template else ""
 
 
-_INIT = """
-def init():
-    finder = MesonpyMetaFinder(0)
-    sys.meta_path.insert(0, finder)
-    sys.path_hooks.insert(0, finder._path_hook)
-"""
 PLACES: dict[str, Callable[[str], str]] = {
     "_distutils_hack/__init__.py": _whole,
     "bin/uv": _inside_uv,
     "editables/__init__.py": _whole,
     "editables/redirector.py": _whole,
-    "mesonpy/_editable.py": _with_call,
     "scikit_build_core/resources/_editable_redirect.py": _with_call,
     "setuptools/command/editable_wheel.py": _finder,
     "virtualenv/create/via_global_ref/_virtualenv.py": _whole,
@@ -61,7 +53,7 @@ def rows(folders: list[Path]) -> Iterator[tuple[str, str, str]]:
     for folder in folders:
         for place, written in PLACES.items():
             if (folder / place).exists() and (text := written((folder / place).read_bytes().decode("utf-8", "ignore"))):
-                yield read_code((text,), place).digest, place, folder.name.replace("-", " ")
+                yield read_code(text, place).digest, place, folder.name.replace("-", " ")
 
 
 def main(words: list[str]) -> int:
@@ -71,7 +63,7 @@ def main(words: list[str]) -> int:
     for digest, (place, names) in found.items():
         if digest not in facts().templates:
             source = names[0] if len(names) == 1 else f"{names[0]} to {names[-1].rpartition(' ')[2]}"
-            print(f'[templates."{place}"]\n{digest} = "{source}"')
+            print(f'{digest} = "{place} of {source}"')
     return 0
 
 

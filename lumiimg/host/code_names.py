@@ -1,4 +1,4 @@
-"""What the names of a piece of Python mean, without running it: which name may be which object of which module.
+"""Python source as syntax: what its names are, and whether it is code that is known.
 
 All bindings of a file count at once, whatever their order and scope: a name is whatever one of them makes of it.
 """
@@ -7,87 +7,114 @@ from __future__ import annotations
 
 import ast
 import builtins
+import datetime as dt
 import hashlib
 import re
 import warnings
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from msgspec import Struct
 
-MOST_BYTES = 256 << 10
-OF_SITE = ("os", "sys", "io", "builtins")
-"""Modules that a line of a `.pth` file has without importing them: those of site.py, inside which it runs."""
+from lumiimg.core.decode import decode
+from lumiimg.core.toml import package_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _ARE_TEXT = frozenset(("__name__", "__file__", "__doc__", "__package__", "__qualname__", "__debug__"))
+_OF_PYTHON = re.compile(r"exec|\*|__(?:builtins|path|spec|loader|class|import|build_class|dict|name|package|file)__")
+"""Names by which Python itself finds its way, and all names of a module; code that binds them is not read."""
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
-_PLAIN = ("utf-8", "utf8", "ascii", "us-ascii", "latin-1", "iso-8859-1", "iso-8859-15", "cp1252")
+_PLAIN = ("utf-8", "utf8", "ascii", "us-ascii", "latin-1", "iso-8859-1")
 """Encodings that a comment may name (PEP 263), in which ASCII is ASCII: in UTF-7 a comment may hold code."""
 _NO_MEANING = frozenset(("ctx", "kind", "type_comment"))
-_CUT = frozenset(("MAPPING", "NAMESPACES", "PATH_PLACEHOLDER"))
+_CUT = frozenset(("MAPPING", "NAMESPACES"))
 """What a build backend fills in: values of these names, and the arguments of a call (setuptools
-command/editable_wheel.py; meson-python mesonpy/__init__.py; scikit_build_core/build/_editable.py)."""
+command/editable_wheel.py; scikit_build_core/build/_editable.py)."""
+_PLACE = re.compile(r"os\.path\.join\((?:sys\._getframe\(1\)\.f_locals\['sitedir'\]|'/[^'\\]*'), \*\('[\w', ]+\)\)")
+
+
+class Facts(Struct, frozen=True, forbid_unknown_fields=True):
+    """What `startup_code.toml` has."""
+
+    date: dt.date
+    source: str
+    frameworks: str
+    members: frozenset[str]
+    names: frozenset[str]
+    lines: frozenset[str]
+    templates: dict[str, str]
+
+
+@cache
+def facts() -> Facts:
+    """Return the table."""
+    return decode(package_toml(__package__, "startup_code.toml"), Facts)
 
 
 @dataclass(slots=True)
 class PythonCode:
-    """A file, or the lines of a `.pth` file, as syntax."""
+    """A file, or a line of a `.pth` file, as syntax."""
 
     path: str
     name: str
-    """As a module; empty for the lines of a `.pth` file."""
-    package: str
-    """That its relative imports start from."""
+    """As a module; empty for a line of a `.pth` file."""
     body: list[ast.stmt]
     digest: str
     """Of all that it does, without docstrings, comments, and what a build backend filled in."""
     filled: list[object]
     """What a build backend filled in."""
-    in_classes: set[int] = field(default_factory=set)
-    """Nodes of class bodies, whose names are attributes that others reach."""
-    aliases: set[int] = field(default_factory=set)
-    bindings: defaultdict[str, set[str | ast.expr | None]] = field(default_factory=lambda: defaultdict(set))
-    """What each name is: an imported module or object of one, by its dotted name; what another expression is; None: a
-    value of its own."""
+    bindings: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """What each name is: an imported module or object of one, by its dotted name; empty: a value of the code's own."""
 
-    def names(self, node: ast.Name) -> set[str | ast.expr | None]:
-        """Return what a name may be."""
-        if found := self.bindings.get(node.id):
-            return found
-        if not self.name and node.id in OF_SITE:
-            return {node.id}
-        return {
-            None if node.id in _ARE_TEXT else f"builtins.{node.id}" if hasattr(builtins, node.id) else f"?.{node.id}"
-        }
+    @property
+    def template(self) -> str:
+        """Return which code it is that is known; empty for any other."""
+        return facts().templates.get(self.digest, "").partition(" of ")[0]
+
+    def names(self, name: str) -> set[str]:
+        """Return what a name may be, as in `bindings`."""
+        if name in self.bindings:
+            return self.bindings[name]
+        return {"" if name in _ARE_TEXT else f"builtins.{name}" if hasattr(builtins, name) else f"?.{name}"}
 
 
-def read_code(texts: Iterable[str], path: str, name: str = "", *, is_package: bool = False) -> PythonCode:
-    """Return a file, or the lines of a `.pth` file, as syntax.
+def read_code(text: str, path: str, name: str = "") -> PythonCode:
+    """Return a file, or a line of a `.pth` file, as syntax.
 
     A statement `exec('…')` of a constant text is replaced by the statements of that text.
 
     Raises SyntaxError, ValueError, RecursionError or MemoryError (CPython Parser, `ast.parse`).
     """
-    body = [statement for text in texts for statement in _inlined(_parse(text))]
-    package = name if is_package else name.rpartition(".")[0]
+    body = [*_inlined(_parse(text))]
     filled = [*_cut_out(body)]
-    code = PythonCode(path, name, package, body, hashlib.sha256(_shape(body).encode()).hexdigest()[:20], filled)
-    nodes = [node for statement in body for node in ast.walk(statement)]
-    code.in_classes = {id(node) for one in nodes if isinstance(one, ast.ClassDef) for node in _own_nodes(one)}
-    for node in nodes:
-        _bind(code, node)
-    if "exec" in code.bindings:
-        raise ValueError("it has an exec of its own")
+    code = PythonCode(path, name, body, hashlib.sha256(_shape(body).encode()).hexdigest()[:20], filled)
+    for node in (node for statement in body for node in ast.walk(statement)):
+        for bound, meaning in _bound(code, node):
+            code.bindings[bound].add(meaning)
+    if wrong := next(filter(_OF_PYTHON.fullmatch, code.bindings), None):
+        raise ValueError(f"it binds {wrong}")
     return code
 
 
+def namespace_package(line: str) -> str | None:
+    """Return the package that a line makes as setuptools wrote it; None for any other line."""
+    found = re.search(r"setdefault\('([\w.]+)'", line)
+    if found is None:
+        return None
+    parent, _, child = found[1].rpartition(".")
+    line = line.rstrip().removesuffix(f";m and setattr(sys.modules['{parent}'], '{child}', m)")
+    shape = _PLACE.sub("{place}", line).replace(f"'{found[1]}'", "{name}")
+    return found[1] if shape in facts().lines else None
+
+
 def _parse(text: str) -> list[ast.stmt]:
-    if len(text) > MOST_BYTES:
-        raise ValueError("it is too long")
     cookie = next(filter(None, map(_COOKIE.match, text.splitlines()[:2])), None)
-    if cookie and not (cookie[1].lower() in _PLAIN[:2] or (cookie[1].lower() in _PLAIN and text.isascii())):
+    if cookie and cookie[1].lower() not in _PLAIN:
         raise ValueError(f"its encoding is {cookie[1]}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -103,82 +130,50 @@ def _inlined(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield statement
 
 
-def _own_nodes(scope: ast.ClassDef) -> Iterator[ast.AST]:
-    """Yield what stands in the body of a class, but not in its functions."""
-    nodes: list[ast.AST] = [*scope.body]
-    while nodes:
-        yield (node := nodes.pop())
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            nodes += ast.iter_child_nodes(node)
-
-
-def is_alias(code: PythonCode, node: ast.AST) -> bool:
-    """Whether a statement gives what another name means to a name, `a = os.environ`, but to no attribute of a class."""
+def _bound(code: PythonCode, node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield what a node binds, and to what (Python reference, 4.2.1 Binding of names)."""
     match node:
-        case ast.Assign([ast.Name()], ast.Name() | ast.Attribute() | ast.Call()):
-            return id(node) not in code.in_classes
-    return False
-
-
-def _bind(code: PythonCode, node: ast.AST) -> None:
-    """Add what a node binds (Python reference, 4.2.1 Binding of names)."""
-    found: list[tuple[str | None, str | ast.expr | None]] = []
-    match node:
-        case ast.Import():
-            for alias in node.names:
+        case ast.Import(aliases):
+            for alias in aliases:
                 top = alias.name.partition(".")[0]
-                found.append((alias.asname, alias.name) if alias.asname else (top, top))
-        case ast.ImportFrom():
-            found += [(alias.asname or alias.name, f"{source_of(code, node)}.{alias.name}") for alias in node.names]
-        case ast.Assign([ast.Name(name) as target], value) if is_alias(code, node):
-            found.append((name, value))
-            code.aliases.add(id(target))
-        case ast.Name(name, ast.Store() | ast.Del()) if id(node) not in code.aliases:
-            found.append((name, None))
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.ExceptHandler() | ast.MatchAs():
-            found.append((node.name, None))
-        case ast.MatchStar():
-            found.append((node.name, None))
-        case ast.arg():
-            found.append((node.arg, None))
-        case ast.MatchMapping():
-            found.append((node.rest, None))
-        case ast.Global():
-            found += [(name, None) for name in node.names]
-        case _ if type(node).__name__ in {"TypeVar", "ParamSpec", "TypeVarTuple"}:
-            found.append((node.name, None))  # type: ignore[attr-defined]
-    for bound, meaning in found:
-        if bound:
-            code.bindings[bound].add(meaning)
+                yield (alias.asname, alias.name) if alias.asname else (top, top)
+        case ast.ImportFrom(names=aliases):
+            for alias in aliases:
+                yield alias.asname or alias.name, f"{source_of(code, node)}.{alias.name}"
+        case (
+            ast.Name(name, ast.Store() | ast.Del())
+            | ast.FunctionDef(name)
+            | ast.AsyncFunctionDef(name)
+            | ast.ClassDef(name)
+            | ast.ExceptHandler(_, str(name))
+            | ast.arg(name)
+        ):
+            yield name, ""
 
 
 def source_of(code: PythonCode, node: ast.ImportFrom) -> str:
     """Return the module that `from … import` takes from (CPython importlib/_bootstrap.py, _resolve_name)."""
     if not node.level:
         return node.module or ""
-    parts = code.package.split(".")
-    above = ".".join(parts[: len(parts) - node.level + 1])
+    parts = code.name.split(".")
+    level = node.level - code.path.endswith("/__init__.py")
+    above = ".".join(parts[: len(parts) - level])
     return f"{above}.{node.module}" if node.module else above
 
 
 def _cut_out(body: list[ast.stmt]) -> Iterator[object]:
     """Replace what a build backend filled in by nothing, and yield it."""
-    inside = [one.body for one in body if isinstance(one, ast.FunctionDef) and one.name == "init"]
-    for statement in (one for statements in (body, *inside) for one in statements):
+    for statement in body:
         with suppress(ValueError, TypeError, SyntaxError):  # it is not a literal
             match statement:
+                case ast.Assign([ast.Name("PATH_PLACEHOLDER")], ast.BinOp() as joined):  # `'…' + ".__path_hook__"`
+                    joined.left = ast.Constant(None)
                 case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, ast.expr() as value) if (
                     name in _CUT
                 ):
-                    if isinstance(value, ast.BinOp):  # `'…' + ".__path_hook__"`
-                        yield ast.literal_eval(value.left)
-                        value.left = ast.Constant(None)
-                    else:
-                        yield ast.literal_eval(value)
-                        statement.value = ast.Constant(None)
-                case ast.Expr(ast.Call(ast.Name("install"), [_, *_] as arguments, []) as call) | ast.Assign(
-                    _, ast.Call(ast.Name("MesonpyMetaFinder"), [_, *_] as arguments, []) as call
-                ):
+                    yield ast.literal_eval(value)
+                    statement.value = ast.Constant(None)
+                case ast.Expr(ast.Call(ast.Name("install"), [_, *_] as arguments, []) as call):
                     yield [ast.literal_eval(argument) for argument in arguments]
                     call.args = []
 

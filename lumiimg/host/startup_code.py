@@ -15,38 +15,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import one_safe_line
-from lumiimg.host.code_imports import Imports
-from lumiimg.host.code_names import MOST_BYTES, PythonCode, read_code, source_of
-from lumiimg.host.code_rules import NotFollowedError, Rules, Template, facts
+from lumiimg.host.code_names import namespace_package, source_of
+from lumiimg.host.code_rules import Modules, NotFollowedError, Rules
 from lumiimg.image import ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from lumiimg.host.code_names import PythonCode
     from lumiimg.host.module_finder import ModuleSpec
     from lumiimg.host.python_start import StartupCode
     from lumiimg.image import RootFileSystem
 
-_DEEPEST = 16
-_IS_CODE = ("import ", "import\t")
+_MOST_BYTES = 256 << 10
+_FOLLOWED = ("os.environ", "sys.path", "site", "editables/redirector.py.RedirectingFinder")
+"""Of what a call may be that is followed; the last has a method that gives a module its path."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OF_PYTHON = frozenset(
-    f"__{name}__"
-    for name in [
-        "builtins",
-        "path",
-        "spec",
-        "loader",
-        "class",
-        "import",
-        "build_class",
-        "dict",
-        "name",
-        "package",
-        "file",
-    ]
-)
-"""Names by which Python itself finds its way; code that sets them is not followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,34 +54,9 @@ class CodeEffects:
 def read_source(root: RootFileSystem, path: str) -> str | None:
     """Return the source of a module; None where it cannot be read whole."""
     try:
-        return root.read_bytes(path, MOST_BYTES).decode("utf-8-sig")
+        return root.read_bytes(path, _MOST_BYTES).decode("utf-8-sig")
     except (OSError, ImageError, ValueError):
         return None
-
-
-def effects_of(
-    code: StartupCode,
-    find: Callable[[str], ModuleSpec | None],
-    read: Callable[[str], str | None],
-    environment: Mapping[str, str] | None = None,
-) -> CodeEffects:
-    """Return what a piece of start-up code does; `effects_in_order` for several."""
-    return effects_in_order((code,), find, read, environment)[0]
-
-
-def effects_in_order(
-    codes: Iterable[StartupCode],
-    find: Callable[[str], ModuleSpec | None],
-    read: Callable[[str], str | None],
-    environment: Mapping[str, str] | None = None,
-) -> list[CodeEffects]:
-    """Return what each piece does, one after the other in one process.
-
-    `find` is importlib's path finder, `read` gives the source of a module, None where it cannot be read, `environment`
-    is the process's own; None: not known.
-    """
-    process = StartupProcess(find, read, environment)
-    return [process.run(code) for code in codes]
 
 
 class StartupProcess:
@@ -107,173 +66,114 @@ class StartupProcess:
         self,
         find: Callable[[str], ModuleSpec | None],
         read: Callable[[str], str | None],
-        environment: Mapping[str, str] | None,
+        environment: Mapping[str, str],
     ) -> None:
-        self._environment = None if environment is None else dict(environment)
-        self._imports = Imports(find, read)
-        self._rules = Rules(self._imports.meanings, self._import_later)
-        self._kept: list[PythonCode] = []
-        """All that was read, whose nodes the rules know by their id()."""
-        self._unread: list[PythonCode] = []
-        """Modules whose import may run, or not, or later."""
-        self._has_later_imports = False
-        self._has_run: set[tuple[str, str]] = set()
-        """(path, name): imports at a top level that have run."""
+        """Take the path finder (of sys.path as it is by then), what gives a source (None: unread), and variables."""
+        self._environment = dict(environment)
+        self._modules = Modules(find, read)
+        self._changed: set[str] = set()
+        """Variables whose value is not known any more."""
         self._unsure: set[str] = set()
         """Files of which a line may have failed."""
-        self._of_lines: dict[str, dict[str, set[str | ast.expr | None]]] = {}
-        """What the lines of a `.pth` file bound: the next ones have it, before Python 3.13."""
 
     def run(self, code: StartupCode) -> CodeEffects:
-        """Return what a piece of code does."""
+        """Return what the next piece of code does."""
         self._paths: list[tuple[str, bool]] = []
         self._sites: list[str] = []
         self._variables: list[tuple[str, str | None]] = []
-        mapped = dict(self._imports.mapped)
+        self._bound: set[tuple[str, str]] = set()
+        """(path, name): of the imports at a top level that have run."""
         self._is_sure = code.path not in self._unsure
-        question = None
+        """Whether all before the next statement ended without an exception, for sure."""
+        self._modules.begin()
+        mapped = dict(self._modules.mapped)
+        question = f"is not there as source ({code.path})" if code.text is None else None
         try:
-            self._run_text(code)
+            self._run_text(code.path, code.text or "")
         except NotFollowedError as error:
-            question = str(error)
+            question = one_safe_line(str(error))
         except (SyntaxError, ValueError) as error:
-            question = f"is not code that can be read ({code.path}: {error.args[0] if error.args else ''})"
+            question = one_safe_line(f"is not code that can be read ({code.path}: {error.args[0]})")
         except (RecursionError, MemoryError):
             question = f"is nested too deeply ({code.path})"
-        if question is not None:
-            self._environment, question = None, one_safe_line(question)
         self._unsure |= set() if self._is_sure else {code.path}
-        modules = dict(self._imports.mapped.items() - mapped.items())
+        modules = dict(self._modules.mapped.items() - mapped.items())
         return CodeEffects(
             tuple(self._paths), tuple(self._sites), tuple(self._variables), modules, question, not self._is_sure
         )
 
-    def _run_text(self, code: StartupCode) -> None:
-        if code.text is None:
-            raise NotFollowedError(f"is not there as source ({code.path})")
-        if not code.path.endswith(".pth"):
-            name = code.path.removesuffix(".py").removesuffix("/__init__").rpartition("/")[2]
-            is_package = code.path.endswith("/__init__.py")
-            self._run_module(read_code((code.text,), code.path, name, is_package=is_package), 0)
+    def _run_text(self, path: str, text: str) -> None:
+        is_line = path.endswith(".pth")
+        if is_line and (package := namespace_package(text)):
+            self._modules.take_over([[package]])
             return
-        lines = [line for line in code.text.splitlines() if line.startswith(_IS_CODE)]
-        if lines != [line for line in re.split("\r\n|\r|\n", code.text) if line.startswith(_IS_CODE)]:
-            raise ValueError("its lines end in an unusual way")
-        unknown: list[str] = []
-        for line in lines:
-            if form := facts().lines.fullmatch(line.rstrip()):
-                self._imports.take_over([re.findall(r"setdefault\('([\w.]+)'", line)], code.path)
-                self._imports.take_over([[f"{form['parent']}.{form['child']}"]], code.path)
-            else:
-                unknown.append(line)
-        module = read_code(unknown, code.path)
-        for name, meanings in self._of_lines.setdefault(code.path, {}).items():
-            module.bindings[name] |= meanings
-        self._of_lines[code.path] = module.bindings
-        self._run_module(module, 0)
+        name = "" if is_line else path.removesuffix(".py").removesuffix("/__init__").rpartition("/")[2]
+        module = self._modules.code(text, path, name)
+        self._run_body(module, module.body)
 
-    def _run_module(self, code: PythonCode, depth: int) -> None:
-        self._kept.append(code)
-        if depth > _DEEPEST:
-            raise NotFollowedError(f"imports one module by another, {depth} deep ({code.path})")
-        self._check_bindings(code)
-        self._run_body(code, code.body, depth)
-
-    def _is_idle(self, code: PythonCode, statement: ast.stmt) -> bool:
-        """Whether a statement certainly does nothing."""
-        match statement:
-            case ast.Expr(value):
-                return self._constant(code, value) is not None
-            case ast.If(test, _, []):
-                return self._constant(code, test) in {(False,), (None,), ("",)}
-        return isinstance(statement, ast.Pass)
-
-    def _run_body(self, code: PythonCode, body: list[ast.stmt], depth: int) -> None:
+    def _run_body(self, code: PythonCode, body: list[ast.stmt]) -> None:
         for statement in body:
             match statement:
-                case ast.If() if (truth := self._constant(code, statement.test)) is not None:
-                    self._run_body(code, statement.body if truth[0] else statement.orelse, depth)
-                case ast.Try(tried, _, otherwise, finally_) if all(self._is_idle(code, each) for each in tried):
-                    self._run_body(code, otherwise + finally_, depth)
                 case ast.Import() | ast.ImportFrom():
-                    self._run_import(code, statement, depth)
-                case _ if self._is_idle(code, statement):
-                    pass
-                case _ if self._is_sure and self._follow(code, statement):
+                    self._run_import(code, statement)
+                case ast.If() if truth := self._constant(code, statement.test):
+                    self._run_body(code, statement.body if truth[0] else statement.orelse)
+                case ast.Try(tried, _, otherwise, finally_) if all(self._is_idle(code, each) for each in tried):
+                    self._run_body(code, otherwise + finally_)
+                case _ if self._is_idle(code, statement) or (self._is_sure and self._follow(code, statement)):
                     pass
                 case _:
-                    self._rules.judge(code, statement)
-                    self._is_sure &= self._never_fails(code, statement)
-            while self._unread:
-                module = self._unread.pop()
-                self._check_bindings(module)
-                for each in module.body:
-                    self._rules.judge(module, each)
+                    Rules(code, self._modules, self._changed).visit(statement)
+                    self._is_sure = False
 
-    def _check_bindings(self, code: PythonCode) -> None:
-        if wrong := next((name for name in code.bindings if name in _OF_PYTHON), None):
-            raise NotFollowedError(f"sets {wrong} ({code.path})")
+    def _is_idle(self, code: PythonCode, statement: ast.stmt) -> bool:
+        """Whether a statement certainly does nothing for others."""
+        match statement:
+            case ast.Expr(value) | ast.Assign([ast.Name()], value):
+                return self._constant(code, value) is not None
+        return isinstance(statement, ast.Pass)
 
-    def _run_import(self, code: PythonCode, node: ast.Import | ast.ImportFrom, depth: int) -> None:
-        for name in self._imports.of_statement(code, node):
-            if name not in self._imports and isinstance(module := self._imports.load(code, node, name), PythonCode):
-                self._run_module(module, depth + 1)
-            self._is_sure &= name not in self._imports.missing | self._imports.doubtful
+    def _run_import(self, code: PythonCode, node: ast.Import | ast.ImportFrom) -> None:
+        needed = set()
+        for name, module in self._modules.imported(code, node):
+            if module:
+                self._run_body(module, module.body)
+            needed.add(name)
         if isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            names = {f"{source_of(code, node)}.{alias.name}" for alias in node.names}
-            self._is_sure &= all(self._is_there(name) for name in names)
-        self._has_run |= {(code.path, alias.asname or alias.name.partition(".")[0]) for alias in node.names}
-
-    def _is_there(self, name: str) -> bool:
-        """Whether `from … import` finds a name for sure."""
-        known = facts()
-        is_known = name in known.values | known.callables | known.members or name in self._imports
-        return is_known or isinstance(self._imports[name.rpartition(".")[0]], Template)
-
-    def _import_later(self, code: PythonCode, node: ast.Import | ast.ImportFrom) -> None:
-        """Take an import that may run, or not, or later."""
-        for name in self._imports.of_statement(code, node):
-            if name not in self._imports and isinstance(module := self._imports.load(code, node, name), PythonCode):
-                self._unread.append(module)
-        self._has_later_imports = True
+            needed |= {f"{source_of(code, node)}.{alias.name}" for alias in node.names}
+        self._is_sure &= all(map(self._modules.is_there, needed))
+        self._bound |= {(code.path, alias.asname or alias.name.partition(".")[0]) for alias in node.names}
 
     def _follow(self, code: PythonCode, statement: ast.stmt) -> bool:
         """Follow a statement; False: it is not one of those that are."""
         match statement:
             case ast.Assign([ast.Subscript(base, ast.Constant(str(name)))], ast.Constant(str(value))):
                 return self._is(code, base, "os.environ") and self._set(name, value)
-            case ast.Delete([ast.Subscript(base, ast.Constant(str(name)))]):
-                is_there = bool(self._variable(name))
-                return is_there and self._is(code, base, "os.environ") and self._set(name, None)
             case ast.Expr(ast.Call(ast.Attribute(base, method), arguments, [])):
                 values = [each.value if isinstance(each, ast.Constant) else None for each in arguments]
-                return self._follow_call(code, base, method, values)
+                known = [each for each in _FOLLOWED if self._is(code, base, each)]
+                return bool(known) and self._follow_call(known[0], method, values)
         return False
 
-    def _follow_call(self, code: PythonCode, base: ast.expr, method: str, values: Sequence[object]) -> bool:
-        match method, values:
-            case "setdefault", [str(name), str(value)] if self._is(code, base, "os.environ"):
-                known = self._variable(name)
-                return known is not None and (known != () or self._set(name, value))
-            case "pop", [str(name), *default] if self._is(code, base, "os.environ") and len(default) < 2:
-                known = self._variable(name)
-                return known is not None and bool(known or default) and self._set(name, None)
-            case "insert" | "append" | "addsitedir", _ if self._has_later_imports:
-                return False
-            case "insert", [0, str(path)] if path[:1] == "/" and self._is(code, base, "sys.path"):
-                self._paths.append((path, True))
-                self._imports.is_shifted = True
+    def _follow_call(self, base: str, method: str, values: Sequence[object]) -> bool:
+        match base, method, values:
+            case "os.environ", "setdefault", [str(name), str(value)] if name not in self._changed:
+                return name in self._environment or self._set(name, value)
+            case "os.environ", "pop", [str(name), None] if name not in self._changed:
+                return self._set(name, None)
+            case "editables/redirector.py.RedirectingFinder", "install", []:
                 return True
-            case "append", [str(path)] if path[:1] == "/" and self._is(code, base, "sys.path"):
-                self._paths.append((path, False))
-                self._imports.is_longer = True
+            case "editables/redirector.py.RedirectingFinder", "map_module", [str(name), str(place)] if place[:1] == "/":
+                self._modules.take_over([{name: place}])
                 return True
-            case "addsitedir", [str(path)] if path[:1] == "/" and self._is(code, base, "site"):
-                self._sites.append(path)
-                self._imports.is_longer = True
-                return True
-            case _, [str(name), str(path)] if path[:1] == "/" and self._is_map(code, base, method):
-                self._imports.take_over([{name: path}], code.path)
+            case ("sys.path", "insert", [0, str(folder)]) | (
+                ("sys.path", "append", [str(folder)]) | ("site", "addsitedir", [str(folder)])
+            ) if folder[:1] == "/" and not self._modules.has_later_imports:
+                self._modules.has_other_path = True
+                if base == "site":
+                    self._sites.append(folder)
+                else:
+                    self._paths.append((folder, method == "insert"))
                 return True
         return False
 
@@ -282,94 +182,47 @@ class StartupProcess:
         if not _VARIABLE.fullmatch(name) or not (value or "").isprintable():
             return False
         self._variables.append((name, value))
-        if self._environment is not None:
-            self._environment.pop(name, None)
-            self._environment |= {name: value} if value is not None else {}
+        self._environment.pop(name, None)
+        self._environment |= {name: value} if value is not None else {}
         return True
-
-    def _variable(self, name: str) -> tuple[str, ...] | None:
-        """Return the value of a variable, nothing where it is not set; None: not known."""
-        if self._environment is None or name in self._rules.changed:
-            return None
-        return (self._environment[name],) if name in self._environment else ()
 
     def _constant(self, code: PythonCode, node: ast.expr) -> tuple[object] | None:
         """Return the value of an expression of constants and variables; None: not known."""
-        match node:
-            case ast.Constant():
-                return (node.value,)
-            case ast.NamedExpr():
-                return self._constant(code, node.value)
-            case ast.IfExp(test, first, second):
-                truth = self._constant(code, test)
-                return truth and self._constant(code, first if truth[0] else second)
-            case ast.UnaryOp(ast.Not(), operand):
-                truth = self._constant(code, operand)
-                return truth and (not truth[0],)
-            case ast.BoolOp(operator, operands):
-                for operand in operands:
-                    truth = self._constant(code, operand)
-                    if truth is None or bool(truth[0]) is isinstance(operator, ast.Or):
-                        break
-                return truth
-            case ast.Compare(left, [ast.Eq() | ast.NotEq() as operator], [right]):
-                one, other = self._constant(code, left), self._constant(code, right)
-                return None if one is None or other is None else ((one == other) is isinstance(operator, ast.Eq),)
-        return self._constant_of_variable(code, node)
+        try:
+            return (self._value(code, node),)
+        except LookupError:
+            return None
 
-    def _constant_of_variable(self, code: PythonCode, node: ast.expr) -> tuple[object] | None:
+    def _value(self, code: PythonCode, node: ast.expr) -> object:
+        """Return the value of an expression of constants and variables; LookupError: not known."""
         match node:
+            case ast.Constant(value):
+                return value
+            case ast.IfExp():
+                return self._value(code, node.body if self._value(code, node.test) else node.orelse)
+            case ast.UnaryOp(ast.Not(), operand):
+                return not self._value(code, operand)
+            case ast.BoolOp(operator, operands):
+                for operand in operands[:-1]:
+                    if bool(first := self._value(code, operand)) is isinstance(operator, ast.Or):
+                        return first
+                return self._value(code, operands[-1])
+            case ast.Compare(left, [ast.Eq()], [right]):
+                return self._value(code, left) == self._value(code, right)
             case ast.Compare(ast.Constant(str(name)), [ast.In() | ast.NotIn() as operator], [base]):
-                found = self._variable(name) if self._is(code, base, "os.environ") else None
-                return None if found is None else (bool(found) is isinstance(operator, ast.In),)
-            case ast.Call(ast.Attribute(base, "get" | "getenv" as method), [ast.Constant(str(name)), *default], []):
-                is_read = len(default) < 2 and self._is(code, base, "os.environ" if method == "get" else "os")
-                found = self._variable(name) if is_read else None
-                if found == ():
-                    return self._constant(code, default[0]) if default else (None,)
-                return None if found is None else (found[0],)
-        return None
+                if self._is(code, base, "os.environ") and name not in self._changed:
+                    return (name in self._environment) is isinstance(operator, ast.In)
+            case ast.Call(ast.Attribute() as function, [ast.Constant(str(name)), *default], []) if len(default) < 2:
+                is_read = self._is(code, function, "os.getenv") or self._is(code, function, "os.environ.get")
+                if is_read and name not in self._changed:
+                    is_default = default and name not in self._environment
+                    return self._value(code, default[0]) if is_default else self._environment.get(name)
+        raise LookupError
 
     def _is(self, code: PythonCode, node: ast.expr, dotted: str) -> bool:
         """Whether an expression is an object of the standard library for sure, once all before it has run."""
         base = node
         while isinstance(base, ast.Attribute):
             base = base.value
-        if not isinstance(base, ast.Name) or len(code.names(base)) != 1:
-            return False
-        is_bound = (code.path, base.id) in self._has_run or (not code.name and base.id not in code.bindings)
-        return is_bound and self._imports.meanings(code, node) == {dotted}
-
-    def _is_map(self, code: PythonCode, base: ast.expr, method: str) -> bool:
-        """Whether a call gives a known finder a module and its path."""
-        for meaning in self._imports.meanings(code, base):
-            parent = meaning
-            while parent := parent.rpartition(".")[0]:
-                template = self._imports[parent]
-                if isinstance(template, Template):
-                    return bool(template.maps) and f"{meaning}.{method}" == f"{parent}.{template.maps}"
-        return False
-
-    def _never_fails(self, code: PythonCode, statement: ast.stmt) -> bool:
-        """Whether a statement certainly ends without an exception."""
-        match statement:
-            case ast.Assign([ast.Name()], value):
-                return self._constant(code, value) is not None
-            case ast.Expr(ast.Call(function, [], [])):  # `RedirectingFinder.install()`
-                modules = {
-                    meaning.rpartition(".")[0].rpartition(".")[0] for meaning in self._imports.meanings(code, function)
-                }
-                return bool(modules) and all(isinstance(self._imports[module], Template) for module in modules)
-            case ast.FunctionDef(decorator_list=[], returns=None, args=arguments):
-                annotated = [
-                    *arguments.args,
-                    *arguments.posonlyargs,
-                    *arguments.kwonlyargs,
-                    arguments.vararg,
-                    arguments.kwarg,
-                ]
-                defaults = filter(None, (*arguments.defaults, *arguments.kw_defaults))
-                return all(isinstance(each, ast.Constant) for each in defaults) and not any(
-                    each and each.annotation for each in annotated
-                )
-        return False
+        is_bound = isinstance(base, ast.Name) and (code.path, base.id) in self._bound and len(code.names(base.id)) == 1
+        return is_bound and self._modules.meanings(code, node) == {dotted}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.host.code_rules import facts
+from lumiimg.host.code_names import facts
 from lumiimg.host.module_finder import ModuleSpec, SpecKind
 from lumiimg.host.python_start import StartupCode
-from lumiimg.host.startup_code import CodeEffects, effects_in_order, effects_of
+from lumiimg.host.startup_code import CodeEffects, StartupProcess
 from tests.shared.programs import tenth_of
 from tests.shared.startup_codes import ENVIRONMENT, HELPER, Code, random_codes, really
 
@@ -42,12 +42,13 @@ class Reader:
         assert spec
         return ModuleSpec(name, _KINDS.get(type(spec.loader), SpecKind.NAMESPACE), spec.origin, tuple(path))
 
-    def effects(self, code: Code, environment: dict[str, str] | None = None) -> list[CodeEffects]:
+    def effects(self, code: Code, environment: dict[str, str]) -> list[CodeEffects]:
         """Return what each line of a `.pth` file does, or what another file does."""
         path = str(self.folder / code.name)
         texts = code.text.splitlines() if path.endswith(".pth") else [code.text]
         codes = [StartupCode(path, text) for text in texts]
-        return effects_in_order(codes, self.find, lambda path: Path(path).read_text(), environment)
+        process = StartupProcess(self.find, lambda path: Path(path).read_text(), environment)
+        return [process.run(code) for code in codes]
 
 
 @pytest.fixture
@@ -96,10 +97,18 @@ def test_what_is_not_followed_is_named_with_its_line(reader: Reader) -> None:
         "import os\nos.environ['NCCL_NET'] = str(1)": "sets NCCL_NET in a way that is not followed ({}, line 2)",
         "import ctypes\n\nctypes.CDLL('x')": "uses ctypes.CDLL ({}, line 3)",
         "import sys\nsys.meta_path.insert(0, None)": "uses sys.meta_path.insert ({}, line 2)",
-        "import os\nos.putenv(*'Ab')": "sets a variable whose name is not constant ({}, line 2)",
+        "import os\nos.environ[str(1)] = 'x'": "sets a variable whose name is not constant ({}, line 2)",
     }.items():
         (effects,) = reader.effects(Code("sitecustomize.py", text), {})
         assert effects.question == words.format(reader.folder / "sitecustomize.py")
+
+
+def test_a_function_in_a_line_sees_the_names_of_site_py(reader: Reader) -> None:
+    (reader.folder / "own.py").write_text("x = 1\n")
+    importlib.invalidate_caches()
+    line = "import own as os; (lambda: os.environ.setdefault('NCCL_NET', 'x'))()"
+    (effects,) = reader.effects(Code("a.pth", line), {})
+    assert effects.question == f"has a Lambda ({reader.folder}/a.pth, line 1)"
 
 
 def test_what_an_import_brings_is_read_or_named(reader: Reader) -> None:
@@ -109,7 +118,7 @@ def test_what_an_import_brings_is_read_or_named(reader: Reader) -> None:
     (reader.folder / "compiled.so").write_bytes(b"")
     importlib.invalidate_caches()
     (effects,) = reader.effects(Code("a.pth", "import compiled"), {})
-    assert effects.question == f"imports compiled, an extension module ({reader.folder}/a.pth, line 1)"
+    assert effects.question == f"imports compiled, which is not there as source ({reader.folder}/a.pth, line 1)"
 
 
 EDITABLES = """
@@ -158,7 +167,7 @@ class RedirectingFinder(importlib.abc.MetaPathFinder):
 
 
 def test_an_editable_install_maps_its_modules(reader: Reader) -> None:
-    known = {template.name for template in facts().templates.values()}
+    known = {template.partition(" of ")[0] for template in facts().templates.values()}
     assert {"_distutils_hack/__init__.py", "setuptools/command/editable_wheel.py"} < known
     importlib.invalidate_caches()
     (reader.folder / "_editable_impl_x.py").write_text(
@@ -177,6 +186,11 @@ def test_an_editable_install_maps_its_modules(reader: Reader) -> None:
     assert effects.question, "another finder than the known one"
 
 
+def _alone(text: str) -> CodeEffects:
+    code = StartupCode("/a/sitecustomize.py", text)
+    return StartupProcess(dict[str, ModuleSpec]().get, dict[str, str]().get, {}).run(code)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -191,13 +205,11 @@ def test_an_editable_install_maps_its_modules(reader: Reader) -> None:
     ],
 )
 def test_hostile_code_is_a_question_or_harmless(text: str) -> None:
-    effects = effects_of(StartupCode("/a/sitecustomize.py", text), dict[str, ModuleSpec]().get, dict[str, str]().get)
-    assert effects.variables == ()
+    assert _alone(text).variables == ()
 
 
 def test_an_encoding_in_which_a_comment_may_be_code_is_a_question() -> None:
-    code = StartupCode("/a/sitecustomize.py", "# coding: utf-7\n# +AAo-import os\n")
-    assert "its encoding is utf-7" in str(effects_of(code, dict[str, ModuleSpec]().get, dict[str, str]().get).question)
+    assert "its encoding is utf-7" in str(_alone("# coding: utf-7\n# +AAo-import os\n").question)
 
 
 def test_real_pythons_do_what_was_found(reader: Reader, tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from lumiimg.core.access import BytesInMemory
 from lumiimg.host.jobs import jobs_of
+from lumiimg.host.module_finder import ModuleFinder, ModuleSpec, SpecKind
+from lumiimg.host.python_start import StartupCode
+from lumiimg.host.startup_code import StartupProcess
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
 from lumiimg.image.environment import source
 from lumiimg.image.host_files import HostFile
@@ -162,7 +165,14 @@ def _environment(data: bytes) -> None:
     _ = shell.environment, shell.doubts
 
 
-@target("python", "host.python_process.start_process", "host.jobs.jobs_of", refuses=(ImageError,), rounds=20)
+@target(
+    "python",
+    "host.python_process.start_process",
+    "host.python_start.start_python",
+    "host.jobs.jobs_of",
+    refuses=(ImageError,),
+    rounds=20,
+)
 def _python(data: bytes) -> None:
     """An interpreter of a virtual environment, and what decides where it looks for modules."""
     program, configuration, lines = parts(data, 3)
@@ -182,6 +192,24 @@ def _python(data: bytes) -> None:
     (scratch() / "python/opt/venv/bin/python").chmod(0o755)
     with open_image(scratch() / "python") as image:
         jobs_of(image, {"SINGULARITYENV_PATH": "/opt/venv/bin"})
+
+
+@target("startup-code", "host.startup_code.StartupProcess", "host.code_names.read_code", refuses=(), rounds=40)
+def _startup_code(data: bytes) -> str:
+    """A line of a `.pth` file, sitecustomize, and a module that both may import."""
+    line, customize, own = map(text_of, parts(data, 3))
+    codes = [StartupCode("/s/a.pth", line), StartupCode("/s/sitecustomize.py", customize)]
+    specs = {"own": ModuleSpec("own", SpecKind.SOURCE, "/s/own.py", ())}
+    process = StartupProcess(specs.get, {"/s/own.py": own}.get, {"SET": "1"})
+    return "\n".join(process.run(code).question or "" for code in codes)
+
+
+@target("module-zip", "host.module_finder.ModuleFinder", refuses=(), form="bytes", rounds=40)
+def _module_zip(data: bytes) -> None:
+    """A zip on sys.path."""
+    finder = ModuleFinder(root_of("modules", {"/m.zip": data}), (), (3, 14))
+    for name in ("own", "package.own", "space.own"):
+        finder.find_spec(name, ("/m.zip", "/m.zip/inside"))
 
 
 @target("image-description", "image.description.SingularityDescription", refuses=(ImageError,), rounds=20)
