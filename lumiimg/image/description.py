@@ -62,7 +62,7 @@ class SingularityDescription:
     @cached_property
     def _shell(self) -> Shell:
         """What a shell has after the environment scripts."""
-        shell = Shell()
+        shell = Shell(self._root)
         for path, text in self._scripts():
             name = path.rpartition("/")[2]
             if name == _CUSTOM:

@@ -1,9 +1,10 @@
 """What the environment scripts of an image export, read as text: nothing of an image is ever run.
 
 Followed is what scripts that set variables write as a rule: assignments, `export`, `unset`, quotes, `$K`,
-`${K:-word}`, tests of strings, and `if`, `&&`, `||` over these. Any other statement leaves the variables in doubt that
-it may set, by itself or by the functions that it calls. One that may do anything, or end the script (`. file`, `eval`,
-`return`), leaves all in doubt, from there on.
+`${K:-word}`, tests of strings and of files that the image has, `if`, `&&`, `||` over these, and the `activate` of a
+virtual environment. Any other statement leaves the variables in doubt that it may set, by itself or by the functions
+that it calls. One that may do anything, or end the script (`. file`, `eval`, `return`), leaves all in doubt, from there
+on.
 
 Engines unset the user's variables before they source the scripts (apptainer 1.5.3
 `internal/pkg/util/fs/files/action_script.sh`): what the image does not set is unset, but for what the engine and the
@@ -15,6 +16,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from lumiimg.image.activation import activated
 from lumiimg.image.shell import (
     NAME,
     READONLY,
@@ -300,6 +302,8 @@ class _Script(WordReader):
         elif name == "unset":
             self._unset(arguments, runs)
             return True
+        elif name in {".", "source"} and not assigned and (folder := self._activated(arguments)):
+            self._activate(folder, runs)
         elif (name in STATEFUL and not (called and name == "return")) or not _PROGRAM.fullmatch(name):
             self._lose()
         elif name in {"break", "continue"} and (arguments or not self._loops):
@@ -307,8 +311,34 @@ class _Script(WordReader):
         elif name in {":", "true", "false"}:
             return name != "false"
         elif name == "test" or (name == "[" and arguments and arguments[-1].text == "]"):
-            return _judged(arguments[:-1] if name == "[" else arguments)
+            return _judged(arguments[:-1] if name == "[" else arguments, self.shell)
         return None
+
+    def _activated(self, arguments: Sequence[ShellWord]) -> str | None:
+        """Return the folder of the virtual environment that a script of the image activates, if it does only that."""
+        match arguments:
+            case [script] if script.is_known and script.is_sure and not script.sets:
+                return activated(self.shell.text(script.value))
+        return None
+
+    def _activate(self, folder: str, runs: bool | None) -> None:
+        """Do what the `activate` of a virtual environment does; a second one takes back what the first did."""
+        self._doubt("VIRTUAL_ENV_PROMPT")
+        self.shell.variable("VIRTUAL_ENV_PROMPT").exported = None
+        path, before = self.shell.variable("PATH"), self.shell.variable("_OLD_VIRTUAL_PATH")
+        if before.value is not None or before.doubt:
+            self._lose()
+        before.value = path.value or ""
+        for name, value in (("PATH", f"{folder}/bin:{before.value}"), ("VIRTUAL_ENV", folder), ("PYTHONHOME", None)):
+            variable = self.shell.variable(name)
+            if not runs:
+                self._doubt(name)
+                variable.exported = variable.exported or None
+            elif value is None and not variable.doubt:
+                self.shell.variables[name] = ShellVariable()
+            elif value is not None:
+                variable.value, variable.exported = value, True
+        self.shell.functions.setdefault("deactivate", []).append(("{ eval deactivate; }", 0, self._where))
 
     def _call(self, name: str) -> None:
         """Leave in doubt what a function sets."""
@@ -362,8 +392,8 @@ class _Script(WordReader):
                 variable.exported = None if variable.exported else variable.exported
 
 
-def _judged(words: Sequence[ShellWord]) -> bool | None:
-    """Judge a test by the number of its arguments (POSIX `test`); None where files decide, or numbers."""
+def _judged(words: Sequence[ShellWord], shell: Shell) -> bool | None:
+    """Judge a test by the number of its arguments (POSIX `test`); None where files of the host decide, or numbers."""
     if not all(word.is_known and word.is_sure and not word.is_open and not word.sets for word in words):
         return None
     match [word.value for word in words]:
@@ -377,7 +407,9 @@ def _judged(words: Sequence[ShellWord]) -> bool | None:
             return one == ""
         case ["-n", one]:
             return one != ""
+        case ["-e" | "-f" | "-d" as operator, path]:
+            return shell.has(path, operator)
         case ["!", _, *_]:
-            status = _judged(words[1:]) if len(words) < 5 else None
+            status = _judged(words[1:], shell) if len(words) < 5 else None
             return None if status is None else not status
     return None

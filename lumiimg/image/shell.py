@@ -7,9 +7,15 @@ arithmetic, `${K/a/b}`), is a ShellError: where a script cannot be taken apart w
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lumiimg.core.toml import package_toml
+from lumiimg.image.tree import ImageError
+
+if TYPE_CHECKING:
+    from lumiimg.image.root import RootFileSystem
 
 _TABLES = package_toml(__package__, "shell.toml")
 VOLATILE = frozenset[str](_TABLES["volatile"]["names"])
@@ -25,6 +31,9 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*+")
 _MAX_NESTING = 32
 _MAX_WORK = 1 << 20
 """Characters of all scripts together, and that the variables in them expand to; a command counts as some."""
+_MAX_SCRIPT_BYTES = 1 << 16
+_IN_IMAGE = re.compile(r"/(?!(?:dev|home|media|mnt|proc|root|run|sys|tmp|var/tmp)(?:/|$))(?!.*/\.\.(?:/|$))")
+"""Where no engine mounts by itself."""
 _LITERAL = {
     "": re.compile(r"[^ \t\n;&|<>()'\"\\$`~{}]+"),
     '"': re.compile(r"[^\"\\$`]+"),
@@ -61,7 +70,9 @@ class ShellVariable:
 class Shell:
     """What a shell has after scripts that it sourced one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: RootFileSystem | None = None) -> None:
+        self.root = None if root is None else root.for_users()
+        """The image; None where no file of one is asked for."""
         self.variables: dict[str, ShellVariable] = {}
         self.functions: dict[str, list[tuple[str, int, str]]] = {}
         """Bodies of each: script, position, where the script is."""
@@ -77,6 +88,19 @@ class Shell:
             given = ShellVariable(None, None, "the first script")
             self.variables[name] = given if name in VOLATILE else ShellVariable()
         return self.variables[name]
+
+    def has(self, path: str, operator: str) -> bool | None:
+        """Judge `test -e`, `-f` or `-d`: yes where the image has it; what it lacks may come from the host."""
+        if self.root is None or not _IN_IMAGE.match(path):
+            return None
+        return {"-e": self.root.exists, "-f": self.root.is_file, "-d": self.root.is_dir}[operator](path) or None
+
+    def text(self, path: str) -> str:
+        """Return a script of the image; nothing where there is none that everybody may read."""
+        with suppress(OSError, ImageError):
+            if self.root is not None and _IN_IMAGE.match(path):
+                return self.root.read_bytes(path, _MAX_SCRIPT_BYTES).decode("utf-8", "surrogateescape")
+        return ""
 
     def count(self, work: int) -> None:
         """Count characters that are read, and what variables expand to. Raises ShellError where it is too much."""

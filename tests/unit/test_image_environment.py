@@ -136,3 +136,57 @@ def test_scripts_that_are_too_long_alone_or_together_are_said_and_the_others_are
         assert image.description.labels == {}
     with open_image(_image(tmp_path / "b", **{f"n9{n}__more": "# " + "x" * 300_000 for n in range(4)})) as image:
         assert image.description.warnings[0].startswith(f"/{_ENV}/93-more.sh")
+
+
+ACTIVATE = sorted((Path(__file__).parents[1] / "fixtures/venv").glob("activate-*"))
+"""As CPython's venv wrote them, for /opt/venv."""
+
+
+def _after(folder: Path, script: str, activate: str) -> tuple[dict[str, str], set[str], str]:
+    """Return (environment, doubts, what is lost) of an image with this script and a virtual environment."""
+    for path, text in ((f"{_ENV}/90-environment.sh", script), ("opt/venv/bin/activate", activate)):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    with open_image(folder) as image:
+        return image.environment, {*image.description.doubts}, image.description.lost
+
+
+def test_the_activate_of_a_virtual_environment_is_followed_where_it_is_as_venv_wrote_it(tmp_path: Path) -> None:
+    assert len(ACTIVATE) > 2
+    for text in (path.read_text() for path in ACTIVATE):
+        for script in (
+            ". /opt/venv/bin/activate",
+            "V=/opt/venv\nsource $V/bin/activate",
+            "if [ -f /opt/venv/bin/activate ]; then\n  . /opt/venv/bin/activate\nfi",
+            "[ -d /opt/venv ] && [ ! -d /opt ] || . /opt/venv/bin/activate",
+        ):
+            environment, doubts, lost = _after(tmp_path, f"export PATH=/bin PYTHONHOME=/x\n{script}\n", text)
+            assert (environment["PATH"], environment["VIRTUAL_ENV"]) == ("/opt/venv/bin:/bin", "/opt/venv"), script
+            assert (doubts, lost, "PYTHONHOME" in environment) == ({"VIRTUAL_ENV_PROMPT"}, "", False), script
+        assert "PATH" in _after(tmp_path, "[ -d /pfs ] && . /opt/venv/bin/activate\n", text)[1]
+        for script in (
+            ". /opt/venv/bin/activate x",
+            ". /opt/venv/bin/activate; deactivate",
+            ". /opt/venv/bin/activate; . /opt/venv/bin/activate",
+            "A=1 . /opt/venv/bin/activate",
+            ". /opt/venv/bin/other",
+            ". /opt/../tmp/activate",
+        ):
+            assert _after(tmp_path, f"export PATH=/bin\n{script}\n", text)[2], script
+        for changed in (
+            f"{text}export NCCL_NET=Socket\n",
+            text.replace("/opt/venv", "$(echo /opt/x)"),
+            text.replace("export PATH", "export NCCL_NET=Socket", 1),
+        ):
+            assert changed != text
+            assert _after(tmp_path, ". /opt/venv/bin/activate\n", changed)[2], changed
+
+
+def test_files_that_an_image_has_are_there_and_what_it_lacks_a_host_may_have(tmp_path: Path) -> None:
+    tests = {"-d /opt/venv": "1", "-e /opt/venv/bin": "1", "-f /opt/venv/bin/activate": "1", "! -d /opt/venv": None}
+    for test, value in tests.items():
+        environment, doubts, _ = _after(tmp_path, f"[ {test} ] && export A=1\n", "")
+        assert (environment.get("A"), doubts) == (value, set()), test
+    (tmp_path / "tmp").mkdir()
+    for test in ("-d /opt/none", "-f /opt/venv", "-d /tmp", "-d /opt/../tmp", "-d opt", "-d /opt/v*", "-s /opt/venv"):
+        assert _after(tmp_path, f"[ {test} ] && export A=1\n", "")[1] == {"A"}, test
