@@ -83,6 +83,8 @@ class StartupProcess:
         self._variables: list[tuple[str, str | None]] = []
         self._bound: set[tuple[str, str]] = set()
         """(path, name): of the imports at a top level that have run."""
+        self._values: dict[tuple[str, str], object] = {}
+        """What a name has by its one assignment, `debug = os.getenv("DEBUG")`, by (path, name)."""
         self._is_sure = code.path not in self._unsure
         """Whether all before the next statement ended without an exception, for sure."""
         self._modules.begin()
@@ -129,8 +131,12 @@ class StartupProcess:
     def _is_idle(self, code: PythonCode, statement: ast.stmt) -> bool:
         """Whether a statement certainly does nothing for others."""
         match statement:
-            case ast.Expr(value) | ast.Assign([ast.Name()], value):
+            case ast.Expr(value):
                 return self._constant(code, value) is not None
+            case ast.Assign([ast.Name(name)], value) if known := self._constant(code, value):
+                if _is_assigned_once(code, name):
+                    self._values[code.path, name] = known[0]
+                return True
         return isinstance(statement, ast.Pass)
 
     def _run_import(self, code: PythonCode, node: ast.Import | ast.ImportFrom) -> None:
@@ -198,6 +204,8 @@ class StartupProcess:
         match node:
             case ast.Constant(value):
                 return value
+            case ast.Name(name):
+                return self._values[code.path, name]
             case ast.IfExp():
                 return self._value(code, node.body if self._value(code, node.test) else node.orelse)
             case ast.UnaryOp(ast.Not(), operand):
@@ -226,3 +234,17 @@ class StartupProcess:
             base = base.value
         is_bound = isinstance(base, ast.Name) and (code.path, base.id) in self._bound and len(code.names(base.id)) == 1
         return is_bound and self._modules.meanings(code, node) == {dotted}
+
+
+def _is_assigned_once(code: PythonCode, name: str) -> bool:
+    """Whether a file binds a name by one assignment, and in no other way."""
+    bound = 0
+    for node in (node for statement in code.body for node in ast.walk(statement)):
+        names = {getattr(node, field, None) for field in ("name", "asname", "arg", "rest")}
+        match node:
+            case ast.Name(own, ast.Store() | ast.Del()):
+                names = {own}
+            case ast.Global(listed):
+                names = {*listed}
+        bound += name in names
+    return bound == 1

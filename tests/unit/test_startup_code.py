@@ -78,6 +78,10 @@ FOLLOWED = {
     "import os; os.environ['NCCL_NET'] = 'x'": CodeEffects(variables=(("NCCL_NET", "x"),)),
     "import os; os.environ.setdefault('NCCL_NET', 'x')": CodeEffects(variables=(("NCCL_NET", "x"),)),
     "import os; os.environ.setdefault('SET', 'x')": CodeEffects(),
+    "import os; set = os.getenv('SET'); exec('if set: os.environ[\"NCCL_NET\"] = \"x\"')": CodeEffects(
+        variables=(("NCCL_NET", "x"),)
+    ),
+    "import os, ctypes; not_set = os.getenv('OTHER'); exec('if not_set: ctypes.CDLL(\"x\")')": CodeEffects(),
     "import os; os.environ.pop('NCCL_NET', None)": CodeEffects(variables=(("NCCL_NET", None),)),
     "import sys; sys.path.insert(0, '/a'); sys.path.append('/b')": CodeEffects(paths=(("/a", True), ("/b", False))),
     "import site; site.addsitedir('/a')": CodeEffects(sites=("/a",)),
@@ -97,6 +101,9 @@ def test_what_is_not_followed_is_named_with_its_line(reader: Reader) -> None:
         "import os\nos.environ['NCCL_NET'] = str(1)": "sets NCCL_NET in a way that is not followed ({}, line 2)",
         "import ctypes\n\nctypes.CDLL('x')": "uses ctypes.CDLL ({}, line 3)",
         "import sys\nsys.meta_path.insert(0, None)": "uses sys.meta_path.insert ({}, line 2)",
+        "import os\nx = os.getenv('A')\ndef f():\n global x\n x = 1\nf()\nif x:\n os.environ['NCCL_NET'] = 'x'": (
+            "sets NCCL_NET in a way that is not followed ({}, line 8)"
+        ),
         "import os\nos.environ[str(1)] = 'x'": "sets a variable whose name is not constant ({}, line 2)",
     }.items():
         (effects,) = reader.effects(Code("sitecustomize.py", text), {})
