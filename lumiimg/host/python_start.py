@@ -40,8 +40,29 @@ _MAX_LINE, _MAX_NAMES = 64 << 10, 50
 _LOCAL_PREFIX = re.compile(r"if ENABLE_USER_SITE and .*\n\s+PREFIXES\.insert\(0, ['\"](/[^'\"]{1,200})['\"]\)")
 _FIRST_MODULES = ("encodings", "encodings.aliases", "encodings.utf_8")
 _NOT_FROZEN_BEFORE = (3, 11)
+_GIL_SINCE = (3, 13)
+"""The first version that can be built without a GIL, and reads variables `PYTHON_…`."""
 _SITE_MODULES = ("codecs", "io", "abc", "site", "os", "stat", "posixpath", "genericpath", "_collections_abc")
 """What is frozen since 3.11, and read from files before."""
+
+
+_DECIMAL = re.compile(r"[ \t]*[+-]?[0-9]{1,20}")
+_RANGES = {
+    "PYTHONHASHSEED": (0, (1 << 32) - 1),
+    "PYTHONTRACEMALLOC": (0, (1 << 16) - 1),
+    "PYTHON_CPU_COUNT": (1, 1 << 20),
+}
+_WORDS = {
+    "PYTHONUTF8": {"0", "1"},
+    "PYTHONMALLOC": {"default", "debug", "malloc", "malloc_debug", "pymalloc", "pymalloc_debug"},
+    "PYTHONHASHSEED": {"random"},
+    "PYTHON_CPU_COUNT": {"default"},
+    "PYTHONINTMAXSTRDIGITS": {"0"},
+    "PYTHON_GIL": {"1"},
+    "PYTHON_FROZEN_MODULES": {"on", "off"},
+}
+REFUSING = tuple(dict.fromkeys((*_RANGES, *_WORDS)))
+"""Variables with some values of which Python does not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +131,7 @@ def start_python(
     site = _Site(root, finder, build.version, program, follow)
     failure: str | None = None
     try:
+        _require_values(program, build, environment)
         paths = find_paths(root, build, program, environment)
         site.path, site.opened = [*paths.path], [program, *paths.opened]
         site.load(_FIRST_MODULES)
@@ -130,6 +152,28 @@ def start_python(
         failure=failure,
         finder=finder,
     )
+
+
+def refused_value(version: tuple[int, int], environment: Mapping[str, str], *, is_free_threaded: bool) -> str | None:
+    """Return the variable whose value keeps a Python from starting (CPython Python/preconfig.c, initconfig.c)."""
+    for name in REFUSING:
+        value = environment.get(name)
+        if not value or (name.startswith("PYTHON_") and version < _GIL_SINCE):
+            continue
+        words = {*_WORDS.get(name, ())}
+        if version >= _GIL_SINCE:
+            words |= {"mimalloc", "mimalloc_debug"} if name == "PYTHONMALLOC" else set()
+            words |= {"0"} if name == "PYTHON_GIL" and is_free_threaded else set()
+        least, most = _RANGES.get(name, (1, 0))
+        is_number = _DECIMAL.fullmatch(value) is not None and least <= int(value) <= most
+        if value not in words and not is_number:
+            return name
+    return None
+
+
+def _require_values(program: str, build: PythonBuild, environment: Mapping[str, str]) -> None:
+    if name := refused_value(build.version, environment, is_free_threaded=build.is_free_threaded):
+        raise StartFailure(f"{program} does not start: {name} cannot be {one_safe_line(environment[name])}")
 
 
 def _build_of(root: RootFileSystem, program: str, environment: Mapping[str, str]) -> PythonBuild:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from lumiimg.host.module_finder import SpecKind
 from lumiimg.host.python_build import read_build
 from lumiimg.host.python_process import start_process
-from lumiimg.host.python_start import NoPythonError, PythonStart, start_python
+from lumiimg.host.python_start import NoPythonError, PythonStart, refused_value, start_python
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library, program
@@ -49,6 +50,30 @@ def test_a_python_starts_and_imports_as_a_real_one_does_for_nobody(interpreter: 
             tree.remove()
         assert opened <= len(seeds) // 10
     os.umask(umask)
+
+
+VALUES = {
+    "PYTHONUTF8": ("", "0", "1", "01", "yes", "true", " 1"),
+    "PYTHONHASHSEED": ("random", "0", "+5", " 5", "-1", "-0", "4294967295", "4294967296", "5 ", "abc", "RANDOM"),
+    "PYTHONMALLOC": ("malloc", "pymalloc_debug", "debug", "mimalloc", "jemalloc", "Malloc"),
+    "PYTHONTRACEMALLOC": ("0", "1", "65535", "65536", "-1", "x", "1 "),
+    "PYTHONINTMAXSTRDIGITS": ("0", "640", "639", "x", "-1"),
+    "PYTHON_GIL": ("0", "1", "2"),
+    "PYTHON_CPU_COUNT": ("default", "4", "0", "-1", "x"),
+    "PYTHON_FROZEN_MODULES": ("on", "off", "1"),
+}
+
+
+@pytest.mark.parametrize("interpreter", PYTHONS)
+def test_a_python_refuses_the_values_of_variables_that_a_real_one_does(interpreter: str) -> None:
+    words = ["-c", "import sys; print(*sys.version_info[:2], 't' in sys.abiflags)"]
+    major, minor, threads = subprocess.run(
+        [interpreter, *words], capture_output=True, text=True, check=True
+    ).stdout.split()
+    for name, value in ((name, value) for name, values in VALUES.items() for value in values):
+        done = subprocess.run([interpreter, "-S", "-c", ""], env={name: value}, capture_output=True, check=False)
+        refused = refused_value((int(major), int(minor)), {name: value}, is_free_threaded=threads == "True")
+        assert (refused is None) is (done.returncode == 0), (name, value)
 
 
 def modelled(tree: Tree) -> tuple[Happened | None, str | None]:

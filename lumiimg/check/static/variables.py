@@ -12,6 +12,7 @@ from lumiimg.fabric.path import HOST_LIB_DIR, LAYER_PLUGINS
 from lumiimg.fabric.process import LibfabricConf, allows
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
 from lumiimg.gpu import OVERRIDE, XNACK
+from lumiimg.host.python_start import REFUSING
 from lumiimg.joblog import vocabulary
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _NO_FILE = LibfabricConf()
 _OF_THE_PROCESS = (
     "PATH",
     *(f"PYTHON{name}" for name in ("HOME", "PATH", "PLATLIBDIR", "USERBASE", "NOUSERSITE")),
+    *REFUSING,
     "VLLM_NCCL_SO_PATH",
     "SGLANG_NCCL_SO_PATH",
 )
