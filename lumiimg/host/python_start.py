@@ -50,6 +50,7 @@ _DECIMAL = re.compile(r"[ \t]*[+-]?[0-9]{1,20}")
 _RANGES = {
     "PYTHONHASHSEED": (0, (1 << 32) - 1),
     "PYTHONTRACEMALLOC": (0, (1 << 16) - 1),
+    "PYTHONINTMAXSTRDIGITS": (640, (1 << 31) - 1),
     "PYTHON_CPU_COUNT": (1, 1 << 20),
 }
 _WORDS = {
