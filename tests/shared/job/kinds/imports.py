@@ -331,7 +331,7 @@ def which_python(world: World, draw: random.Random) -> Planted:
         if number == 0:
             other = second_torch(world)
             world.move(f"{other}/torch", f"{folder}/site-packages/torch")
-    if draw.random() < 0.3:
+    if draw.random() < 0.3 and not world.at(f"{home}/bin/python{strays[0]}").exists():
         put(world, f"{home}/bin/python{strays[0]}", "#!/bin/sh\n")
         world.at(f"{home}/bin/python{strays[0]}").chmod(0o755)
     del torch
