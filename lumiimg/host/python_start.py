@@ -93,6 +93,8 @@ class PythonStart:
     """What the process has read; what it cannot read, and needs, is the failure."""
     failure: str | None
     """Why Python does not start."""
+    cut_short: tuple[str, ...]
+    """`.pth` files with folders behind a line of code that may fail, and end its file with it."""
     finder: ModuleFinder = field(repr=False, compare=False)
 
     def find_spec(self, name: str) -> ModuleSpec | None:
@@ -110,6 +112,10 @@ class PathChanges(Protocol):
     @property
     def sites(self) -> Sequence[str]:
         """Folders that it adds by site.addsitedir."""
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether it may end with an exception."""
 
 
 Find: TypeAlias = "Callable[[str], ModuleSpec | None]"
@@ -151,6 +157,7 @@ def start_python(
         startup=tuple(site.startup),
         files=tuple(dict.fromkeys(site.opened)),
         failure=failure,
+        cut_short=tuple(dict.fromkeys(site.cut_short)),
         finder=finder,
     )
 
@@ -208,6 +215,7 @@ class _Site:
         self.path: list[str] = []
         self.opened = [program]
         self.startup: list[StartupCode] = []
+        self.cut_short: list[str] = []
 
     def load(self, names: Sequence[str]) -> None:
         """Import modules without which Python ends."""
@@ -307,19 +315,20 @@ class _Site:
                 return
             self._add_package(folder, f"{folder}/{name}")
 
-    def _run(self, code: StartupCode) -> None:
-        """Take what a piece of code does; that of a virtual environment runs twice, which changes nothing more."""
+    def _run(self, code: StartupCode) -> bool:
+        """Take what a piece of code does, and return whether it may fail; the second run in an environment changes nothing."""
         if code in self.startup:
-            return
+            return False
         self.startup.append(code)
         changes = self._follow(code, self._find) if self._follow is not None else None
         if changes is None:
-            return
+            return False
         for folder, is_in_front in changes.paths:
             self.path.insert(0 if is_in_front else len(self.path), folder)
         for folder in changes.sites:
             if folder not in self._within and len(self._within) < _MAX_WITHIN:
                 self._add_site_by_code(folder)
+        return changes.may_fail
 
     def _find(self, name: str) -> ModuleSpec | None:
         return self._finder.find_spec(name, self.path)
@@ -355,6 +364,7 @@ class _Site:
             text = data.decode("utf-8-sig" if is_new else "utf-8")
         except UnicodeDecodeError as error:
             raise StartFailure(f"{path} is not UTF-8, and Python does not start with it") from error
+        may_have_failed = False
         for line in text.splitlines() if is_new else re.split(r"\r\n?|\n", text):
             if line.startswith("#") or not line.strip():
                 continue
@@ -365,11 +375,12 @@ class _Site:
             if line.startswith(("import ", "import\t")):
                 if not self._runs(line):
                     return
-                self._run(StartupCode(path, line))
+                may_have_failed |= self._run(StartupCode(path, line))
             else:
                 line = line.rstrip()  # noqa: PLW2901 - as site.py does it
                 entry = normpath(line if line.startswith("/") else f"{folder}/{line}")
                 if self._root.exists(entry):
+                    self.cut_short += [path] if may_have_failed and entry not in self._known else []
                     self._add(entry)
 
     def _runs(self, line: str) -> bool:

@@ -325,6 +325,18 @@ def test_code_that_is_not_followed_leaves_the_answer_open_and_what_hangs_on_it(r
     assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.code", "program.load")
 
 
+def test_folders_behind_a_line_that_may_fail_are_in_question(root: Path) -> None:
+    """After an exception, Python passes over the rest of a `.pth` file."""
+    put(root, "opt/other/torch.py", "own = 1")
+    put(root, f"{PACKAGES}/own.pth", "import os; 1/0\n/opt/other\n")
+    assert (
+        f"/{PACKAGES}/own.pth may end with an exception before all of its folders are added"
+        in Said(root).only().summary
+    )
+    put(root, f"{PACKAGES}/own.pth", "/opt/other\nimport os; 1/0\n")
+    assert Said(root).answer is Answer.NO_OBSTACLE
+
+
 def test_a_variable_of_the_loader_that_code_sets_counts_for_what_python_starts(root: Path) -> None:
     put(root, f"{PACKAGES}/sitecustomize.py", "import os\nos.environ['LD_LIBRARY_PATH'] = '/opt/another'\n")
     assert "sets LD_LIBRARY_PATH, which counts for the processes that Python then starts" in Said(root).only().summary

@@ -59,7 +59,11 @@ def pth_order(world: World, draw: random.Random) -> Planted:
     relative = draw.random() < 0.4
     spelled = {key: (up + value.lstrip("/")) if relative else value for key, value in lines.items()}
     _PTH_FORMS[form](world, packages, [spelled[key] for key in order], draw)
-    return Planted(f"{form}, {order[0]} first{', good in site' if stays else ''}{', relative' if relative else ''}")
+    # whether a line of code fails is for code to say
+    question = f"{packages}/a.pth" if form == "a line that fails" else None
+    return Planted(
+        f"{form}, {order[0]} first{', good in site' if stays else ''}{', relative' if relative else ''}", question
+    )
 
 
 def _two_files(world: World, packages: str, folders: list[str], draw: random.Random) -> None:
