@@ -316,7 +316,7 @@ class _Site:
             self._add_package(folder, f"{folder}/{name}")
 
     def _run(self, code: StartupCode) -> bool:
-        """Take what a piece of code does, and return whether it may fail; run twice (in an environment), it does no more."""
+        """Take what a piece of code does, and return whether it may fail; run twice, it does no more."""
         if code in self.startup:
             return False
         self.startup.append(code)
