@@ -107,6 +107,6 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
             if name.startswith(_OF_CHILDREN) and value != environment.get(name)
         )
         questions += (OpenQuestion(QuestionKind.CODE, code.path, what) for what in whats)
-    unsure = "may end with an exception before all of its folders are added"
+    unsure = "may end with an exception, and add no more of its folders"
     questions += (OpenQuestion(QuestionKind.CODE, path, unsure) for path in start.cut_short)
     return PythonProcess(root, start, start.path, modules, tuple(sets), tuple(dict.fromkeys(questions)))

@@ -107,15 +107,15 @@ def pair_of(name: str, world: World, told: Mapping[str, str], node: Node | None)
     against = (each for each in static.findings if each.severity in {Severity.PROBLEM, Severity.UNKNOWN})
     said = tuple(f"{each.id}: {each.summary}" for each in against)
     asked = "\n".join(str(each) for each in static.findings if each.severity is Severity.UNKNOWN)
-    return Pair(name, answer, said, happened, _difference(world, static, happened), asked)
+    return Pair(name, answer, said, happened, _difference(static, happened), asked)
 
 
-def _difference(world: World, static: StaticResult, happened: tuple[Happened, ...]) -> str:
+def _difference(static: StaticResult, happened: tuple[Happened, ...]) -> str:
     """Return which libraries one side alone has; what Python's standard library opens itself is left out."""
     if not static.opened or not any(each.is_fast for each in happened):
         return ""
     predicted = {*static.opened, *static.opened_by_libfabric}
-    own = re.compile(rf"/lib/python{re.escape(world.ground.version)}/lib-dynload/[^/]*$")
+    own = re.compile(r"/lib-dynload/[^/]*$")
     # of several jobs the prediction is about the one that fares worst
     nearest = min(happened, key=lambda each: len(predicted ^ each.mapped))
     mapped = {path for path in nearest.mapped if not own.search(path) and "/libffi.so" not in path and path != LOCALE}

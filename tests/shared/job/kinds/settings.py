@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
+from tests.shared.job.changes import NotHereError
 from tests.shared.job.kinds.place import Planted, packages_of
 from tests.shared.job.world import PLUGIN
 
@@ -244,6 +245,8 @@ def loops(world: World, draw: random.Random) -> Planted:
     elif form == "pth":
         world.link(f"{packages_of(world)}/loop.pth", "loop.pth")
     elif form == "torch in front":
+        if world.package is None:
+            raise NotHereError
         world.link("/opt/loop/torch", "torch")
         world.set(PYTHONPATH="/opt/loop")
     elif form == "rccl.conf":

@@ -106,6 +106,8 @@ def modes_of_startup(world: World, draw: random.Random) -> Planted:
             raise NotHereError
         world.put(f"{packages}/{form}.py", "import os\nos.environ['NCCL_NET'] = 'Socket'\n", mode)
         return Planted(f"{form} {mode:o}")
+    if world.package is None:
+        raise NotHereError
     world.set(PYTHONPATH="/opt/front")
     world.at("/opt/front").mkdir(parents=True)
     if form == "module in front":
