@@ -186,7 +186,7 @@ def either(names: str) -> None:
 
 def unique_id(path: str) -> None:
     before = mapped()
-    if path not in before:
+    if os.path.realpath(path) not in before:
         return  # another answers
     ctypes.CDLL(path).ncclGetUniqueId(ctypes.create_string_buffer(1024))
     for file in mapped():
