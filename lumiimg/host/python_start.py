@@ -209,6 +209,7 @@ class _Site:
     ) -> None:
         self._root, self._finder, self._version, self._program = root, finder, version, program
         self._follow = follow
+        self._changes: dict[StartupCode, PathChanges | None] = {}
         self._known: set[str] = set()
         self._within: set[str] = set()
         self._pth_files = self._lines = 0
@@ -316,11 +317,11 @@ class _Site:
             self._add_package(folder, f"{folder}/{name}")
 
     def _run(self, code: StartupCode) -> bool:
-        """Take what a piece of code does, and return whether it may fail; run twice, it does no more."""
-        if code in self.startup:
-            return False
-        self.startup.append(code)
-        changes = self._follow(code, self._find) if self._follow is not None else None
+        """Take what a piece of code does to sys.path, and return whether it may fail; an environment's runs twice."""
+        if code not in self._changes:
+            self.startup.append(code)
+            self._changes[code] = self._follow(code, self._find) if self._follow is not None else None
+        changes = self._changes[code]
         if changes is None:
             return False
         for folder, is_in_front in changes.paths:

@@ -578,8 +578,7 @@ def start_in(tree: Tree) -> Happened | str:
     if code != 0:
         return f"{code}: {complaint.decode('utf-8', 'replace')}"
     path, specs, ran = ast.literal_eval(said.decode("utf-8", "surrogateescape"))
-    # code of a virtual environment runs twice: what is on the path once more is not looked at
-    return Happened([each for each in dict.fromkeys(path) if not each.startswith("/cwd")], specs, [*dict.fromkeys(ran)])
+    return Happened([each for each in path if not each.startswith("/cwd")], specs, [*dict.fromkeys(ran)])
 
 
 def _enter(root: Path) -> None:

@@ -88,7 +88,7 @@ def modelled(tree: Tree) -> tuple[Happened | None, str | None]:
         specs = [_spec(start, name) for name in NAMES]
     marks = (re.search(r"\[\((.*), (\d+)\)\]", code.text or "") for code in start.startup)
     ran = [(ast.literal_eval(mark[1]), int(mark[2])) for mark in marks if mark]
-    return Happened([*dict.fromkeys(start.path)], specs, [*dict.fromkeys(ran)]), question
+    return Happened([*start.path], specs, [*dict.fromkeys(ran)]), question
 
 
 def _spec(start: PythonStart, name: str) -> tuple[str | None, list[str], str, bool] | None:
