@@ -48,8 +48,8 @@ class PathConfig:
     """`python3.12`."""
     path: tuple[str, ...]
     """sys.path, without what hangs on the current folder."""
-    environment: Mapping[str, str]
-    """The variables that count."""
+    takes_user: bool
+    """Whether the user's site folder counts (sys.flags.no_user_site)."""
     imports_site: bool
     opened: tuple[str, ...]
     """Files that were read."""
@@ -114,10 +114,17 @@ class _GetPath:
             lib=self._lib,
             library=self._library,
             path=tuple(path if listed is None else listed[1]),
-            environment=self._environment if listed is None else {},
+            takes_user=self._takes_user(is_isolated=listed is not None),
             imports_site=listed is None or listed[2],
             opened=tuple(self._opened),
         )
+
+    def _takes_user(self, *, is_isolated: bool) -> bool:
+        """Whether no flag is set; 0 does not set it (_Py_get_env_flag)."""
+        if is_isolated:
+            return self._build.version < _VENV_SINCE
+        value = self._environment.get("PYTHONNOUSERSITE", "")
+        return not value or bool(re.fullmatch(r"\s*[+-]?0+", value))
 
     def _link_target(self, path: str) -> str:
         """Follow the links of the last part of a path, and only those (getpath_realpath, resolve_symlinks)."""
@@ -202,7 +209,8 @@ class _GetPath:
         """Return (prefix, exec_prefix, the entries of sys.path below them)."""
         prefix = exec_prefix = None
         if home:
-            prefix, delimiter, exec_prefix = (part.rstrip("/") for part in home.partition(":"))
+            home = home if self._is_new else home.replace("/:", ":").rstrip("/")
+            prefix, delimiter, exec_prefix = home.partition(":")
             exec_prefix = exec_prefix if delimiter else prefix
         elif self._is_new:
             prefix = _above(folder, self._has(self._zip))

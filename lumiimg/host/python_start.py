@@ -135,7 +135,7 @@ def start_python(
     build = _build_of(root, program, environment)
     root = root.for_users()
     finder = ModuleFinder(root, build.suffixes, build.version)
-    site = _Site(root, finder, build.version, program, follow)
+    site = _Site(root, finder, build.version, program, environment, follow)
     failure: str | None = None
     try:
         _require_values(program, build, environment)
@@ -205,9 +205,11 @@ class _Site:
         finder: ModuleFinder,
         version: tuple[int, int],
         program: str,
+        environment: Mapping[str, str],
         follow: Follow | None,
     ) -> None:
         self._root, self._finder, self._version, self._program = root, finder, version, program
+        self._environment = environment
         self._follow = follow
         self._changes: dict[StartupCode, PathChanges | None] = {}
         self._known: set[str] = set()
@@ -236,7 +238,7 @@ class _Site:
         self.path = [*dict.fromkeys(map(normpath, self.path))]
         self._known = set(self.path)
         roots = [self._prefix, paths.venv_prefix or paths.exec_prefix]
-        enables_user = not _is_set(paths.environment.get("PYTHONNOUSERSITE", ""))
+        enables_user = paths.takes_user
         takes_system = self._takes_system()
         if takes_system is not None:
             if self._version < (3, 14):
@@ -245,7 +247,7 @@ class _Site:
             base = [paths.prefix, paths.exec_prefix] if takes_system else []
             roots = [self._prefix, *base]
             enables_user = enables_user and takes_system
-        user_base = paths.environment.get("PYTHONUSERBASE", "")
+        user_base = self._environment.get("PYTHONUSERBASE", "")
         user = f"{user_base}/lib/{paths.library}/site-packages"
         if enables_user and user.startswith("/") and user_base and self._root.is_dir(user):
             self._add_site(user)
@@ -290,7 +292,7 @@ class _Site:
         """Add the site folders of prefixes, those that are there (getsitepackages, addsitepackages)."""
         lib, library = self._paths.lib, self._paths.library
         libs = [lib] if lib == "lib" else [lib, "lib"]
-        by_variable = "'VIRTUAL_ENV' in os.environ" in self._text and "VIRTUAL_ENV" in self._paths.environment
+        by_variable = "'VIRTUAL_ENV' in os.environ" in self._text and "VIRTUAL_ENV" in self._environment
         is_virtual = by_variable or self._paths.prefix != self._prefix
         for prefix in dict.fromkeys(filter(None, prefixes)):
             folders = [f"{each}/{library}/site-packages" for each in libs]
@@ -411,8 +413,3 @@ class _Site:
             if spec.kind is SpecKind.SOURCE and spec.origin:
                 text = self._root.read_bytes(spec.origin, _MAX_TEXT_BYTES).decode()
         self._run(StartupCode(spec.origin or file, text))
-
-
-def _is_set(value: str) -> bool:
-    """Whether a flag variable counts: 0 does not (_Py_get_env_flag)."""
-    return bool(value) and not re.fullmatch(r"\s*[+-]?0+", value)

@@ -380,7 +380,7 @@ class _Making:
         chance = self.chance
         if self.maybe(0.3):
             self.zip("/src.zip")
-        for place in [*{*chance.sample(self.sites, min(len(self.sites), 4))}, "/src", "/src2", "/opt/more"]:
+        for place in [*dict.fromkeys(chance.sample(self.sites, min(len(self.sites), 4))), "/src", "/src2", "/opt/more"]:
             if not self.maybe(0.7):
                 continue
             self.folder(place)
@@ -490,7 +490,7 @@ class _Making:
             for folder in path.parents
             if folder.is_relative_to(self.root) and folder != self.root
         ]
-        stdlib = [*self.root.glob(f"*/lib/{self.kit.library}/encodings/*.py")]
+        stdlib = sorted(self.root.glob(f"*/lib/{self.kit.library}/encodings/*.py"))
         candidates += chance.sample(stdlib, min(2, len(stdlib)))
         candidates += [path.parent for path in stdlib[:1]]
         # what programs and libraries need, and the files that all trees share, stay as they are
