@@ -28,6 +28,8 @@ _FROZEN_SINCE = (3, 11)
 """The first version whose getpath is written in Python."""
 _VENV_SINCE = (3, 14)
 """The first version whose getpath sets sys.prefix to that of a virtual environment; before, site.py did."""
+_NO_USER_SINCE = (3, 15)
+"""The first version in which a file `PROGRAM._pth` leaves out the user's site folder."""
 
 
 class StartFailure(Exception):  # noqa: N818 - of the Python that is modelled
@@ -122,7 +124,7 @@ class _GetPath:
     def _takes_user(self, *, is_isolated: bool) -> bool:
         """Whether no flag is set; 0 does not set it (_Py_get_env_flag)."""
         if is_isolated:
-            return self._build.version < _VENV_SINCE
+            return self._build.version < _NO_USER_SINCE
         value = self._environment.get("PYTHONNOUSERSITE", "")
         return not value or bool(re.fullmatch(r"\s*[+-]?0+", value))
 
