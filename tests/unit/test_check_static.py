@@ -111,7 +111,7 @@ def test_that_no_plugin_is_found_is_sure_only_where_the_search_is_known(root: Pa
     environment.mkdir(parents=True, exist_ok=True)
     (root / "opt/net").mkdir(parents=True)
     for line, severity in (
-        ("if [ -d /opt/net ]; then export LD_LIBRARY_PATH=/opt/net; fi", Severity.UNKNOWN),
+        ("if [ -d /scratch ]; then export LD_LIBRARY_PATH=/opt/net; fi", Severity.UNKNOWN),
         ("export NCCL_NET_PLUGIN=$(cat /etc/plugin)", Severity.UNKNOWN),
         ("export OTHER=$(cat /etc/other)", Severity.PROBLEM),
     ):
@@ -138,12 +138,12 @@ def test_that_no_plugin_is_found_is_sure_only_where_the_search_is_known(root: Pa
 SURE = ("{set}", "(unset {name})\n{set}", "{name}=other\n{set}", "false && return\n{set}")
 UNSURE = (
     "return\n{set}",
-    "[ -d /opt ] && return\n{set}",
+    "[ -d /scratch ] && return\n{set}",
     "eval true\n{set}",
     ". /opt/site.sh\n{set}",
     "{set}\nexport -n {name}",
-    "{set}\n[ -d /opt ] && unset {name}",
-    "{set}\nif [ -d /opt ]; then\n  export {name}=other\nfi",
+    "{set}\n[ -d /scratch ] && unset {name}",
+    "{set}\nif [ -d /scratch ]; then\n  export {name}=other\nfi",
     "{set}\nunset_it() {{ unset {name}; }}\nunset_it",
 )
 """Scripts that export a variable, and may not."""
@@ -241,7 +241,7 @@ def test_a_variable_of_the_user_that_a_script_may_replace_is_an_open_question(ro
     plugin(root / LIB / "librccl-net.so")
     for line, severity in (
         ("export OTHER=$(id)", Severity.PROBLEM),
-        ("[ -d /opt ] && export NCCL_NET=ofi", Severity.UNKNOWN),
+        ("[ -d /scratch ] && export NCCL_NET=ofi", Severity.UNKNOWN),
         (". /opt/site.sh", Severity.UNKNOWN),
         ("export PATH=${PATH//a/b}", Severity.UNKNOWN),
     ):
