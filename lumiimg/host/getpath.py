@@ -63,7 +63,12 @@ def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environme
         root.open_exec(program).close()
     except (OSError, BadInputError) as error:
         raise StartFailure(f"{program} may be run by its owner only") from error
-    return _GetPath(root, build, program, environment).found()
+    return _GetPath(root, build, executable_of(build.version, program, environment), environment).found()
+
+
+def executable_of(version: tuple[int, int], program: str, environment: Mapping[str, str]) -> str:
+    """Return sys.executable, from which the prefixes are looked for: since 3.11 a variable may name another one."""
+    return (environment.get("PYTHONEXECUTABLE") if version >= _FROZEN_SINCE else None) or program
 
 
 def dirname(path: str) -> str:

@@ -18,7 +18,7 @@ from posixpath import normpath
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from lumiimg.core.errors import BadInputError, one_safe_line
-from lumiimg.host.getpath import CONFIGURATION, PathConfig, StartFailure, dirname, find_paths
+from lumiimg.host.getpath import CONFIGURATION, PathConfig, StartFailure, dirname, executable_of, find_paths
 from lumiimg.host.module_finder import ModuleFinder, ModuleSpec, SpecKind
 from lumiimg.host.python_build import NoPythonError, PythonBuild, read_build
 
@@ -135,7 +135,8 @@ def start_python(
     build = _build_of(root, program, environment)
     root = root.for_users()
     finder = ModuleFinder(root, build.suffixes, build.version)
-    site = _Site(root, finder, build.version, program, environment, follow)
+    executable = executable_of(build.version, program, environment)
+    site = _Site(root, finder, build.version, executable, environment, follow)
     failure: str | None = None
     try:
         _require_values(program, build, environment)
@@ -225,7 +226,7 @@ class _Site:
         for name in names:
             spec = self._finder.find_spec(name, self.path)
             if spec is None or spec.kind is SpecKind.NAMESPACE:
-                raise StartFailure(f"{self._program} does not start: it finds no module {name}")
+                raise StartFailure(f"it finds no module {name} from {self._program}")
             file = self._finder.code_file(spec)
             if not self._finder.can_load(spec):
                 raise StartFailure(f"{file} may be read by its owner only, and Python does not start without it")

@@ -349,6 +349,10 @@ class _Making:
             environment["PYTHONSAFEPATH"] = chance.choice(["1", ""])
         if self.maybe(0.2):
             environment["VIRTUAL_ENV"] = "/opt/venv"
+        if self.maybe(0.06):
+            environment["PYTHONEXECUTABLE"] = chance.choice(
+                [f"{base}/bin/python3", "/missing/bin/python", "/opt/venv/bin/python", ""]
+            )
 
     def zip(self, path: str) -> None:
         chance = self.chance

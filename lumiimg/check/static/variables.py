@@ -27,7 +27,7 @@ _CONF_VARIABLE = "NCCL_CONF_FILE"
 _NO_FILE = LibfabricConf()
 _OF_THE_PROCESS = (
     "PATH",
-    *(f"PYTHON{name}" for name in ("HOME", "PATH", "PLATLIBDIR", "USERBASE", "NOUSERSITE")),
+    *(f"PYTHON{name}" for name in ("HOME", "PATH", "EXECUTABLE", "PLATLIBDIR", "USERBASE", "NOUSERSITE")),
     *REFUSING,
     "VLLM_NCCL_SO_PATH",
     "SGLANG_NCCL_SO_PATH",

@@ -88,6 +88,8 @@ class Examined:
             is_fair = named is not None and named.rpartition("/")[2] in pair.asked
             # which of its other libraries a job opens, a Python without a torch does not say
             is_fair |= not pair.is_fast and "has no torch and no jax" in pair.asked
+            # RCCL takes the plugin, whose libfabric does not know the memory of GPUs
+            is_fair |= any(each.network.startswith("doubt") for each in pair.happened)
             return Mark.FAIR if is_fair else Mark.NEEDLESS if pair.is_fast else Mark.LATE
         if pair.answer is Answer.NO_OBSTACLE:
             if not pair.is_fast:

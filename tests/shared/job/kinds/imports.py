@@ -16,6 +16,7 @@ from tests.shared.job.kinds.place import (
     stdlib_of,
     torch_of,
 )
+from tests.shared.job.world import BY_TORCH
 
 if TYPE_CHECKING:
     import random
@@ -61,8 +62,11 @@ def pth_order(world: World, draw: random.Random) -> Planted:
     _PTH_FORMS[form](world, packages, [spelled[key] for key in order], draw)
     # whether a line of code fails is for code to say
     question = f"{packages}/a.pth" if form == "a line that fails" else None
+    cause = f"{packages}/easy-install.pth" if form == "easy-install" else None
     return Planted(
-        f"{form}, {order[0]} first{', good in site' if stays else ''}{', relative' if relative else ''}", question
+        f"{form}, {order[0]} first{', good in site' if stays else ''}{', relative' if relative else ''}",
+        question,
+        cause,
     )
 
 
@@ -235,6 +239,7 @@ def virtual_environments(world: World, draw: random.Random) -> Planted:
     if home_of(world) != prefix_of(world):
         raise NotHereError
     torch = torch_of(world)
+    world.jobs = (BY_TORCH,)
     home, version = home_of(world), world.ground.version
     place = draw.choice(["/opt/env", "/usr/local/env"])
     form = draw.choice(["true", "True", "TRUE", " true ", "yes", "1", "false", "False", "", "none"])

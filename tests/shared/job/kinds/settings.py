@@ -208,7 +208,7 @@ def settings_files(world: World, draw: random.Random) -> Planted:
         ]
     )
     world.put(place, text + end, 0o644)
-    return Planted(f"{place}: {text!r}")
+    return Planted(f"{place}: {text!r}", cause=place)
 
 
 def loops(world: World, draw: random.Random) -> Planted:

@@ -273,7 +273,8 @@ def _pth_imports(world: World, text: str, draw: random.Random) -> str:
     put(world, f"{folder}/own.pth", f"import own_setup{'.sub' if form == 'submodule' else ''}\n")
     if form == "submodule":
         put(world, f"{folder}/own_setup/__init__.py", "")
-    return put(world, f"{folder}/{path}", text)
+    put(world, f"{folder}/{path}", text)
+    return f"{folder}/own.pth"
 
 
 def _pth_imports_twice(world: World, text: str, draw: random.Random) -> str:
@@ -281,7 +282,8 @@ def _pth_imports_twice(world: World, text: str, draw: random.Random) -> str:
     put(world, f"{folder}/own.pth", "import own_first\n")
     word = draw.choice(["import own_second\n", "from own_second import *\n", "import importlib\nimportlib.import_module('own_second')\n", "__import__('own_second')\n"])  # fmt: skip
     put(world, f"{folder}/own_first.py", word)
-    return put(world, f"{folder}/own_second.py", text)
+    put(world, f"{folder}/own_second.py", text)
+    return f"{folder}/own.pth"
 
 
 def _sitecustomize(world: World, text: str, draw: random.Random) -> str:

@@ -116,7 +116,7 @@ def modes_of_startup(world: World, draw: random.Random) -> Planted:
     if form == "package in front":
         world.put("/opt/front/torch/__init__.py", "", 0o644)
         world.at("/opt/front/torch").chmod(folder_mode)
-        return Planted(f"torch in front {folder_mode:o}")
+        return Planted(f"torch in front {folder_mode:o}", cause="/opt/front/torch/__init__.py")
     if form == "bytecode":
         if world.package is None:
             raise NotHereError

@@ -36,7 +36,7 @@ def forms_of_torch(world: World, draw: random.Random) -> Planted:
     # what no build of torch has: where it works, that is by chance
     question = f"{torch}/_C/__init__.py" if form == "C is a package" else None
     # what a library does as a module is its code
-    return Planted(form, question, "imported as torch" if form == "extension" else None)
+    return Planted(form, question, "imported as torch" if form in {"extension", "zip"} else None)
 
 
 def _in_front(world: World, draw: random.Random) -> str:
