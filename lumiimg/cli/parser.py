@@ -76,22 +76,11 @@ class Parser(argparse.ArgumentParser):
         return [*named, *moved] if named and not at.below else list(words)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - as argparse has it
-        if action.choices is not None and value not in action.choices:
-            for name in action.option_strings or ("",):
-                self._refuse_retired([name, value] if name else [value])
-            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-                from lumiimg.cli.suggestions import did_you_mean  # only where something is wrong
+        if isinstance(action, argparse._SubParsersAction) and value not in self.commands:  # noqa: SLF001
+            from lumiimg.cli.suggestions import did_you_mean  # only where something is wrong
 
-                self.error(f"there is no command {value!r}{did_you_mean(value, self.commands)}")
+            self.error(f"there is no command {value!r}{did_you_mean(value, self.commands)}")
         super()._check_value(action, value)
-
-    def _refuse_retired(self, words: Sequence[str]) -> None:
-        """Leave with 2 and the name of the successor where one of the words was a command or an option once."""
-        from lumiimg.cli.suggestions import retired  # only where something is wrong
-
-        if found := retired(self.prog.partition(" ")[2], words):
-            gone, instead = found
-            self.error(f"{gone} is gone", instead)
 
     def refuse(self, words: Sequence[str], others: Sequence[str] = ()) -> NoReturn:
         """Print what cannot be understood, with the option that was meant perhaps, and leave with 2.
@@ -100,7 +89,6 @@ class Parser(argparse.ArgumentParser):
         """
         from lumiimg.cli import suggestions  # only where something is wrong
 
-        self._refuse_retired(self.words)
         first = words[0].partition("=")[0]
         options = self._option_string_actions
         question = suggestions.did_you_mean(first, options, others) if first.startswith("-") else ""
@@ -144,8 +132,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str, hint: str | None = None) -> NoReturn:
         """Print what is wrong and leave with 2."""
-        if "arguments are required" in message:
-            self._refuse_retired(self.words)
         if hint is None and message.endswith("arguments are required: --host"):
             hint = "on a node of the machine, `lumiimg host scan -o host.json` writes the file: --host host.json"
         hint = hint or f"see `{self.prog} --help`"

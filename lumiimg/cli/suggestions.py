@@ -13,7 +13,6 @@ from pathlib import Path
 
 from lumiimg.core.errors import LumiimgError
 from lumiimg.core.text import as_operand, shell_quote
-from lumiimg.core.toml import package_toml
 from lumiimg.engine.engine import engine_word
 
 _OF_ALL_TOOLS = ("--verbose", "--quiet")
@@ -60,20 +59,6 @@ def for_extra_words(words: Sequence[str], before: Sequence[str], options: Collec
         return f"images stand behind --image: --image {shlex.join(images[:3])}{' …' if len(images) > 3 else ''}"
     if "--add" in options:
         return f"software is named by --add: --add {shlex.quote(first)}"
-    return None
-
-
-def retired(command: str, words: Iterable[str]) -> tuple[str, str] | None:
-    """Return (what is gone, what to use) of words that a command cannot parse; it is "" for lumiimg itself.
-
-    An option's value is the next word, or stands behind `=`.
-    """
-    instead = package_toml("lumiimg.cli.commands", "retired.toml")
-    parts = [part for word in words for part in word.split("=", 1)]
-    for number, part in enumerate(parts):
-        for gone in (part, " ".join(parts[number : number + 2])):
-            if successor := instead.get(f"{command} {gone}".strip()):
-                return gone, successor
     return None
 
 

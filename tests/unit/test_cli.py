@@ -18,7 +18,6 @@ import pytest
 from lumiimg.cli.commands import COMMANDS, GROUPS, make_parser
 from lumiimg.cli.main import FAULT, main, parse
 from lumiimg.core.errors import ExitCode, LumiimgError, one_line
-from lumiimg.core.toml import package_toml
 from lumiimg.engine.engine import engine_word
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import HEAVY, loaded_after_each, unwrapped
@@ -121,31 +120,6 @@ def test_list_is_show_without_a_name(capsys: pytest.CaptureFixture[str]) -> None
     assert printed("list") == printed("show")
     assert printed("list", "--json") == printed("show", "--json")
     assert printed("list", "lumi") == printed("show", "lumi")
-
-
-def is_there(row: str) -> bool:
-    """Return whether the program still has a command, option or value."""
-    parsers: list[Parser] = [make_parser()]
-    words = row.split()
-    while words and words[0] in parsers[-1].below:
-        parsers.append(parsers[-1].below[words.pop(0)])
-    if not words:
-        return True
-    option = next((one for one in parsers[-1]._actions if words[0] in one.option_strings), None)
-    return option is not None and (option.choices is None or words[-1] in option.choices)
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_what_is_gone_names_its_successor(capsys: pytest.CaptureFixture[str]) -> None:
-    for row, instead in package_toml("lumiimg.cli.commands", "retired.toml").items():
-        if is_there(row):
-            continue
-        with pytest.raises(SystemExit) as caught:
-            main([*row.split(), "image.sif"])
-        assert caught.value.code == ExitCode.BAD_INPUT
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        assert f" is gone ({instead})" in said, row
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_an_unknown_key_of_a_command_is_an_error(row: dict[str, Any]) -> None:
 
 
 def test_each_file_is_of_a_command_and_each_shared_option_is_used() -> None:
-    assert {path.stem for path in FOLDER.glob("*.toml")} == {*NAMES, "index", "retired", "shared", "start"}
+    assert {path.stem for path in FOLDER.glob("*.toml")} == {*NAMES, "index", "shared", "start"}
     assert set(ALIASES.values()) <= set(COMMANDS)
     shared = shared_options()
     used, pending = set[str](), [entries for name in NAMES for entries in lists_of(read_command(name))]
