@@ -1,8 +1,8 @@
-"""Prints rows for lumiimg/host/startup_code.toml: the digests of start-up code in unpacked distributions.
+"""Prints digests for lumiimg/host/startup_code.toml: of start-up code in unpacked distributions.
 
 python -m tools.startup_code FOLDER...     each is named NAME-VERSION: pip install --no-deps --target NAME-VERSION NAME==VERSION
 
-Only rows that the table lacks are printed. Somebody reads the code before a row goes in.
+Only those that the table lacks are printed. Somebody reads the code before one goes in.
 """
 
 from __future__ import annotations
@@ -57,13 +57,9 @@ def rows(folders: list[Path]) -> Iterator[tuple[str, str, str]]:
 
 
 def main(words: list[str]) -> int:
-    found: dict[str, tuple[str, list[str]]] = {}
     for digest, place, name in rows([Path(word) for word in words]):
-        found.setdefault(digest, (place, []))[1].append(name)
-    for digest, (place, names) in found.items():
-        if digest not in facts().templates:
-            source = names[0] if len(names) == 1 else f"{names[0]} to {names[-1].rpartition(' ')[2]}"
-            print(f'{digest} = "{place} of {source}"')
+        if digest not in facts().templates[place]:
+            print(f'"{place}": "{digest}"  # {name}')
     return 0
 
 

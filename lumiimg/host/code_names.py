@@ -1,4 +1,4 @@
-"""Python source as syntax: what its names are, and whether it is code that is known.
+"""Python source as syntax: what its names are, which modules it imports, and whether it is code that is known.
 
 All bindings of a file count at once, whatever their order and scope: a name is whatever one of them makes of it.
 """
@@ -10,20 +10,23 @@ import builtins
 import datetime as dt
 import hashlib
 import re
+import sys
 import warnings
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from lumiimg.core.decode import decode
 from lumiimg.core.toml import package_toml
+from lumiimg.host.module_finder import ModuleSpec, SpecKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _ARE_TEXT = frozenset(("__name__", "__file__", "__doc__", "__package__", "__qualname__", "__debug__"))
 _OF_PYTHON = re.compile(r"exec|\*|__(?:builtins|path|spec|loader|class|import|build_class|dict|name|package|file)__")
@@ -36,6 +39,13 @@ _CUT = frozenset(("MAPPING", "NAMESPACES"))
 """What a build backend fills in: values of these names, and the arguments of a call (setuptools
 command/editable_wheel.py; scikit_build_core/build/_editable.py)."""
 _PLACE = re.compile(r"os\.path\.join\((?:sys\._getframe\(1\)\.f_locals\['sitedir'\]|'/[^'\\]*'), \*\('[\w', ]+\)\)")
+_MOST_TEXT, _MOST_MODULES, _MOST_MEANINGS = 512 << 10, 1000, 32
+_LIBRARY = re.compile(r".*/lib(?:64)?/python(?:3\.\d+t?/(?!(?:site|dist)-packages/)|3\d+t?\.zip).*")
+"""Where the standard library is, below any prefix (CPython Modules/getpath.py)."""
+_LOADED = ("sys", "builtins", "os", "site", "io", "abc", "codecs", "stat", "posix", "time", "marshal", "errno")
+"""Modules that any Python has before it runs any of this code."""
+FOLLOWED = ("os.environ", "sys.path", "site", "editables/redirector.py.RedirectingFinder")
+"""Of what a call may be that is followed; the last has a method that gives a module its path."""
 
 
 class Facts(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,10 +54,16 @@ class Facts(Struct, frozen=True, forbid_unknown_fields=True):
     date: dt.date
     source: str
     frameworks: str
-    members: frozenset[str]
-    names: frozenset[str]
     lines: frozenset[str]
-    templates: dict[str, str]
+    names: dict[str, frozenset[str]]
+    templates: dict[str, frozenset[str]]
+
+    def has_name(self, dotted: str) -> bool:
+        """Whether an object of a module may be used in any way; so may exceptions that are errors."""
+        module, _, name = dotted.rpartition(".")
+        known = getattr(builtins, name, None) if module == "builtins" else None
+        is_error = isinstance(known, type) and issubclass(known, Exception)
+        return is_error or name in self.names.get(module, ())
 
 
 @cache
@@ -68,18 +84,18 @@ class PythonCode:
     """Of all that it does, without docstrings, comments, and what a build backend filled in."""
     filled: list[object]
     """What a build backend filled in."""
-    bindings: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    bindings: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """What each name is: an imported module or object of one, by its dotted name; empty: a value of the code's own."""
 
     @property
     def template(self) -> str:
         """Return which code it is that is known; empty for any other."""
-        return facts().templates.get(self.digest, "").partition(" of ")[0]
+        return next((file for file, digests in facts().templates.items() if self.digest in digests), "")
 
     def names(self, name: str) -> set[str]:
         """Return what a name may be, as in `bindings`."""
         if name in self.bindings:
-            return self.bindings[name]
+            return {*self.bindings[name]}
         return {"" if name in _ARE_TEXT else f"builtins.{name}" if hasattr(builtins, name) else f"?.{name}"}
 
 
@@ -95,7 +111,7 @@ def read_code(text: str, path: str, name: str = "") -> PythonCode:
     code = PythonCode(path, name, body, hashlib.sha256(_shape(body).encode()).hexdigest()[:20], filled)
     for node in (node for statement in body for node in ast.walk(statement)):
         for bound, meaning in _bound(code, node):
-            code.bindings[bound].add(meaning)
+            code.bindings[bound].append(meaning)
     if wrong := next(filter(_OF_PYTHON.fullmatch, code.bindings), None):
         raise ValueError(f"it binds {wrong}")
     return code
@@ -143,8 +159,6 @@ def _bound(code: PythonCode, node: ast.AST) -> Iterator[tuple[str, str]]:
         case (
             ast.Name(name, ast.Store() | ast.Del())
             | ast.FunctionDef(name)
-            | ast.AsyncFunctionDef(name)
-            | ast.ClassDef(name)
             | ast.ExceptHandler(_, str(name))
             | ast.arg(name)
         ):
@@ -194,3 +208,140 @@ def _shape(node: object) -> str:
 
 def _is_docstring(node: object) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+class NotFollowedError(Exception):
+    """The code does something that is not followed; the message says what, and where."""
+
+    def __init__(self, what: str, code: PythonCode, node: ast.AST) -> None:
+        what = what.replace(" ?.", " ").replace(" builtins.", " ")
+        super().__init__(f"{what} ({code.path}, line {getattr(node, 'lineno', 1)})")
+
+
+def _with_parents(name: str) -> list[str]:
+    """Return the names of a module and those around it, these first."""
+    return [*accumulate(name.split("."), "{}.{}".format)]
+
+
+class Modules:
+    """The modules that the code of one process has imported, or may import."""
+
+    def __init__(self, find: Callable[[str], ModuleSpec | None], read: Callable[[str], str | None]) -> None:
+        self._find, self._read = find, read
+        self._known: dict[str, PythonCode | None] = dict.fromkeys(_LOADED)
+        """None: of the standard library, or of nowhere."""
+        self._unfound: set[str] = set()
+        self._text_left = _MOST_TEXT
+        self.has_other_path = False
+        """Whether sys.path is not any more what it was when the piece of code began that runs now."""
+        self.has_later_imports = False
+        """Whether there are imports that may run, or not, or later."""
+        self.mapped: dict[str, str] = {}
+        """Modules that an editable install maps to a file or folder."""
+
+    def begin(self) -> None:
+        """Forget what was not found: sys.path may have become another one."""
+        self.has_other_path = False
+        self._known = {name: module for name, module in self._known.items() if name not in self._unfound}
+        self._unfound.clear()
+
+    def code(self, text: str, path: str, name: str = "") -> PythonCode:
+        """Return a file, or a line of a `.pth` file, as syntax; `read_code` has the errors."""
+        self._text_left -= len(text)
+        if self._text_left < 0:
+            raise ValueError("it is more code than is read")
+        return read_code(text, path, name)
+
+    def imported(self, code: PythonCode, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, PythonCode | None]]:
+        """Yield the modules that a statement imports, those around them first; with the code of each new one."""
+        source = source_of(code, node) if isinstance(node, ast.ImportFrom) else None
+        if source == "":
+            raise NotFollowedError("imports what is beside it", code, node)
+        for name in [source] if source else [alias.name for alias in node.names]:
+            for each in _with_parents(name):
+                yield each, self._load(code, node, each)
+        if source and (module := self._known[source]):
+            names = [f"{source}.{alias.name}" for alias in node.names if alias.name not in module.bindings]
+            yield from ((name, self._load(code, node, name)) for name in names if self._find(name))
+
+    def _load(self, code: PythonCode, node: ast.AST, name: str) -> PythonCode | None:
+        if name in self._known:
+            return None
+        if len(self._known) >= _MOST_MODULES:
+            raise NotFollowedError("imports too many modules", code, node)
+        self._known[name] = None
+        spec, top = self._find(name), name.partition(".")[0]
+        is_own = spec is None or bool(_LIBRARY.match(spec.origin or ""))
+        is_mapped = any(top == each.partition(".")[0] for each in self.mapped)
+        if self.has_other_path or (spec is None and is_mapped):
+            raise NotFollowedError(f"imports {name} from where only Python looks", code, node)
+        if top in sys.stdlib_module_names and not is_own:
+            raise NotFollowedError(f"imports {name}, which is not Python's own", code, node)
+        if spec is None or is_own:
+            self._unfound |= {name} if spec is None else set()
+            return None
+        text = self._read(spec.origin) if spec.origin and spec.kind is SpecKind.SOURCE else None
+        if text is None and spec.kind is not SpecKind.NAMESPACE:
+            raise NotFollowedError(f"imports {name}, which is not there as source", code, node)
+        try:
+            self._known[name] = module = self.code(text or "", spec.origin or "", name)
+            if module.template:
+                self.take_over(module.filled, is_first=module.template.startswith("scikit"))
+        except (SyntaxError, ValueError) as error:
+            raise NotFollowedError(f"imports {name}, which cannot be read: {error.args[0]}", code, node) from error
+        return module if not module.template else None
+
+    def take_over(self, filled: Iterable[object], *, is_first: bool = False) -> None:
+        """Take what a build backend filled into code that is known; `is_first`: its finder comes before sys.path."""
+        parts = [*filled]
+        while parts:
+            match parts.pop():
+                case dict() as mapping:
+                    found = {name: at for name, at in mapping.items() if isinstance(at, str) and at[:1] == "/"}
+                    self.mapped |= found
+                    parts += [
+                        name for name in mapping if is_first or name not in found or name in sys.stdlib_module_names
+                    ]
+                    parts += mapping.values()
+                case str(name):
+                    top = name.partition(".")[0]
+                    if top in sys.stdlib_module_names or re.fullmatch(facts().frameworks, top):
+                        raise ValueError(f"it says where {name} is, in a way of its own")
+                case list() | tuple() | set() as names:
+                    parts += names
+
+    def is_there(self, name: str) -> bool:
+        """Whether there is a module, or an object of one, for sure."""
+        around = self._known.get(name.rpartition(".")[0])
+        is_module = name in self._known and name not in self._unfound
+        return is_module or name in FOLLOWED or facts().has_name(name) or bool(around and around.template)
+
+    def meanings(self, code: PythonCode, node: ast.AST) -> set[str]:
+        """Return the objects of modules that an expression may be; nothing: a value that the code itself made."""
+        match node:
+            case ast.Name(name):
+                if len(names := code.names(name)) > _MOST_MEANINGS:
+                    raise NotFollowedError(f"has too many meanings of {name}", code, node)
+                return {each for one in names for each in self._named(one)}
+            case ast.Attribute(base, name):
+                return {each for one in self.meanings(code, base) for each in self._named(f"{one}.{name}")}
+            case ast.Call() if imported := self.imported_by(code, node):
+                return self._named(imported) | self._named(imported.partition(".")[0])
+        return set()
+
+    def _named(self, dotted: str) -> set[str]:
+        """Return what a dotted name is: nothing where its module is not there, an object of known code by its file."""
+        for prefix in reversed(_with_parents(dotted)):
+            if prefix in self._unfound and prefix.partition(".")[0] not in sys.stdlib_module_names:
+                return set()
+            if (module := self._known.get(prefix)) and module.template:
+                return {f"{module.template}{dotted.removeprefix(prefix)}"}
+        return {dotted} if dotted else set()
+
+    def imported_by(self, code: PythonCode, node: ast.AST) -> str | None:
+        """Return the module that a call imports, `__import__('…')`."""
+        match node:
+            case ast.Call(function, [ast.Constant(str(name))], []) if name and name[0] != ".":
+                is_import = self.meanings(code, function) <= {"builtins.__import__", "importlib.import_module"}
+                return name if is_import and self.meanings(code, function) else None
+        return None

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import one_safe_line
-from lumiimg.host.code_names import namespace_package, source_of
-from lumiimg.host.code_rules import Modules, NotFollowedError, Rules
+from lumiimg.host.code_names import FOLLOWED, Modules, NotFollowedError, facts, namespace_package, source_of
+from lumiimg.host.container_view import is_read
 from lumiimg.image import ImageError
 
 if TYPE_CHECKING:
@@ -28,9 +28,20 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
 
 _MOST_BYTES = 256 << 10
-_FOLLOWED = ("os.environ", "sys.path", "site", "editables/redirector.py.RedirectingFinder")
-"""Of what a call may be that is followed; the last has a method that gives a module its path."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TO_NAMES = re.compile(
+    r"(?:f|gi|cr|ag|tb|func|im)_\w+|mro|obj"
+    r"|__(?!(?:init|name|doc|version|file|enter|exit|qualname|module)__)\w+__"
+)
+"""Attributes that lead from a value to a module or its names (Python reference, 3.2; `obj` of an AttributeError)."""
+_ODD = frozenset(
+    ("ClassDef", "AsyncFunctionDef", "Lambda", "While", "Match", "TypeVar", "ParamSpec", "TypeVarTuple", "TypeAlias")
+)
+"""Syntax that start-up code has no need of: it may not end, or binds names in ways of its own."""
+_OWN_SCOPE = (ast.FunctionDef, ast.comprehension, ast.Global)
+"""What in a line of a `.pth` file sees the names of site.py, but not those of the line (Lib/site.py, addpackage)."""
+_KEEPS_WARNINGS = frozenset(("default", "always", "ignore", "module", "once"))
+_OF_FRAMEWORKS = re.compile(r"PYTHON\w*|(?:VLLM|SGLANG|JAX|XLA|TF|CUPY|MSCCLPP)_\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,7 @@ class StartupProcess:
                 case _ if self._is_idle(code, statement) or (self._is_sure and self._follow(code, statement)):
                     pass
                 case _:
-                    Rules(code, self._modules, self._changed).visit(statement)
+                    _Rules(code, self._modules, self._changed).visit(statement)
                     self._is_sure = False
 
     def _is_idle(self, code: PythonCode, statement: ast.stmt) -> bool:
@@ -134,7 +145,7 @@ class StartupProcess:
             case ast.Expr(value):
                 return self._constant(code, value) is not None
             case ast.Assign([ast.Name(name)], value) if known := self._constant(code, value):
-                if _is_assigned_once(code, name):
+                if len(code.bindings[name]) == 1:
                     self._values[code.path, name] = known[0]
                 return True
         return isinstance(statement, ast.Pass)
@@ -157,7 +168,7 @@ class StartupProcess:
                 return self._is(code, base, "os.environ") and self._set(name, value)
             case ast.Expr(ast.Call(ast.Attribute(base, method), arguments, [])):
                 values = [each.value if isinstance(each, ast.Constant) else None for each in arguments]
-                known = [each for each in _FOLLOWED if self._is(code, base, each)]
+                known = [each for each in FOLLOWED if self._is(code, base, each)]
                 return bool(known) and self._follow_call(known[0], method, values)
         return False
 
@@ -236,15 +247,90 @@ class StartupProcess:
         return is_bound and self._modules.meanings(code, node) == {dotted}
 
 
-def _is_assigned_once(code: PythonCode, name: str) -> bool:
-    """Whether a file binds a name by one assignment, and in no other way."""
-    bound = 0
-    for node in (node for statement in code.body for node in ast.walk(statement)):
-        names = {getattr(node, field, None) for field in ("name", "asname", "arg", "rest")}
-        match node:
-            case ast.Name(own, ast.Store() | ast.Del()):
-                names = {own}
-            case ast.Global(listed):
-                names = {*listed}
-        bound += name in names
-    return bound == 1
+class _Rules(ast.NodeVisitor):
+    """Goes through code; raises NotFollowedError for what may change the process."""
+
+    def __init__(self, code: PythonCode, modules: Modules, changed: set[str]) -> None:
+        self._code, self._modules = code, modules
+        self._changed = changed
+        """Variables that do not matter, and get a value that is not known."""
+
+    def visit(self, node: ast.AST) -> None:
+        """Go through any syntax."""
+        if type(node).__name__ in _ODD or (not self._code.name and isinstance(node, _OWN_SCOPE)):
+            raise NotFollowedError(f"has a {type(node).__name__}", self._code, node)
+        super().visit(node)
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for _, module in self._modules.imported(self._code, node):
+            if module:
+                rules = _Rules(module, self._modules, self._changed)
+                for statement in module.body:
+                    rules.visit(statement)
+        self._modules.has_later_imports = True
+
+    visit_Import = visit_ImportFrom = _import  # noqa: N815 - names of ast.NodeVisitor
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        """Let a module be imported by a call."""
+        if not self._is_import(node.value):
+            self.visit(node.value)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        """Judge a name where it is used, or is another thing from then on."""
+        self._judge(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        """Judge the object that an attribute is; what it is taken from may be a module."""
+        base: ast.expr = node
+        while isinstance(base, ast.Attribute):
+            if _TO_NAMES.fullmatch(base.attr):
+                raise NotFollowedError(f"uses {base.attr}", self._code, node)
+            base = base.value
+        if not isinstance(base, ast.Name) and not self._is_import(base):
+            self.visit(base)
+        if not isinstance(node.ctx, ast.Load):
+            around = self._modules.meanings(self._code, node.value)
+            raise NotFollowedError(f"sets {min(around, default='…')}.{node.attr}", self._code, node)
+        self._judge(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        """Let variables be read, and be set where they do not matter."""
+        if self._modules.meanings(self._code, node.value) != {"os.environ"}:
+            self.generic_visit(node)
+            return
+        if not isinstance(node.ctx, ast.Load):
+            self._change(node, node.slice)
+        self.visit(node.slice)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Judge what is called."""
+        functions = self._modules.meanings(self._code, node.func)
+        if functions and functions <= {"os.environ.setdefault", "os.environ.pop"}:
+            self._change(node, node.args[0] if node.args else None)
+        elif functions and functions <= {"warnings.filterwarnings", "warnings.simplefilter"}:
+            if not node.args or getattr(node.args[0], "value", None) not in _KEEPS_WARNINGS:
+                raise NotFollowedError("may make errors of warnings", self._code, node)
+        else:
+            self.visit(node.func)
+        for each in (*node.args, *node.keywords):
+            self.visit(each)
+
+    def _is_import(self, node: ast.expr) -> bool:
+        """Take an import by a call; False where it is none."""
+        if name := self._modules.imported_by(self._code, node):
+            self._import(ast.copy_location(ast.Import([ast.alias(name)]), node))
+        return name is not None
+
+    def _judge(self, node: ast.expr) -> None:
+        for meaning in sorted(self._modules.meanings(self._code, node)):
+            if not facts().has_name(meaning):
+                raise NotFollowedError(f"uses {meaning}", self._code, node)
+
+    def _change(self, node: ast.expr, name: ast.expr | None) -> None:
+        """Judge a change of a variable."""
+        if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+            raise NotFollowedError("sets a variable whose name is not constant", self._code, node)
+        if is_read(name.value) or _OF_FRAMEWORKS.fullmatch(name.value):
+            raise NotFollowedError(f"sets {name.value} in a way that is not followed", self._code, node)
+        self._changed.add(name.value)

@@ -116,7 +116,7 @@ _HARMLESS = [
     Code("no bytecode", "import sys\nsys.dont_write_bytecode = True\n"),
     Code("recursion", "import sys\nsys.setrecursionlimit(5000)\n"),
     Code("a function that is not called", "import os\ndef setup():\n    os.environ['NCCL_NET'] = 'Socket'\n"),
-    Code("a class that is not made", "import os\nclass Setup:\n    def __init__(self):\n        os.environ['NCCL_NET'] = 'Socket'\n"),
+    Code("a class that is not made", "import os\nclass Setup:\n    def __init__(self):\n        os.environ['NCCL_NET'] = 'Socket'\n", is_open=True),
     Code("never true", "import os\nif False:\n    os.environ['NCCL_NET'] = 'Socket'\n"),
     Code("for an older Python", "import os, sys\nif sys.version_info < (3, 6):\n    os.environ['NCCL_NET'] = 'Socket'\n"),
     Code("for another system", "import os, sys\nif sys.platform == 'win32':\n    os.environ['NCCL_NET'] = 'Socket'\n"),
