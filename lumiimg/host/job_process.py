@@ -55,6 +55,8 @@ class Failure:
     what: str
     """A sentence without an end."""
     where: str | None = None
+    variable: str | None = None
+    """The variable without which a Python starts."""
 
 
 @dataclass(frozen=True, slots=True)

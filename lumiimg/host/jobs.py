@@ -15,8 +15,8 @@ from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
 from lumiimg.host.frameworks import OF_GPUS, OF_JAX, frameworks_of, opened_by_name
 from lumiimg.host.job_process import Failure, JobProcess, OpenQuestion, begin
 from lumiimg.host.python_process import start_process
-from lumiimg.host.python_start import NoPythonError
-from lumiimg.image import DEFAULT_PATH, Image, ImageError, RootFileSystem
+from lumiimg.host.python_start import STARTING, NoPythonError
+from lumiimg.image import DEFAULT_PATH, SEARCH, Image, ImageError, RootFileSystem
 from lumiimg.inventory.python import find_program
 
 if TYPE_CHECKING:
@@ -89,13 +89,21 @@ def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = 
         other = _other_torch(root, variables, str(error)) or JobProcesses((), str(error))
         return replace(other, is_open=True)
     if python.start.failure is not None:
-        failing = replace(python.plain, failure=Failure(python.start.failure, path))
-        return JobProcesses((failing,))
+        cause = next((name for name in STARTING if name in variables and _starts(root, path, variables, name)), None)
+        return JobProcesses((replace(python.plain, failure=Failure(python.start.failure, path, cause)),))
     plain = opened_by_name(python)
     found = tuple(frameworks_of(python, variables.get))
     if found or program or python.questions:
         return JobProcesses(found or (plain,))
     return _other_torch(root, variables, f"{path} has no torch and no jax") or JobProcesses((plain,))
+
+
+def _starts(root: RootFileSystem, path: str, variables: Mapping[str, str], without: str) -> bool:
+    """Whether a Python starts without one of its variables."""
+    with contextlib.suppress(NoPythonError):
+        others = {name: value for name, value in variables.items() if name != without}
+        return start_process(root, path, others).start.failure is None
+    return False
 
 
 def variables_inside(image: Image, environment: Mapping[str, str]) -> dict[str, str]:
@@ -116,8 +124,12 @@ def _find(root: RootFileSystem, name: str, folders: Sequence[str]) -> str | None
 
 
 def _no_python(root: RootFileSystem, folders: Sequence[str]) -> str:
-    """Return why no Python is found: a link of an environment may lead nowhere."""
+    """Return why no Python is found: a link of an environment may lead nowhere, or nobody may run what is there."""
     for path in (f"{folder}/{name}" for folder in folders for name in PYTHONS):
+        if loop := root.link_loop(path):
+            return f"{' → '.join(loop)} is a loop of links"
+        if (closed := root.obstacle(path, SEARCH)) is not None:
+            return f"{path} may not be run by everybody: {closed.path} has mode {closed.permissions:04o}"
         with contextlib.suppress(OSError, BadInputError):
             return f"{path} is a link that leads nowhere in the image: {root.readlink(path)}"
     return "no python is on the image's PATH"

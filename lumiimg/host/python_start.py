@@ -64,6 +64,11 @@ _WORDS = {
 }
 REFUSING = tuple(dict.fromkeys((*_RANGES, *_WORDS)))
 """Variables with some values of which Python does not start."""
+STARTING = (
+    *(f"PYTHON{name}" for name in ("HOME", "PATH", "EXECUTABLE", "PLATLIBDIR", "USERBASE", "NOUSERSITE")),
+    *REFUSING,
+)
+"""Variables on which hangs whether and how it starts."""
 
 
 @dataclass(frozen=True, slots=True)

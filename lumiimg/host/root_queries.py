@@ -63,7 +63,11 @@ def by_version(name: str) -> tuple[int, ...]:
 
 
 def denied_files(root: RootFileSystem, denied: Iterable[str], names: Iterable[str]) -> dict[str, Obstacle]:
-    """Return, of paths that a loader was denied, the files of some names that are there, and what keeps users out."""
-    wanted = {name.rpartition("/")[2] for name in names}
-    obstacles = {path: root.obstacle(path) for path in denied if path.rpartition("/")[2] in wanted}
+    """Return the files of some names in the folders where a loader was denied a path, and what keeps users out.
+
+    A folder that cannot be entered is tried once in a process, whatever the name (glibc elf/dl-load.c, `nonexisting`).
+    """
+    folders = dict.fromkeys(path.rpartition("/")[0] for path in denied)
+    paths = (f"{folder}/{name.rpartition('/')[2]}" for name in dict.fromkeys(names) for folder in folders)
+    obstacles = {path: root.obstacle(path) for path in paths}
     return {path: obstacle for path, obstacle in obstacles.items() if obstacle is not None}

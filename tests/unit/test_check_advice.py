@@ -62,6 +62,18 @@ def carry_out(command: str, world: World, good: World) -> dict[str, str]:
     return {}
 
 
+def test_a_library_of_the_image_that_nobody_finds_is_not_looked_for_on_a_host(tmp_path: Path) -> None:
+    image = fabric_builder.bundled(tmp_path / "image")
+    (image / "opt/hidden").mkdir()
+    (image / "usr/lib64/libfabric.so.1").rename(image / "opt/hidden/libfabric.so.1")
+    command = checks.checked(image, {}).advice.next or ""
+    name, _, value = command.removeprefix("export ").partition("=")
+    mended = checks.checked(image, {name: value})
+    assert {"plugin.needs-host"} == {each.id for each in checks.checked(image, {}).findings} - {
+        each.id for each in mended.findings
+    }
+
+
 @pytest.mark.parametrize(
     "change", [name for number, name in enumerate(CHANGES) if EVERYTHING or number % 6 == 0 or name in ALWAYS]
 )

@@ -23,7 +23,7 @@ from lumiimg.host.python_process import PythonProcess
 from lumiimg.image import RootFileSystem, open_image
 from lumiimg.image.compare import compare
 from lumiimg.image.host_files import FolderTree
-from tests.shared import fabric_builder
+from tests.shared import fabric_builder, python_image
 from tests.shared.closed_roots import IS_ROOT, ClosedRoots, difference, strangers_mode
 from tests.shared.programs import sampled
 
@@ -162,6 +162,20 @@ def test_what_a_job_cannot_read_is_named_with_what_opens_it(
     code, found = judged(image, capsys)
     assert (code, found.pop("library.not-for-all")[0]) == (3, "unknown")
     assert found == before
+
+
+def test_a_folder_on_the_way_to_the_plugin_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A loader that cannot enter a folder tries it for one library, and never again."""
+    image = fabric_builder.image(tmp_path / "image")
+    (image / "opt/plugin/lib").mkdir(parents=True)
+    (image / "usr/lib64/librccl-net.so").rename(image / "opt/plugin/lib/librccl-net.so")
+    python_image.environment(image, LD_LIBRARY_PATH="/opt/plugin/lib:/opt/rocm/lib")
+    (image / "opt/plugin").chmod(0o700)
+    code, found = judged(image, capsys)
+    assert code == (1 if IS_ROOT else 3)
+    said = "only root may read /opt/plugin/lib/librccl-net.so" if IS_ROOT else "not everybody may read /opt/plugin/lib"
+    assert said in found["library.not-for-all"][1]
+    assert "plugin.absent" not in found
 
 
 def test_an_image_of_umask_077_has_one_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

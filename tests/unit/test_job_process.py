@@ -126,6 +126,42 @@ def test_vllm_opens_an_rccl_by_a_name_of_its_own(
     assert {str(path).removeprefix(f"/usr/{SITE}/").lstrip("/") for path in found} == paths
 
 
+@pytest.mark.parametrize("variable", ["PYTHONHOME=/nowhere", "PYTHONUTF8=true", "PYTHONPLATLIBDIR=other"])
+@pytest.mark.parametrize("is_of_user", [False, True])
+def test_a_variable_that_ends_a_python_is_to_be_taken_away(root: Path, variable: str, is_of_user: bool) -> None:
+    name, _, value = variable.partition("=")
+    started(root, **({} if is_of_user else {name: value}))
+    with open_image(root) as opened:
+        told_by_user = {f"SINGULARITYENV_{name}": value} if is_of_user else {}
+        found = check_libraries(ImageInContext(root, opened, opened, told_by_user)).static.findings
+    (failed,) = (finding for finding in found if finding.id == "program.load")
+    assert f"unset {'SINGULARITYENV_' * is_of_user}{name}" in str(failed.remedy)
+    assert "install" not in str(failed.remedy)
+
+
+@pytest.mark.parametrize(
+    ("links", "mode", "words"),
+    [
+        (
+            {"python": "python3", "python3": "./python"},
+            0,
+            "/usr/bin/python → /usr/bin/python3 → /usr/bin/python is a loop",
+        ),
+        ({"python": "nothing"}, 0, "/usr/bin/python is a link that leads nowhere in the image: nothing"),
+        ({"python": "python3.12"}, 0o640, "may not be run by everybody: /usr/bin/python3.12 has mode 0640"),
+    ],
+)
+def test_why_no_python_of_an_image_starts_is_said(root: Path, links: dict[str, str], mode: int, words: str) -> None:
+    started(root)
+    for name in ("python", "python3"):
+        (root / "usr/bin" / name).unlink(missing_ok=True)
+    for name, target in links.items():
+        (root / "usr/bin" / name).symlink_to(target)
+    (root / "usr/bin/python3.12").chmod(mode or 0o755)
+    with open_image(root) as opened:
+        assert words in (jobs_of(opened.for_users(), {}).note or "")
+
+
 def test_a_python_or_a_program_of_which_no_libraries_show_is_said_and_not_guessed(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -304,9 +304,11 @@ def _judge_errors(
     there, loop = unsearched_files(contents, process, outcome), loop_of_links(contents, outcome)
     details["cause"] = loop or there.sentence
     if names := lacks_of_host(outcome):
-        reason = "in-image" if there.paths.keys() >= {*names} else "loop" if loop else None
+        is_there = there.paths.keys() >= {*names}
+        reason = "in-image" if is_there else "loop" if loop else None
         of = {"libraries": ", ".join(names)}
-        details["remedy"] = (*there.remedies, *remedies_for("plugin.needs-host", "host"))
+        own, of_host = there.remedies, remedies_for("plugin.needs-host", "host")
+        details["remedy"] = (*own, *of_host) if is_there else (*of_host, *own)  # the first one mends all of it
         found.add("plugin.needs-host", Severity.UNKNOWN, reason=reason, names=of, **details)
         return
     ways = [remedy for error in outcome.errors for remedy in _remedies_for(error)]

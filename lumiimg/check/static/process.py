@@ -89,7 +89,7 @@ class CheckedProcess:
 def check_process(context: ImageInContext, job: JobProcess, files: list[str], *, with_site: bool) -> CheckedProcess:
     """Follow the path of one process; `with_site`: the binds of the context's site are a part of what is bound."""
     found, image, variables = Findings(Level.STATIC), context.image, replace(context.variables, job=job)
-    begun = _load_rccl(context, job, files, found)
+    begun = _load_rccl(context, job, variables, files, found)
     root, process, rccl = image.root, begun.process, begun.rccl
     if rccl is None:
         broken = job.program if not job.is_program and begun.failed and root.is_file(job.program) else None
@@ -145,7 +145,9 @@ def without_rccl(
 # -- up to RCCL --
 
 
-def _load_rccl(context: ImageInContext, job: JobProcess, files: list[str], found: Findings) -> Begun:
+def _load_rccl(
+    context: ImageInContext, job: JobProcess, variables: Variables, files: list[str], found: Findings
+) -> Begun:
     """Model the process of a job up to its RCCL; without an RCCL where it has none, or cannot be loaded."""
     image, contents = context.image, context.contents
     begun = begin(image.root, context.inside.settings, job)
@@ -154,10 +156,13 @@ def _load_rccl(context: ImageInContext, job: JobProcess, files: list[str], found
     if job.failure is not None and obstacle is not None and not obstacle.is_for_some:
         add_closed({job.failure.where or "": obstacle}, Severity.PROBLEM, found, job.failing)
     elif job.failure is not None:
-        names, lines = {"failing": job.failing, "why": job.failure.what}, tuple(begun.outcome.errors[:_SHOWN])
-        found.add(
-            "program.load", Severity.PROBLEM, reason="import", names=names, where=job.failure.where, evidence=lines
-        )
+        names, reason = {"failing": job.failing, "why": job.failure.what}, "import" if job.imports else "start"
+        details: FindingDetails = {"where": job.failure.where, "evidence": tuple(begun.outcome.errors[:_SHOWN])}
+        if (cause := job.failure.variable) is not None:
+            without = variables.without(cause)
+            of_image = () if without.command else remedies_for("program.load", "variable", variable=cause)
+            details["remedy"] = (*of_image, without)
+        found.add("program.load", Severity.PROBLEM, reason=reason, names=names, **details)
     elif begun.failed is not None and (candidates or job.is_program):
         _judge_failure(contents, begun.process, job, begun.failed, found)
     elif job.built_for is not None:

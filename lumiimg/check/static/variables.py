@@ -12,7 +12,7 @@ from lumiimg.fabric.path import HOST_LIB_DIR, LAYER_PLUGINS
 from lumiimg.fabric.process import LibfabricConf, allows
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
 from lumiimg.gpu import OVERRIDE, XNACK
-from lumiimg.host.python_start import REFUSING
+from lumiimg.host.python_start import STARTING
 from lumiimg.joblog import vocabulary
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ _CONF_VARIABLE = "NCCL_CONF_FILE"
 _NO_FILE = LibfabricConf()
 _OF_THE_PROCESS = (
     "PATH",
-    *(f"PYTHON{name}" for name in ("HOME", "PATH", "EXECUTABLE", "PLATLIBDIR", "USERBASE", "NOUSERSITE")),
-    *REFUSING,
+    *STARTING,
     "VLLM_NCCL_SO_PATH",
     "SGLANG_NCCL_SO_PATH",
 )
