@@ -178,7 +178,9 @@ class Process:
 
     def open(self, loaded: LoadedObject) -> contextlib.closing[OpenFile]:
         """Open the file of an object, for a `with`. Raises OSError, BadInputError."""
-        return contextlib.closing(self.files.fs.open(self.config.absolute(loaded.path)))
+        is_run = self._runs and loaded.found_by is FoundBy.PROGRAM
+        fs = self.files.fs
+        return contextlib.closing((fs.open_exec if is_run else fs.open)(self.config.absolute(loaded.path)))
 
     def find(self, name: str) -> LoadedObject | None:
         """Return the object of the process that a name, path or soname belongs to."""

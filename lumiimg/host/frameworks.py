@@ -70,11 +70,8 @@ def frameworks_of(python: PythonProcess, given: Callable[[str], str | None]) -> 
 
 def opened_by_name(python: PythonProcess) -> JobProcess:
     """Return the process of a script that opens RCCL by its name, with ctypes."""
-    read = imported_files(python, "ctypes")
-    process = replace(python.plain, asks=LIBRCCL, reads=_reads(python, read))
-    if read.denied is None:
-        return process
-    return _failing(replace(process, imports="ctypes"), f"only root may read {read.denied}", read.denied)
+    process = _reading(python, replace(python.plain, asks=LIBRCCL), "ctypes")
+    return replace(process, imports="ctypes") if process.failure is not None else process
 
 
 def _torch(python: PythonProcess, variable: Callable[[str], str | None]) -> JobProcess | None:
@@ -160,6 +157,13 @@ def _reads(python: PythonProcess, read: ImportedFiles) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*python.start.files, *read.read)))
 
 
+def _reading(python: PythonProcess, process: JobProcess, module: str) -> JobProcess:
+    """Return a process with what an import reads; all frameworks import ctypes, too."""
+    read = imported_files(python, module, "ctypes")
+    process = replace(process, reads=_reads(python, read))
+    return _failing(process, f"only root may read {read.denied}", read.denied) if read.denied else process
+
+
 def _value(text: str, name: str) -> str | None:
     """Return what a constant of a module is set to at last, as it is written."""
     found = re.findall(_CONSTANT.format(name), text)
@@ -231,10 +235,9 @@ def _jax(python: PythonProcess) -> Iterator[JobProcess]:
             continue
         package = python.root.resolve_where_possible(spec.locations[0])
         if python.root.is_file(plugin := f"{package}/{OF_JAX}"):
-            reads = _reads(python, imported_files(python, spec.name))
             # XLA opens it with RTLD_LAZY (pjrt_api.cc)
             of_jax = replace(python.plain, opens=(plugin,), is_lazy=True, framework="jax", package=package)
-            yield replace(of_jax, reads=reads)
+            yield _reading(python, of_jax, spec.name)
             return
 
 
@@ -264,8 +267,8 @@ def _of_modules(
     if not own and beside and root.is_file(library):
         opens = own = (library,)
     if any(_needs_rccl(root, user) for user in (*own, *([library] if own and beside else []))):
-        reads = _reads(python, imported_files(python, spec.name))
-        yield replace(python.plain, imports=imports, opens=opens, framework=framework, package=package, reads=reads)
+        process = replace(python.plain, imports=imports, opens=opens, framework=framework, package=package)
+        yield _reading(python, process, spec.name)
 
 
 def _needs_rccl(root: RootFileSystem, path: str) -> bool:

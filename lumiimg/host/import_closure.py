@@ -72,7 +72,8 @@ def _places_of(python: PythonProcess, module: str) -> Iterator[str]:
     """Yield where the file of a module would be."""
     above, _, tail = module.rpartition(".")
     package = python.find_spec(above) if above else None
-    for folder in package.locations if package is not None else () if above else python.path:
+    tops = (*python.path, *(f"{folder}/lib-dynload" for folder in python.path))  # which is on it where users may enter
+    for folder in package.locations if package is not None else () if above else tops:
         yield from (f"{folder}/{tail}{end}" for end in ("/__init__.py", *python.start.suffixes, ".py"))
 
 

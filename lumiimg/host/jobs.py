@@ -78,7 +78,7 @@ def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = 
             )
         why = _no_python(root, folders)
         return _other_torch(root, variables, why) or JobProcesses((), why)
-    facts = facts_at(root, path)
+    facts = facts_at(root.for_root(), path)
     if facts is not None and not facts.is_dynamic:
         return JobProcesses((), f"{path} is static: what it opens does not show in its file", is_open=True)
     try:
@@ -137,7 +137,7 @@ def _no_python(root: RootFileSystem, folders: Sequence[str]) -> str:
 
 def _other_torch(root: RootFileSystem, variables: Mapping[str, str], why: str) -> JobProcesses | None:
     """Return the process of a torch that the Python on PATH does not import: its environment may not be activated."""
-    found = list(islice(root.find((*OF_GPUS, OF_JAX)), _MOST_TORCHES))
+    found = list(islice(root.for_root().find((*OF_GPUS, OF_JAX)), _MOST_TORCHES))
     libraries = [library for library in found if not library.endswith(f"/{OF_JAX}")]
     beside: list[str] = []
     for library in libraries:

@@ -137,7 +137,7 @@ def start_python(
 
     Raises NoPythonError for a script, which may start any other, and for what is not Python.
     """
-    build = _build_of(root, program, environment)
+    build = _build_of(root.for_root(), program, environment)  # who may run it need not be allowed to read it
     root = root.for_users()
     finder = ModuleFinder(root, build.suffixes, build.version)
     executable = executable_of(build.version, program, environment)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.shared.job.world import World
 
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000
+_SET_NO_NEW_PRIVS = 38
 _BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18
 NOBODY = 65534
 """Who jobs are: of an image that root made they may read what everybody may."""
@@ -98,6 +99,7 @@ def run_job(
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
+        _checked(libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0))  # as engines do: no program has its owner's rights
 
     try:
         with as_strangers(root):
