@@ -214,7 +214,9 @@ def other_rccl(world: World, draw: random.Random) -> Planted:
     form = draw.choice([*_RCCLS])
     version = draw.choice(["2.20.5", "2.21.5", "2.27.7", "2.18.3", TOO_NEW, TOO_NEW, TOO_NEW])
     _RCCLS[form](world, torch, version)
-    return Planted(f"{form}, {version}")
+    # the RCCL that vLLM opens may get functions of the other one
+    is_mixed = "opened for all" in form and "VLLM_NCCL_SO_PATH" in world.variables
+    return Planted(f"{form}, {version}", NEWER if is_mixed else None)
 
 
 def _ucc(world: World, torch: str, version: str) -> Path:

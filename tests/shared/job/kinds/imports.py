@@ -60,13 +60,11 @@ def pth_order(world: World, draw: random.Random) -> Planted:
     relative = draw.random() < 0.4
     spelled = {key: (up + value.lstrip("/")) if relative else value for key, value in lines.items()}
     _PTH_FORMS[form](world, packages, [spelled[key] for key in order], draw)
-    # whether a line of code fails is for code to say
-    question = f"{packages}/a.pth" if form == "a line that fails" else None
-    cause = f"{packages}/easy-install.pth" if form == "easy-install" else None
+    # whether a line of code fails is for code to say; and what setuptools wrote before 2015 is not followed
+    file = {"a line that fails": "a.pth", "easy-install": "easy-install.pth"}.get(form)
     return Planted(
         f"{form}, {order[0]} first{', good in site' if stays else ''}{', relative' if relative else ''}",
-        question,
-        cause,
+        f"{packages}/{file}" if file else None,
     )
 
 
