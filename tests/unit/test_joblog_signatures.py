@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+import tomllib
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from lumiimg.core.findings import STAND_INS
 from lumiimg.core.redact import redact
-from lumiimg.core.toml import package_toml
 from lumiimg.joblog import LogReader, read_lines
 from lumiimg.joblog.gate import Gate
 from lumiimg.joblog.lines import evidence_text, excerpt, messages
@@ -19,7 +20,7 @@ from tests.shared.programs import patient
 from tests.shared.remedies import COMMAND
 
 VOCABULARY = vocabulary()
-NOISE = package_toml("lumiimg.joblog", "general.toml")["noise"]["examples"]
+NOISE = tomllib.loads((Path(__file__).parents[1] / "fixtures/nccl-noise.toml").read_text())["examples"]
 ENTRIES = VOCABULARY.entries
 SIGNATURES = list(VOCABULARY.signatures.values())
 HOSTILE_SIZE = 100_000
