@@ -21,8 +21,8 @@ _NO_LOGS = frozenset({".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".def", "
 
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.signatures:
-        return _list_signatures(arguments)
-
+        known = vocabulary()
+        return Output.of(arguments).deliver(signatures_document(known), "signatures", known)
     if not arguments.paths:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
     output = Output.of(arguments, [arguments.image, *map(Path, arguments.paths)])
@@ -89,8 +89,3 @@ def _follow(names: list[str]) -> LogReport:
     except KeyboardInterrupt:
         print(file=sys.stderr)
     return report
-
-
-def _list_signatures(arguments: argparse.Namespace) -> int:
-    known = vocabulary()
-    return Output.of(arguments).deliver(signatures_document(known), "signatures", known)

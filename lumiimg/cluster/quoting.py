@@ -54,14 +54,14 @@ def comment(text: str) -> list[str]:
     return [f"{line} " if line.endswith("\\") else line for line in wrapped(text, COLUMNS, "# ", "# ")]
 
 
-def folded(first: str, words: Iterable[str], indent: str = "    ") -> str:
+def folded(first: str, words: Iterable[str]) -> str:
     """Return a command of words that are quoted already, on as many lines as it takes."""
     lines = [first]
     for word in words:
         if len(lines[-1]) + len(word) < COLUMNS or len(word) > COLUMNS:
             lines[-1] += f" {word}"
         else:
-            lines.append(f"{indent}{word}")
+            lines.append(f"    {word}")
     return " \\\n".join(lines)
 
 

@@ -85,9 +85,9 @@ def refuse(faults: Mapping[str, str | Literal[False] | None]) -> None:
 # -- reading
 
 
-def read_toml(path: Path, kind: type[T], limit_bytes: int = FILE_LIMIT_BYTES) -> T:
+def read_toml(path: Path, kind: type[T]) -> T:
     """Return what a file of TOML holds. Raises DecodeError, whatever the file."""
-    return decode_toml(read_text(path, limit_bytes), kind, where=str(path))
+    return decode_toml(read_text(path, FILE_LIMIT_BYTES), kind, where=str(path))
 
 
 def read_text(path: Path, limit_bytes: int) -> str:

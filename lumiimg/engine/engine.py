@@ -130,10 +130,10 @@ def engines_here(environment: Mapping[str, str]) -> Iterator[Engine]:
         yield of_kernel()
 
 
-def engine_word(environment: Mapping[str, str] = os.environ) -> str:
+def engine_word() -> str:
     """Return the program in a command that is proposed: the engine that a command would take here, else Apptainer's."""
-    names = filter(None, (environment.get("LUMIIMG_ENGINE"), *_PROGRAMS))
-    found = (name for name in names if which(name, environment.get("PATH")))
+    names = filter(None, (os.environ.get("LUMIIMG_ENGINE"), *_PROGRAMS))
+    found = (name for name in names if which(name, os.environ.get("PATH")))
     return shlex.quote(next(found, _PROGRAMS[0]))
 
 

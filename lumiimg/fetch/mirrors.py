@@ -131,13 +131,13 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
     )
 
 
-def public_index(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def public_index() -> tuple[str, ...]:
     """Return the addresses of everybody's index of Python packages and of its files, as pip is made to know them.
 
     What a lock has from there is from the index, whatever index this machine asks. Where no pip answers there are none:
     a lock is then believed for less.
     """
-    return tuple(f"https://{host}" for host in _asked_of_pip(environment)[1:])
+    return tuple(f"https://{host}" for host in _asked_of_pip(os.environ)[1:])
 
 
 def _asked_of_pip(environment: Mapping[str, str]) -> list[str]:

@@ -141,17 +141,12 @@ def _numbers(variables: Mapping[str, str], *names: str) -> list[int]:
 def transport(processes: Sequence[ProcessLog], job: ProcessLog) -> Transport:
     """Return how the network was used, where all that print it agree."""
     lists = [_INTERFACE.findall(one.value("interfaces")) for one in first_matches(processes, "socket")]
-    nics = _agreed_value(job, "nics", "count")
+    counts = {one.value("count") for one in job.saw("nics")}
     return Transport(
         gdr=_gdr(processes),
-        nics=None if nics is None else int(nics),
+        nics=int(counts.pop()) if len(counts) == 1 else None,
         interfaces=tuple(dict.fromkeys(name for names in lists for name in names)),
     )
-
-
-def _agreed_value(job: ProcessLog, event: str, name: str) -> str | None:
-    values = {one.value(name) for one in job.saw(event)}
-    return values.pop() if len(values) == 1 else None
 
 
 def _gdr(processes: Sequence[ProcessLog]) -> bool | None:

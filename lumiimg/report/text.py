@@ -154,9 +154,9 @@ class _Writer:
     ) -> _Part:
         return self._part(self._terminal.wrapped(text, first=first, rest=rest, style=style), importance)
 
-    def _verbatim(self, text: str, importance: _Importance, *, style: str = "") -> _Part:
+    def _verbatim(self, text: str, importance: _Importance) -> _Part:
         """Return a line that is never broken."""
-        return self._part([self._terminal.styled(one_safe_line(text), style)], importance)
+        return self._part([one_safe_line(text)], importance)
 
     def _advice(self, advice: Advice) -> Iterator[_Part]:
         if advice.why:

@@ -118,7 +118,7 @@ class JobPlan:
 def plan_job(request: JobRequest, image: JobImage) -> JobPlan:
     """Return the job of an image.
 
-    Raises ShapeError for a shape that the site does not have, BadInputError for what cannot be started so.
+    Raises FailedError for a shape that the site does not have, BadInputError for what cannot be started so.
     """
     _check_words(request)
     site, stack = image.site, image.stack

@@ -21,10 +21,6 @@ _ASKED = "as you asked"
 _DEFAULT_S = 3600
 
 
-class ShapeError(FailedError):
-    """A site cannot give a job of this shape; the hint is the nearest that it can."""
-
-
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """What somebody wants to run; None where the site, the image or the command decides."""
@@ -98,8 +94,9 @@ class RankBinding:
 def shape_of(request: JobRequest, site: Site) -> Shape:
     """Return a shape that the site can give.
 
-    Raises ShapeError for one that it cannot, UnknownNameError for a partition that it does not have, BadInputError for
-    a name that no scheduler takes, or where the GPUs of a node are not known and were not named.
+    Raises FailedError for one that it cannot, with the nearest that it can; UnknownNameError for a partition that it
+    does not have, BadInputError for a name that no scheduler takes, or where the GPUs of a node are not known and were
+    not named.
     """
     for option, name in (("--partition", request.partition), ("--account", request.account)):
         if name is not None and not re.fullmatch(PARTITION, name):
@@ -111,7 +108,7 @@ def shape_of(request: JobRequest, site: Site) -> Shape:
     if node_gpus is not None and gpus > node_gpus:
         nodes = -(-request.nodes * gpus // node_gpus)
         what = f"a node of {site.name} has {count(node_gpus, 'GPU')}, {gpus} were asked for"
-        raise ShapeError(what, hint=f"the nearest: --nodes {nodes} --gpus {node_gpus}")
+        raise FailedError(what, hint=f"the nearest: --nodes {nodes} --gpus {node_gpus}")
     partition, because = None, _ASKED if request.partition else ""
     if site.partitions:
         partition, because = _partition(request, site, whole=gpus == node_gpus or request.exclusive)
@@ -157,7 +154,7 @@ def _partition(request: JobRequest, site: Site, *, whole: bool) -> tuple[SitePar
     closest = min(candidates, key=lambda partition: len(objections[partition.name])).name
     what, nearest = zip(*objections[closest], strict=True)
     fits = next((f"; or --partition {name}" for name, against in objections.items() if not against), "")
-    raise ShapeError(f"{closest} gives {' and '.join(what)}", hint=f"the nearest: {' '.join(nearest)}{fits}")
+    raise FailedError(f"{closest} gives {' and '.join(what)}", hint=f"the nearest: {' '.join(nearest)}{fits}")
 
 
 def _objections(request: JobRequest, partition: SitePartition) -> Iterator[tuple[str, str]]:
