@@ -29,8 +29,8 @@ from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.host.engine_rules import refuse_not_runnable
+from lumiimg.host.python_build import NoPythonError
 from lumiimg.host.python_process import start_process
-from lumiimg.host.python_start import NoPythonError
 from lumiimg.image import open_image, refuse_empty
 from lumiimg.inventory.components import Inventory, versions_in
 from lumiimg.resolve.context import PlanContext

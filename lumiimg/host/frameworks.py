@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import re
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
@@ -27,7 +26,7 @@ from lumiimg.host.root_queries import by_version, names_in, read_text
 from lumiimg.inventory.components import distribution_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from lumiimg.host.module_finder import ModuleSpec
     from lumiimg.host.python_process import PythonProcess
@@ -51,20 +50,18 @@ _COMMENT = re.compile(rb"(?m)#.*$")
 _RECORDED = re.compile(rb"(?m)^torch/([^/,\"\r\n]+),sha256=([A-Za-z0-9_-]+),")
 
 
-def frameworks_of(python: PythonProcess, given: Callable[[str], str | None]) -> Iterator[JobProcess]:
+def frameworks_of(python: PythonProcess) -> Iterator[JobProcess]:
     """Yield the process of each framework that a Python imports first, where that may have an RCCL.
 
-    `given` returns a variable of the process when it is started. A torch without an RCCL counts where nothing else has
-    one.
+    A torch without an RCCL counts where nothing else has one.
     """
-    variable = partial(python.variable, given=given)
-    torch = _torch(python, variable)
+    torch = _torch(python)
     others = [*_jax(python), *_tensorflow(python), *_cupy(python)]
     is_torch = torch is not None and torch.built_for is None and torch.package is not None
     if torch is not None and (is_torch or not others):
         yield torch
         if torch.failure is None and torch.built_for is None:
-            yield from _serving(python, torch, variable)
+            yield from _serving(python, torch)
     yield from others
 
 
@@ -74,7 +71,7 @@ def opened_by_name(python: PythonProcess) -> JobProcess:
     return replace(process, imports="ctypes") if process.failure is not None else process
 
 
-def _torch(python: PythonProcess, variable: Callable[[str], str | None]) -> JobProcess | None:
+def _torch(python: PythonProcess) -> JobProcess | None:
     """Return the process of what `import torch` takes; None where that is nothing, or a folder of another kind."""
     spec, root, read = python.find_spec("torch"), python.root, imported_files(python, "torch", "ctypes")
     package = spec.locations[0] if spec is not None and spec.locations else None
@@ -100,19 +97,13 @@ def _torch(python: PythonProcess, variable: Callable[[str], str | None]) -> JobP
     if read.missing is not None:
         return _failing(process, f"{package} needs a module {read.missing}, which this Python does not find", package)
     process = replace(process, questions=(*process.questions, *_of_own_files(python, package)))
-    return _loaded(python, process, package, source, variable)
+    return _loaded(python, process, package, source)
 
 
-def _loaded(
-    python: PythonProcess,
-    process: JobProcess,
-    package: str,
-    source: str | None,
-    variable: Callable[[str], str | None],
-) -> JobProcess:
+def _loaded(python: PythonProcess, process: JobProcess, package: str, source: str | None) -> JobProcess:
     """Return the process of a PyTorch with what its import opens."""
     root, init = python.root, python.find_spec("torch._rocm_init")
-    first = preloaded(python, init, variable) if init is not None else Preloads()
+    first = preloaded(python, init) if init is not None else Preloads()
     process = replace(
         process,
         opens=first.paths,
@@ -123,14 +114,16 @@ def _loaded(
     if first.failure is not None:
         return replace(process, failure=first.failure)
     internal = read_text(root, f"{package}/_utils_internal.py") or ""
-    is_global = bool(variable("TORCH_USE_RTLD_GLOBAL")) or _value(internal, "USE_RTLD_GLOBAL_WITH_LIBTORCH") == "True"
+    is_global = (
+        bool(python.variable("TORCH_USE_RTLD_GLOBAL")) or _value(internal, "USE_RTLD_GLOBAL_WITH_LIBTORCH") == "True"
+    )
     if not is_global and _GLOBAL_DEPS in (source or _GLOBAL_DEPS) and _value(internal, "USE_GLOBAL_DEPS") != "False":
         deps = f"{package}/lib/{_GLOBAL_DEPS}.so"
         process = replace(process, opens=(*process.opens, deps), opens_for_all=(*process.opens_for_all, deps))
     module = python.find_spec("torch._C")
     if module is None:
         others = [name for name in names_in(root, package) if _COMPILED.fullmatch(name)]
-        taken = f"this Python takes _C{' and _C'.join(python.start.suffixes)}"
+        taken = f"this Python takes _C{' and _C'.join(python.finder.suffixes)}"
         what = f"{package} has {others[0]}, and {taken}" if others else f"{package} has no _C: {taken}"
         return _failing(process, what, f"{package}/{others[0]}" if others else package)
     if module.kind is SpecKind.NAMESPACE:
@@ -154,7 +147,7 @@ def _open(process: JobProcess, spec: ModuleSpec, what: str) -> JobProcess:
 
 
 def _reads(python: PythonProcess, read: ImportedFiles) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*python.start.files, *read.read)))
+    return tuple(dict.fromkeys((*python.files, *read.read)))
 
 
 def _reading(python: PythonProcess, process: JobProcess, module: str) -> JobProcess:
@@ -216,12 +209,12 @@ def _content(root: RootFileSystem, path: str, most_bytes: int) -> bytes:
     return b""
 
 
-def _serving(python: PythonProcess, torch: JobProcess, variable: Callable[[str], str | None]) -> Iterator[JobProcess]:
+def _serving(python: PythonProcess, torch: JobProcess) -> Iterator[JobProcess]:
     """Yield the processes that open another RCCL beside torch's: by a variable, else by its name."""
     for name, path_variable in SERVING.items():
         spec = python.find_spec(name)
         if spec is not None and spec.kind is not SpecKind.NAMESPACE and spec.locations:
-            asks = (variable(path_variable) or LIBRCCL[0],)
+            asks = (python.variable(path_variable) or LIBRCCL[0],)
             yield replace(torch, asks=asks, framework=name, package=spec.locations[0])
 
 

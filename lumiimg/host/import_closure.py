@@ -49,7 +49,7 @@ class ImportedFiles:
 
 def imported_files(python: PythonProcess, *names: str) -> ImportedFiles:
     """Return the files of imports, up to the first that a user who is not root cannot get at."""
-    finder = python.start.finder
+    finder = python.finder
     todo, files, missing = [*names], dict[str, None](), None
     packages = dict[str, frozenset[str]]()
     for module in todo:
@@ -74,7 +74,7 @@ def _places_of(python: PythonProcess, module: str) -> Iterator[str]:
     package = python.find_spec(above) if above else None
     tops = (*python.path, *(f"{folder}/lib-dynload" for folder in python.path))  # which is on it where users may enter
     for folder in package.locations if package is not None else () if above else tops:
-        yield from (f"{folder}/{tail}{end}" for end in ("/__init__.py", *python.start.suffixes, ".py"))
+        yield from (f"{folder}/{tail}{end}" for end in ("/__init__.py", *python.finder.suffixes, ".py"))
 
 
 def _denied(root: RootFileSystem, path: str) -> str | None:

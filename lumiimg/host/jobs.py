@@ -14,8 +14,8 @@ from lumiimg.fabric.path import LIBRCCL
 from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
 from lumiimg.host.frameworks import OF_GPUS, OF_JAX, frameworks_of, opened_by_name
 from lumiimg.host.job_process import Failure, JobProcess, OpenQuestion, begin
-from lumiimg.host.python_process import start_process
-from lumiimg.host.python_start import STARTING, NoPythonError
+from lumiimg.host.python_build import NoPythonError
+from lumiimg.host.python_process import STARTING, start_process
 from lumiimg.image import DEFAULT_PATH, SEARCH, Image, ImageError, RootFileSystem
 from lumiimg.inventory.python import find_program
 
@@ -88,11 +88,11 @@ def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = 
             return JobProcesses((JobProcess(path, asks=LIBRCCL),))
         other = _other_torch(root, variables, str(error)) or JobProcesses((), str(error))
         return replace(other, is_open=True)
-    if python.start.failure is not None:
+    if python.failure is not None:
         cause = next((name for name in STARTING if name in variables and _starts(root, path, variables, name)), None)
-        return JobProcesses((replace(python.plain, failure=Failure(python.start.failure, path, cause)),))
+        return JobProcesses((replace(python.plain, failure=Failure(python.failure, path, cause)),))
     plain = opened_by_name(python)
-    found = tuple(frameworks_of(python, variables.get))
+    found = tuple(frameworks_of(python))
     if found or program or python.questions:
         return JobProcesses(found or (plain,))
     return _other_torch(root, variables, f"{path} has no torch and no jax") or JobProcesses((plain,))
@@ -102,7 +102,7 @@ def _starts(root: RootFileSystem, path: str, variables: Mapping[str, str], witho
     """Whether a Python starts without one of its variables."""
     with contextlib.suppress(NoPythonError):
         others = {name: value for name, value in variables.items() if name != without}
-        return start_process(root, path, others).start.failure is None
+        return start_process(root, path, others).failure is None
     return False
 
 
@@ -148,7 +148,7 @@ def _other_torch(root: RootFileSystem, variables: Mapping[str, str], why: str) -
         beside.append(path)
         with contextlib.suppress(NoPythonError):
             python = start_process(root, path, variables)
-            if python.start.failure is None and (processes := tuple(frameworks_of(python, variables.get))):
+            if python.failure is None and (processes := tuple(frameworks_of(python))):
                 return JobProcesses(
                     processes, f"{why}; this is about {path}, which a job must name, or put first on PATH"
                 )

@@ -7,27 +7,28 @@ Modules that are built in or frozen come before these; a program's own hooks (sy
 from __future__ import annotations
 
 import contextlib
-import re
 import struct
-from dataclasses import dataclass
+import zipfile
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from lumiimg.core.access import read_exactly
+from lumiimg.core.access import read_exactly, stream_of
 from lumiimg.core.errors import BadInputError
+from lumiimg.host.root_queries import names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from lumiimg.core.access import RandomAccess
     from lumiimg.image import RootFileSystem
 
-_MAX_DIRECTORY_BYTES, _MAX_ARCHIVES = 16 << 20, 100
+_MAX_ARCHIVE_BYTES, _MAX_ARCHIVES = 16 << 20, 100
+_NOT_AN_ARCHIVE = (OSError, BadInputError, EOFError, ValueError, NotImplementedError, struct.error, zipfile.BadZipFile)
+_IMPLIED_FOLDERS_SINCE = (3, 14)
+"""The first version to which a folder is in a zip where a file below it is."""
 _MAX_DEPTH = 32
-_END = struct.Struct("<4s8xII2x")
-_ENTRY = struct.Struct("<4s4xH18xHHH8xI")
-_MAX_COMMENT_BYTES = 0xFFFF
-_UTF8 = 0x800
+_NOTHING = MappingProxyType[str, str]({})
 _PYC_HEAD = struct.Struct("<2s2sIII")
 _HASHED = 1
 
@@ -60,7 +61,7 @@ class ModuleFinder:
 
     def __init__(self, root: RootFileSystem, suffixes: Sequence[str], version: tuple[int, int]) -> None:
         """Take a root as users have it (`for_users`), and the suffixes of extension modules, in their order."""
-        self._root = root
+        self._root, self.suffixes = root, suffixes
         self._version = version
         self._loaders = [
             *((suffix, SpecKind.EXTENSION) for suffix in suffixes),
@@ -70,16 +71,30 @@ class ModuleFinder:
         self._names: dict[str, frozenset[str]] = {}
         self._archives: dict[str, frozenset[str] | None] = {}
 
-    def find_spec(self, name: str, path: Iterable[str]) -> ModuleSpec | None:
-        """Return the spec of a module; of one with dots, by the locations of the packages above it."""
-        parts = name.split(".")
+    def find_spec(self, name: str, path: Iterable[str], mapped: Mapping[str, str] = _NOTHING) -> ModuleSpec | None:
+        """Return the spec of a module; of one with dots, by the locations of the packages above it.
+
+        `mapped`: what the finders of editable installs, which come behind this one, give for a name.
+        """
         spec: ModuleSpec | None = None
+        parts = name.split(".")
         for count in range(1, min(len(parts), _MAX_DEPTH) + 1):
-            spec = self._find_in(".".join(parts[:count]), path)
+            part = ".".join(parts[:count])
+            spec = self._find_in(part, path) or self._at(part, mapped.get(part))
             if spec is None:
                 return None
             path = spec.locations
         return spec
+
+    def _at(self, name: str, place: str | None) -> ModuleSpec | None:
+        """Return what the finder of an editable install finds: a package by its folder, else a file without its end."""
+        if place is None:
+            return None
+        if self._root.is_file(origin := f"{place}/__init__.py"):
+            return ModuleSpec(name, SpecKind.SOURCE, origin, (place,))
+        folder, _, tail = place.rpartition("/")
+        found = self._in_folder(folder, tail)
+        return replace(found, name=name) if found is not None and found.kind is not SpecKind.NAMESPACE else None
 
     def code_file(self, spec: ModuleSpec) -> str | None:
         """Return the file whose code runs for a module, which users may or may not read; None for a namespace.
@@ -127,8 +142,8 @@ class ModuleFinder:
     def _in_folder(self, folder: str, name: str) -> ModuleSpec | None:
         """Return what a FileFinder of a folder finds."""
         tail = name.rpartition(".")[2]
-        names = self.names_in(folder)
-        base = _join(folder, tail)
+        names = self._names_in(folder)
+        base = f"{folder.rstrip('/')}/{tail}"
         if tail in names:
             for suffix, kind in self._loaders:
                 if self._root.is_file(file := f"{base}/__init__{suffix}"):
@@ -155,60 +170,21 @@ class ModuleFinder:
             if base + end in files:
                 locations = (f"{archive}/{base}",) if end.startswith("/") else ()
                 return ModuleSpec(name, SpecKind.ZIP, f"{archive}/{base}{end}", locations)
-        is_portion = f"{base}/" in files
+        implies = self._version >= _IMPLIED_FOLDERS_SINCE
+        is_portion = f"{base}/" in files or (implies and any(name.startswith(f"{base}/") for name in files))
         return ModuleSpec(name, SpecKind.NAMESPACE, None, (f"{archive}/{base}",)) if is_portion else None
 
-    def names_in(self, folder: str) -> frozenset[str]:
-        """Return the names in a folder; none of one that cannot be listed."""
+    def _names_in(self, folder: str) -> frozenset[str]:
         if folder not in self._names:
-            names: frozenset[str] = frozenset()
-            with contextlib.suppress(OSError, BadInputError):
-                names = frozenset(entry.name for entry in self._root.list_dir(folder))
-            self._names[folder] = names
+            self._names[folder] = frozenset(names_in(self._root, folder))
         return self._names[folder]
 
     def _files_in(self, archive: str) -> frozenset[str] | None:
+        """Return the names in a zip, those of folders with a slash at the end; None of what is not one."""
         if archive not in self._archives:
-            found = None
-            if len(self._archives) < _MAX_ARCHIVES and self._root.is_file(archive):
-                with (
-                    contextlib.suppress(OSError, BadInputError, EOFError, ValueError, struct.error),
-                    contextlib.closing(self._root.open(archive)) as file,
-                ):
-                    found = frozenset(_names_in_zip(file, has_implied_folders=self._version >= (3, 14)))
-            self._archives[archive] = found
+            self._archives[archive] = None
+            if len(self._archives) <= _MAX_ARCHIVES and self._root.is_file(archive):
+                with contextlib.suppress(*_NOT_AN_ARCHIVE), contextlib.closing(self._root.open(archive)) as file:
+                    if file.size <= _MAX_ARCHIVE_BYTES:
+                        self._archives[archive] = frozenset(zipfile.ZipFile(stream_of(file)).namelist())
         return self._archives[archive]
-
-
-def _join(folder: str, name: str) -> str:
-    return f"{folder.rstrip('/')}/{name}"
-
-
-def _names_in_zip(file: RandomAccess, *, has_implied_folders: bool) -> Iterator[str]:
-    """Yield the names in the central directory of a zip (zipimport._read_directory), folders with a slash at the end.
-
-    Raises ValueError, EOFError or struct.error for what is not one.
-    """
-    start = max(file.size - _END.size - _MAX_COMMENT_BYTES, 0)
-    tail = read_exactly(file, start, file.size - start)
-    at = tail.rfind(b"PK\5\6") if tail[-_END.size :][:4] != b"PK\5\6" else len(tail) - _END.size
-    if at < 0:
-        raise ValueError("not a zip")
-    _, size, offset = _END.unpack_from(tail, at)
-    begin = start + at - size
-    if begin < 0 or begin < offset or size > _MAX_DIRECTORY_BYTES:
-        raise ValueError("bad size or offset of the central directory")
-    directory = read_exactly(file, begin, size)
-    position = 0
-    while position + _ENTRY.size <= len(directory):
-        mark, flags, *sizes, header = _ENTRY.unpack_from(directory, position)
-        if mark != b"PK\1\2":
-            break
-        if header > offset:
-            raise ValueError("bad offset of a local header")
-        position += _ENTRY.size
-        name = directory[position : position + sizes[0]].decode("utf-8" if flags & _UTF8 else "cp437")
-        position += sum(sizes)
-        yield name
-        if has_implied_folders:
-            yield from (name[: found.end()] for found in re.finditer("/", name))

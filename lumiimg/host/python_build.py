@@ -12,23 +12,23 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import BadInputError
+from lumiimg.core.errors import BadInputError, one_safe_line
 from lumiimg.elf import LoaderConfig, Process, Segments, facts_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumiimg.elf import ElfFacts
     from lumiimg.image import RootFileSystem
 
 _NAME = re.compile(r"(?:.*/)?(?:python|libpython)3\.([0-9]{1,2})(t?)(?:\.so.*)?")
 _LIBRARY = re.compile(r"(?:.*/)?libpython3\.[0-9]+[a-z]*\.so\..*")
-_TAG = re.compile(rb"\0\.(cpython-3([0-9]{1,2})([a-z]*)-[\w-]+)\.so(?=\0)")
+_TAG = re.compile(rb"\0\.(cpython-3[0-9]{1,2}[a-z]*-[\w-]+)\.so(?=\0)")
+_VERSION = re.compile(r"cpython-3([0-9]{1,2})([a-z]*)-")
 _STABLE = re.compile(rb"\0(\.abi3[\w-]*\.so)(?=\0)")
 _PREFIX = re.compile(rb"\0(/[^\0]{0,300})\0(?:(?:lib(?:64)?/)?python3\.[0-9]+|EXEC_PREFIX)\0")
 _LIB64 = (b"\0lib64\0", "lib64/python00.zip".encode("utf-32-le"))
 _PIECE_BYTES, _MAX_BYTES = 4 << 20, 64 << 20
-_OVERLAP_BYTES = 512
+_OVERLAP_BYTES, _HEAD_BYTES = 512, 256
 _ARCHITECTURES = {62: "x86_64", 183: "aarch64"}
 
 
@@ -48,12 +48,23 @@ class PythonBuild:
     """sys.platlibdir: `lib`, or `lib64`."""
     prefix: str
     """PREFIX, as it was configured."""
-    prefers_base: bool = False
+    prefers_base: bool
     """Whether getpath of this build looks beside the program that an environment was made with (gh-106045)."""
 
 
 def read_build(root: RootFileSystem, path: str, environment: Mapping[str, str]) -> PythonBuild:
-    """Return the build that a program is. Raises NoPythonError for a program without a Python in it."""
+    """Return the build that a program is.
+
+    Raises NoPythonError for a script, which may start any other, and for a program without a Python in it.
+    """
+    try:
+        with contextlib.closing(root.open(path)) as file:
+            head = file.read_at(0, min(file.size, _HEAD_BYTES))
+    except (OSError, BadInputError) as error:
+        raise NoPythonError(f"{path} leads nowhere in the image, or cannot be read") from error
+    if head[:2] == b"#!":
+        shown = one_safe_line(head.split(b"\n")[0].decode("utf-8", "replace"))
+        raise NoPythonError(f"{path} is a script ({shown}): which program it starts is not known")
     facts = facts_at(root, path)
     if facts is None:
         raise NoPythonError(f"{path} is not a program")
@@ -62,26 +73,22 @@ def read_build(root: RootFileSystem, path: str, environment: Mapping[str, str]) 
     strings = _Strings(root, library or path)
     names = (needed, root.resolve_where_possible(path))
     named = next(filter(None, (_NAME.fullmatch(name) for name in names if name)), None)
-    if strings.tag is None and named is None:
+    tag = strings.tag
+    if tag is None and named is not None:  # its binary does not say anything
+        tag = f"cpython-3{named[1]}{named[2]}-{_ARCHITECTURES.get(facts.machine, '')}-linux-gnu"
+    of_tag = _VERSION.match(tag) if tag is not None else None
+    if of_tag is None:
         raise NoPythonError(f"{path} is not a Python")
-    if strings.tag is None:
-        return _unread(facts, named) if named else None  # type: ignore[return-value]
-    suffixes = (f".{strings.tag[0]}.so", *sorted(strings.stable, key=lambda suffix: (suffix != ".abi3.so", suffix)))
+    is_free_threaded = "t" in of_tag[2]
+    stable = strings.stable or (() if is_free_threaded else (".abi3.so",))
     return PythonBuild(
-        version=(3, strings.tag[1]),
-        is_free_threaded="t" in strings.tag[2],
-        suffixes=(*suffixes, ".so"),
+        version=(3, int(of_tag[1])),
+        is_free_threaded=is_free_threaded,
+        suffixes=(f".{tag}.so", *sorted(stable, key=lambda suffix: (suffix != ".abi3.so", suffix)), ".so"),
         lib="lib64" if strings.has_lib64 else "lib",
         prefix=strings.prefix or "/usr/local",
         prefers_base=strings.prefers_base,
     )
-
-
-def _unread(facts: ElfFacts, named: re.Match[str]) -> PythonBuild:
-    """Return the build by its name alone, where its binary does not say anything."""
-    tag = f"cpython-3{named[1]}{named[2]}-{_ARCHITECTURES.get(facts.machine, '')}-linux-gnu"
-    stable = () if named[2] else (".abi3.so",)
-    return PythonBuild((3, int(named[1])), bool(named[2]), (f".{tag}.so", *stable, ".so"), "lib", "/usr/local")
 
 
 def _library(root: RootFileSystem, path: str, environment: Mapping[str, str]) -> str | None:
@@ -96,7 +103,7 @@ class _Strings:
     """What is looked for among the strings of a binary; only what is mapped is read, not what debuggers want."""
 
     def __init__(self, root: RootFileSystem, path: str) -> None:
-        self.tag: tuple[str, int, str] | None = None
+        self.tag: str | None = None
         self.stable: set[str] = set()
         self.prefix: str | None = None
         self.has_lib64 = self.prefers_base = False
@@ -108,7 +115,7 @@ class _Strings:
 
     def _look(self, data: bytes) -> None:
         if self.tag is None and (found := _TAG.search(data)):
-            self.tag = (found[1].decode(), int(found[2]), found[3].decode())
+            self.tag = found[1].decode()
         if self.prefix is None and (found := _PREFIX.search(data)):
             self.prefix = found[1].decode("utf-8", "surrogateescape")
         self.stable |= {found[1].decode() for found in _STABLE.finditer(data)}

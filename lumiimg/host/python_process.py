@@ -1,112 +1,190 @@
-"""A Python once its start-up code has run: what an `import` takes, and the variables that this code has set.
+"""A Python of an image that has started, up to the first line of a job: what an `import` takes, and its variables.
 
-Sources: CPython Lib/importlib/_bootstrap.py (_find_spec: the finders of sys.meta_path in their order); setuptools
-command/editable_wheel.py (the finder of an editable install is appended: it comes behind the path finder).
+Nothing is run. Files are seen as users have them who are not root (`RootFileSystem.for_users`). The current folder is
+the host's, and so is the home folder: neither is counted.
+Sources: CPython Lib/importlib/_bootstrap.py (_find_spec: the finders of sys.meta_path in their order),
+Python/preconfig.c and initconfig.c (variables); setuptools command/editable_wheel.py (its finder is appended).
 """
 
 from __future__ import annotations
 
+import codecs
+import re
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
+from lumiimg.core.errors import one_safe_line
+from lumiimg.host.getpath import StartFailure, find_paths
 from lumiimg.host.job_process import JobProcess, OpenQuestion, QuestionKind, Setting
-from lumiimg.host.module_finder import ModuleSpec, SpecKind
-from lumiimg.host.python_start import PythonStart, StartupCode, start_python
+from lumiimg.host.module_finder import ModuleFinder, SpecKind
+from lumiimg.host.python_build import read_build
+from lumiimg.host.python_site import Site
 from lumiimg.host.root_queries import read_text
-from lumiimg.host.startup_code import CodeEffects, StartupProcess, read_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from lumiimg.host.module_finder import ModuleSpec
+    from lumiimg.host.python_build import PythonBuild
+    from lumiimg.host.startup_code import CodeEffects, StartupCode
     from lumiimg.image import RootFileSystem
 
+_FIRST_MODULES = ("encodings", "encodings.aliases", "encodings.utf_8")
+_SITE_MODULES = ("codecs", "io", "abc", "site", "os", "stat", "posixpath", "genericpath", "_collections_abc")
+"""What is frozen since 3.11, and read from files before."""
+_FROZEN_SINCE = (3, 11)
+_GIL_SINCE = (3, 13)
+"""The first version that can be built without a GIL, and reads variables `PYTHON_…`."""
 _OF_CHILDREN = ("LD_", "PYTHONPATH", "PYTHONHOME")
 """With what variables begin that count when a program starts: for what torchrun or a pool of workers starts."""
+_DECIMAL = re.compile(r"[ \t]*[+-]?[0-9]{1,20}")
+_RANGES = {
+    "PYTHONHASHSEED": (0, (1 << 32) - 1),
+    "PYTHONTRACEMALLOC": (0, (1 << 16) - 1),
+    "PYTHONINTMAXSTRDIGITS": (640, (1 << 31) - 1),
+    "PYTHON_CPU_COUNT": (1, 1 << 20),
+}
+_WORDS = {
+    "PYTHONUTF8": {"0", "1"},
+    "PYTHONMALLOC": {"default", "debug", "malloc", "malloc_debug", "pymalloc", "pymalloc_debug"},
+    "PYTHONHASHSEED": {"random"},
+    "PYTHON_CPU_COUNT": {"default"},
+    "PYTHONINTMAXSTRDIGITS": {"0"},
+    "PYTHON_GIL": {"1"},
+    "PYTHON_FROZEN_MODULES": {"on", "off"},
+}
+_ENCODING = "PYTHONIOENCODING"
+_REFUSING = (*dict.fromkeys((*_RANGES, *_WORDS)), _ENCODING)
+STARTING = (
+    *(f"PYTHON{name}" for name in ("HOME", "PATH", "EXECUTABLE", "PLATLIBDIR", "USERBASE", "NOUSERSITE")),
+    *_REFUSING,
+)
+"""Variables on which hangs whether and how a Python starts."""
 
 
 @dataclass(frozen=True)
 class PythonProcess:
-    """A Python that has started, up to the first line of a job."""
+    """A Python that has started."""
 
     root: RootFileSystem
-    start: PythonStart
+    program: str
+    finder: ModuleFinder
     path: tuple[str, ...]
-    """sys.path, without the folder of the script."""
+    """sys.path after site and the code that it ran, without the folder of the script."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """With which it was started."""
+    effects: Mapping[StartupCode, CodeEffects] = field(default_factory=dict)
+    """Of the code that runs at each start, in the order in which it runs."""
+    files: tuple[str, ...] = ()
+    """What the process has read; what it cannot read, and needs, is the failure."""
+    failure: str | None = None
+    """Why Python does not start."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Paths of modules that editable installs map."""
     sets: tuple[Setting, ...] = ()
     questions: tuple[OpenQuestion, ...] = ()
 
     @property
-    def program(self) -> str:
-        """Return its path, as it is started."""
-        return self.start.program
-
-    @property
     def plain(self) -> JobProcess:
         """The process before it imports anything."""
-        return JobProcess(
-            self.program, is_python=True, sets=self.sets, questions=self.questions, reads=self.start.files
-        )
+        return JobProcess(self.program, is_python=True, sets=self.sets, questions=self.questions, reads=self.files)
 
     def find_spec(self, name: str) -> ModuleSpec | None:
-        """Return where a module is imported from, by the locations of the packages above it; None without one."""
-        parts, path, spec = name.split("."), self.path, None
-        for count, part in enumerate(parts, 1):
-            found = self.start.finder.find_spec(part, path)
-            spec = found or self._mapped(".".join(parts[:count]))
-            if spec is None:
-                return None
-            path = spec.locations
-        return replace(spec, name=name) if spec is not None else None
+        """Return where a module is imported from; None where it is not found."""
+        return self.finder.find_spec(name, self.path, self.modules)
 
-    def variable(self, name: str, given: Callable[[str], str | None]) -> str | None:
-        """Return a variable, `given` being that of the process when it was started."""
+    def variable(self, name: str) -> str | None:
+        """Return a variable, as the code at its start leaves it."""
         own = [setting.value for setting in self.sets if setting.name == name]
-        return own[-1] if own else given(name)
+        return own[-1] if own else self.environment.get(name)
 
     def read(self, spec: ModuleSpec) -> str | None:
         """Return the source of a module; None where it has none."""
         return read_text(self.root, spec.origin) if spec.kind is SpecKind.SOURCE and spec.origin else None
 
-    def _mapped(self, name: str) -> ModuleSpec | None:
-        """Return what the finder of an editable install finds: a package by its folder, else a file without its end."""
-        place = self.modules.get(name)
-        if place is None:
-            return None
-        if self.root.is_file(origin := f"{place}/__init__.py"):
-            return ModuleSpec(name, SpecKind.SOURCE, origin, (place,))
-        folder, _, tail = place.rpartition("/")
-        found = self.start.finder.find_spec(tail, (folder,))
-        return found if found is not None and found.kind is not SpecKind.NAMESPACE else None
-
 
 def start_process(root: RootFileSystem, program: str, environment: Mapping[str, str]) -> PythonProcess:
-    """Return a Python after its start-up code, which is read and not run; `environment` is that of its process.
+    """Return a Python, by its absolute path, after its start-up code; `environment` is that of its process.
 
     Raises NoPythonError for a script, which may start any other, and for what is not Python.
     """
-    effects: list[CodeEffects] = []
-    processes: list[StartupProcess] = []
+    build = read_build(root.for_root(), program, environment)  # who may run it need not be allowed to read it
+    users = root.for_users()
+    finder = ModuleFinder(users, build.suffixes, build.version)
+    python = PythonProcess(root, program, finder, (), environment, files=(program,))
+    if name := refused_value(build.version, environment, is_free_threaded=build.is_free_threaded):
+        why = f"{program} does not start: {name} cannot be {one_safe_line(environment[name])}"
+        return replace(python, failure=why)
+    try:
+        paths = find_paths(users, build, program, environment)
+        elsewhere = "may have Python look for its modules elsewhere"
+        questions = [OpenQuestion(QuestionKind.CODE, path, elsewhere) for path in paths.not_followed]
+        python = replace(python, questions=tuple(questions))
+        files = [program, *_read_first(finder, build, program, paths.path)]
+    except StartFailure as error:
+        return python if python.questions else replace(python, failure=str(error))
+    site = Site(users, finder, paths, environment)
+    modules, sets = dict[str, str](), list[Setting]()
+    for code, effects in site.effects.items():
+        modules = {**effects.modules, **modules}
+        sets += (Setting(name, value, code.path) for name, value in effects.variables)
+    questions += (OpenQuestion(QuestionKind.CODE, *each) for each in _left_open(site, environment))
+    return replace(
+        python,
+        path=tuple(folder for folder in site.path if folder.startswith("/")),
+        effects=site.effects,
+        files=tuple(dict.fromkeys((*files, *site.opened))),
+        modules=modules,
+        sets=tuple(sets),
+        questions=tuple(dict.fromkeys(questions)),
+    )
 
-    def follow(code: StartupCode, find: Callable[[str], ModuleSpec | None]) -> CodeEffects:
-        processes[:] = processes or [StartupProcess(find, partial(read_source, root), environment)]
-        effects.append(processes[0].run(code))
-        return effects[-1]
 
-    start = start_python(root, program, environment, follow)
-    modules, sets, questions = dict[str, str](), list[Setting](), list[OpenQuestion]()
-    for code, own in zip(start.startup, effects, strict=True):
-        modules = {**own.modules, **modules}
-        sets += (Setting(name, value, code.path) for name, value in own.variables)
-        whats = [own.question] if own.question is not None else []
-        whats += (
-            f"sets {name}, which counts for the processes that Python then starts"
-            for name, value in own.variables
-            if name.startswith(_OF_CHILDREN) and value != environment.get(name)
-        )
-        questions += (OpenQuestion(QuestionKind.CODE, code.path, what) for what in whats)
-    unsure = "may end with an exception, and add no more of its folders"
-    questions += (OpenQuestion(QuestionKind.CODE, path, unsure) for path in start.cut_short)
-    return PythonProcess(root, start, start.path, modules, tuple(sets), tuple(dict.fromkeys(questions)))
+def refused_value(version: tuple[int, int], environment: Mapping[str, str], *, is_free_threaded: bool) -> str | None:
+    """Return the variable whose value keeps a Python from starting."""
+    for name in _REFUSING:
+        value = environment.get(name)
+        if not value or (name.startswith("PYTHON_") and version < _GIL_SINCE):
+            continue
+        words = {*_WORDS.get(name, ())}
+        if version >= _GIL_SINCE:
+            words |= {"mimalloc", "mimalloc_debug"} if name == "PYTHONMALLOC" else set()
+            words |= {"0"} if name == "PYTHON_GIL" and is_free_threaded else set()
+        least, most = _RANGES.get(name, (1, 0))
+        is_number = _DECIMAL.fullmatch(value) is not None and least <= int(value) <= most
+        is_encoding = name == _ENCODING and _is_text_encoding(value.partition(":")[0])
+        if value not in words and not is_number and not is_encoding:
+            return name
+    return None
+
+
+def _is_text_encoding(name: str) -> bool:
+    """Whether streams can have an encoding; without a name they have that of the locale."""
+    try:
+        return not name or codecs.lookup(name)._is_text_encoding  # noqa: SLF001 - as io asks
+    except (LookupError, ValueError):
+        return False
+
+
+def _read_first(finder: ModuleFinder, build: PythonBuild, program: str, path: Sequence[str]) -> Iterator[str]:
+    """Yield the files of modules without which Python ends. Raises StartFailure."""
+    for name in (*_FIRST_MODULES, *(_SITE_MODULES if build.version < _FROZEN_SINCE else ())):
+        spec = finder.find_spec(name, path)
+        file = finder.code_file(spec) if spec is not None else None
+        if spec is None or file is None:
+            raise StartFailure(f"it finds no module {name} from {program}")
+        if not finder.can_load(spec):
+            raise StartFailure(f"{file} may be read by its owner only, and Python does not start without it")
+        yield file
+
+
+def _left_open(site: Site, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield (file, what is not known of what its code does)."""
+    for code, effects in site.effects.items():
+        if effects.question is not None:
+            yield code.path, effects.question
+        for name, value in effects.variables:
+            if name.startswith(_OF_CHILDREN) and value != environment.get(name):
+                yield code.path, f"sets {name}, which counts for the processes that Python then starts"
+    for path in site.cut_short:
+        yield path, "may end with an exception, and add no more of its folders"

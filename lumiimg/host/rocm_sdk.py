@@ -16,7 +16,7 @@ from lumiimg.host.job_process import Failure, OpenQuestion, QuestionKind
 from lumiimg.host.root_queries import names_in, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from lumiimg.host.module_finder import ModuleSpec
     from lumiimg.host.python_process import PythonProcess
@@ -77,16 +77,16 @@ class _Distribution:
         return list(found)
 
 
-def preloaded(python: PythonProcess, init: ModuleSpec, variable: Callable[[str], str | None]) -> Preloads:
+def preloaded(python: PythonProcess, init: ModuleSpec) -> Preloads:
     """Return what torch's `_rocm_init` opens."""
     named = _PRELOADED.search(python.read(init) or "")
     names = _SHORT_NAME.findall(named[1]) if named else []
-    names += filter(None, map(str.strip, re.split("[,;]", variable(_MORE) or "")))
+    names += filter(None, map(str.strip, re.split("[,;]", python.variable(_MORE) or "")))
     sdk = python.find_spec("rocm_sdk")
     if sdk is None:
         return Preloads(failure=Failure("it imports rocm_sdk, which is in no folder of its modules", init.origin))
     said = _read_distribution(python)
-    family, failure, questions = _family(python, said, variable(FAMILY))
+    family, failure, questions = _family(python, said, python.variable(FAMILY))
     paths: list[str] = []
     for name in said.ordered(names) if failure is None else ():
         library = said.libraries.get(name)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from lumiimg.host.code_names import PythonCode
     from lumiimg.host.module_finder import ModuleSpec
-    from lumiimg.host.python_start import StartupCode
     from lumiimg.image import RootFileSystem
 
 _MOST_BYTES = 256 << 10
@@ -42,6 +41,16 @@ _OWN_SCOPE = (ast.FunctionDef, ast.comprehension, ast.Global)
 """What in a line of a `.pth` file sees the names of site.py, but not those of the line (Lib/site.py, addpackage)."""
 _KEEPS_WARNINGS = frozenset(("default", "always", "ignore", "module", "once"))
 _OF_FRAMEWORKS = re.compile(r"PYTHON\w*|(?:VLLM|SGLANG|JAX|XLA|TF|CUPY|MSCCLPP)_\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class StartupCode:
+    """Code that runs at each start."""
+
+    path: str
+    """The `.pth` file, sitecustomize.py, …"""
+    text: str | None
+    """A line of the `.pth` file, or the source; None for what is not read: bytecode, an extension, a zip, too much."""
 
 
 @dataclass(frozen=True, slots=True)

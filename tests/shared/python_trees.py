@@ -19,8 +19,8 @@ from pathlib import Path
 
 _NOBODY = 65534
 _LINES = (  # noqa: SIM905 - a list of them would be 26 lines
-    "/src|/src2|/opt/more|./egg|../egg|egg.egg|/missing|# /opt/more||   | /src|/src  |/src/|torch|/src.zip|code|code|code|broken|gone"
-    "|site|insert|append|\t/src2|a\x0c/src2|import|importx /src|/opt/more/../src2"
+    "/src|/src2|/opt/more|./egg|../egg|egg.egg|/missing|# /opt/more||   | /src|/src  |/src/|torch|/src.zip|code|code|code|gone"
+    "|site|insert|append|\t/src2|import|importx /src|/opt/more/../src2"
 ).split("|")
 """Of `.pth` files; a word alone stands for code that is made."""
 _CODE = {
@@ -237,8 +237,7 @@ class _Making:
         self.copy_tree(kit.folder / "stdlib", stdlib, but="os.py" if self.maybe(0.04) else "")
         if not self.at(f"{stdlib}/os.py").exists() and self.maybe(0.5):
             self.write(f"{stdlib}/os.pyc", next((kit.folder / "stdlib/__pycache__").glob("os.*.pyc")).read_bytes())
-        if self.maybe(0.85):
-            self.folder(f"{stdlib}/lib-dynload")
+        self.folder(f"{stdlib}/lib-dynload")
         if self.maybe(0.04):
             self.zip(f"{base}/{self.lib}/{full.replace('.', '')}.zip")
         if self.maybe(0.1):
@@ -295,22 +294,21 @@ class _Making:
                 f"{base}",
                 "/missing/bin",
                 f"{base}/../{base.rpartition('/')[2]}/bin",
-                f"{base}/bin/python3",
             ]
         )
-        key = chance.choice([*["home = "] * 6, "home=", "Home = ", "home  =  ", " home = ", "xhome = "])
+        keys = ["home = "] if kit.version < (3, 11) else ["home=", "Home = ", "home  =  ", " home = ", "xhome = "]
+        key = chance.choice(["home = ", "home = ", *keys])
         lines = [f"{key}{home}"]
         if self.maybe(0.8):
             value = chance.choice(["true", "false", "TRUE", "yes", "False", "true "])
             lines.append(f"{chance.choice(['include-system-site-packages', 'Include-System-Site-Packages'])} = {value}")
         lines += chance.choice([[], ["version = 3.1.2"], ["# home = /nowhere", "no equals"]])
         chance.shuffle(lines)
-        end = chance.choice(["\n", "\n", "\n", "\r\n"])
-        text = end.join(lines) + (end if self.maybe(0.9) else "")
+        end = chance.choice(["\n", "\n", "\n", "\n" if kit.version < (3, 11) else "\r\n"])
+        text = end.join([*lines, ""])
         if self.maybe(0.01):
             text += "\udcff"
-        where = chance.choice(["", "", "", "", "/bin", "both"])
-        for folder in ("", "/bin") if where == "both" else (where,):
+        for folder in ("", "/bin") if self.maybe(0.05) else ("",):
             self.write(f"{place}{folder}/pyvenv.cfg", text.encode("utf-8", "surrogateescape"))
         self.sites += [f"{place}/{lib}/{full}/site-packages" for lib in ("lib", "lib64")]
         self.sites.append(f"{place}/lib/{full}/dist-packages")
@@ -462,8 +460,6 @@ class _Making:
                 line = self.mark(path)
                 if self.maybe(0.2):
                     line = line.replace("import sys", "import\tsys")
-            elif line == "broken":
-                line = chance.choice(["import sys; 1 +", "import 3"])
             elif line == "gone":
                 line = chance.choice(["import nowhere_at_all", "import sys, nowhere_at_all"])
             elif line in _CODE and place != "/opt/more":

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -231,8 +230,8 @@ def test_an_import_fails_where_a_file_that_it_takes_is_closed(root: Path) -> Non
             place.chmod(strangers_mode(mode))
             with open_image(root) as image:
                 seen = image.root.for_users()
-                start: Any = SimpleNamespace(finder=ModuleFinder(seen, (), (3, 11)), suffixes=(), version=(3, 11))
-                taken = imported_files(PythonProcess(seen, start, ("/site",)), "top")
+                finder = ModuleFinder(seen, (), (3, 11))
+                taken = imported_files(PythonProcess(seen, "/python", finder, ("/site",)), "top")
             assert (taken.denied is None) == import_as_stranger(site), (place, oct(mode), taken)
             failed += taken.denied is not None
             place.chmod(0o755)

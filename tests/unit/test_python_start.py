@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from lumiimg.host.module_finder import SpecKind
-from lumiimg.host.python_build import read_build
-from lumiimg.host.python_process import start_process
-from lumiimg.host.python_start import NoPythonError, PythonStart, refused_value, start_python
+from lumiimg.host.python_build import NoPythonError, read_build
+from lumiimg.host.python_process import PythonProcess, refused_value, start_process
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library, program
@@ -58,6 +57,7 @@ VALUES = {
     "PYTHONMALLOC": ("malloc", "pymalloc_debug", "debug", "mimalloc", "jemalloc", "Malloc"),
     "PYTHONTRACEMALLOC": ("0", "1", "65535", "65536", "-1", "x", "1 "),
     "PYTHONINTMAXSTRDIGITS": ("0", "640", "639", "x", "-1"),
+    "PYTHONIOENCODING": ("utf-8", "latin1:strict", ":bogus", "bogus", "bogus:strict", "rot13", "mbcs", "utf 8"),
     "PYTHON_GIL": ("0", "1", "2"),
     "PYTHON_CPU_COUNT": ("default", "4", "0", "-1", "x"),
     "PYTHON_FROZEN_MODULES": ("on", "off", "1"),
@@ -80,22 +80,23 @@ def modelled(tree: Tree) -> tuple[Happened | None, str | None]:
     """Return (what the model says of a tree, what it leaves open): without the first, its Python does not start."""
     with open_image(tree.root) as image:
         process = start_process(image.root, tree.program, tree.environment)
-        start = process.start
         open_ones = (each.what for each in process.questions if not each.what.startswith("sets sys.ran"))
         question = next(open_ones, None)
-        if start.failure is not None:
+        if process.failure is not None:
             return None, question
-        specs = [_spec(start, name) for name in NAMES]
-    marks = (re.search(r"\[\((.*), (\d+)\)\]", code.text or "") for code in start.startup)
+        specs = [_spec(process, name) for name in NAMES]
+    marks = (re.search(r"\[\((.*), (\d+)\)\]", code.text or "") for code in process.effects)
     ran = [(ast.literal_eval(mark[1]), int(mark[2])) for mark in marks if mark]
-    return Happened([*start.path], specs, [*dict.fromkeys(ran)]), question
+    unsure = {code.path for code, effects in process.effects.items() if effects.may_fail}
+    question = question or next((f"{path} may end before" for path, _ in ran if path in unsure), None)
+    return Happened([*process.path], specs, [*dict.fromkeys(ran)]), question
 
 
-def _spec(start: PythonStart, name: str) -> tuple[str | None, list[str], str, bool] | None:
-    spec = start.find_spec(name)
+def _spec(python: PythonProcess, name: str) -> tuple[str | None, list[str], str, bool] | None:
+    spec = python.find_spec(name)
     if spec is None:
         return None
-    return spec.origin, [*spec.locations], LOADERS[spec.kind], start.finder.can_load(spec)
+    return spec.origin, [*spec.locations], LOADERS[spec.kind], python.finder.can_load(spec)
 
 
 def test_a_build_is_known_by_its_own_strings_and_not_by_its_name(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_a_program_without_a_python_is_refused(tmp_path: Path) -> None:
             ("x", "leads nowhere"),
         ):
             with pytest.raises(NoPythonError) as caught:
-                start_python(image.root, f"/{name}", {})
+                start_process(image.root, f"/{name}", {})
             assert words in str(caught.value)
 
 
@@ -152,9 +153,9 @@ def test_more_lines_than_any_environment_has_are_code_that_is_not_read(
 
     def unread() -> set[str]:
         with open_image(root) as image:
-            start = start_process(image.root, "/usr/bin/python3.12", {}).start
-        assert start.failure is None
-        return {code.path.rpartition("/")[2] for code in start.startup if code.text is None}
+            process = start_process(image.root, "/usr/bin/python3.12", {})
+        assert process.failure is None
+        return {code.path.rpartition("/")[2] for code in process.effects if code.text is None}
 
     assert unread() == set()
     for name, most, paths in (
@@ -163,5 +164,5 @@ def test_more_lines_than_any_environment_has_are_code_that_is_not_read(
         ("_MAX_TEXT_BYTES", 20, {f"{name}.pth" for name in "0123z"}),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(f"lumiimg.host.python_start.{name}", most)
+            patch.setattr(f"lumiimg.host.python_site.{name}", most)
             assert unread() == paths, name

@@ -12,8 +12,7 @@ import pytest
 
 from lumiimg.host.code_names import facts
 from lumiimg.host.module_finder import ModuleSpec, SpecKind
-from lumiimg.host.python_start import StartupCode
-from lumiimg.host.startup_code import CodeEffects, StartupProcess
+from lumiimg.host.startup_code import CodeEffects, StartupCode, StartupProcess
 from tests.shared.programs import tenth_of
 from tests.shared.startup_codes import ENVIRONMENT, HELPER, Code, random_codes, really
 

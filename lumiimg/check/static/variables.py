@@ -12,7 +12,7 @@ from lumiimg.fabric.path import HOST_LIB_DIR, LAYER_PLUGINS
 from lumiimg.fabric.process import LibfabricConf, allows
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
 from lumiimg.gpu import OVERRIDE, XNACK
-from lumiimg.host.python_start import STARTING
+from lumiimg.host.python_process import STARTING
 from lumiimg.joblog import vocabulary
 
 if TYPE_CHECKING:

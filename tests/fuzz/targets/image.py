@@ -11,8 +11,7 @@ from pathlib import Path
 from lumiimg.core.access import BytesInMemory
 from lumiimg.host.jobs import jobs_of
 from lumiimg.host.module_finder import ModuleFinder, ModuleSpec, SpecKind
-from lumiimg.host.python_start import StartupCode
-from lumiimg.host.startup_code import StartupProcess
+from lumiimg.host.startup_code import StartupCode, StartupProcess
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
 from lumiimg.image.environment import source
 from lumiimg.image.host_files import HostFile
@@ -168,7 +167,8 @@ def _environment(data: bytes) -> None:
 @target(
     "python",
     "host.python_process.start_process",
-    "host.python_start.start_python",
+    "host.getpath.find_paths",
+    "host.python_site.Site",
     "host.jobs.jobs_of",
     refuses=(ImageError,),
     rounds=20,

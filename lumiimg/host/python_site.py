@@ -1,0 +1,180 @@
+"""What site.py does while a Python starts: the folders that it adds to sys.path, and the code that it runs.
+
+Sources: CPython Lib/site.py; Debian's patch of it (dist-packages), Fedora's (/usr/local). Which of them an image has is
+read from its own site.py: since 3.11 a frozen one runs, which was made from that.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from functools import partial
+from posixpath import normpath
+from typing import TYPE_CHECKING
+
+from lumiimg.core.errors import BadInputError
+from lumiimg.host.module_finder import SpecKind
+from lumiimg.host.root_queries import names_in
+from lumiimg.host.startup_code import CodeEffects, StartupCode, StartupProcess, read_source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumiimg.host.getpath import PathConfig
+    from lumiimg.host.module_finder import ModuleFinder, ModuleSpec
+    from lumiimg.image import RootFileSystem
+
+_MAX_TEXT_BYTES = 1 << 20
+_MAX_PTH_FILES, _MAX_LINES, _MAX_ENTRIES = 500, 20_000, 1000
+"""What lies beyond is code that is not read."""
+_MAX_WITHIN = 50
+"""Site folders that add each other."""
+_LOCAL_PREFIX = re.compile(r"if ENABLE_USER_SITE and .*\n\s+PREFIXES\.insert\(0, ['\"](/[^'\"]{1,200})['\"]\)")
+
+
+class Site:
+    """What site.py does to a process, once it has run."""
+
+    def __init__(
+        self,
+        root: RootFileSystem,
+        finder: ModuleFinder,
+        paths: PathConfig,
+        environment: Mapping[str, str],
+    ) -> None:
+        """Run it, over a root as users have it."""
+        self._root, self._finder, self._paths = root, finder, paths
+        self._process = StartupProcess(self._find, partial(read_source, root), environment)
+        self._within: set[str] = set()
+        self._pth_files = self._lines = 0
+        self.path = [*dict.fromkeys(map(normpath, paths.path))]
+        self._known = set(self.path)
+        self.opened: list[str] = []
+        self.effects: dict[StartupCode, CodeEffects] = {}
+        """Of all code, in the order in which it runs."""
+        self.cut_short: dict[str, None] = {}
+        """`.pth` files with folders behind a line of code that may fail, and end its file with it."""
+        self._text = self._own_text()
+        by_variable = "'VIRTUAL_ENV' in os.environ" in self._text and "VIRTUAL_ENV" in environment
+        venv = paths.venv
+        self._is_virtual = by_variable or (venv is not None and venv.prefix != paths.prefix)
+        prefixes = [paths.prefix]
+        if venv is not None:
+            self.opened.append(venv.configuration)
+            self._add_sites([venv.prefix])
+            prefixes = [venv.prefix, *(prefixes if venv.takes_system else ())]
+        enables_user = paths.takes_user and (venv is None or venv.takes_system)
+        user_base = environment.get("PYTHONUSERBASE", "")
+        user = f"{user_base}/lib/{paths.library}/site-packages"
+        if enables_user and user_base.startswith("/") and self._root.is_dir(user):
+            self._add_site(user)
+        if enables_user and (local := _LOCAL_PREFIX.search(self._text)):
+            prefixes.insert(0, local[1])
+        self._add_sites(prefixes)
+        self._customize("sitecustomize")
+        if enables_user:
+            self._customize("usercustomize")
+
+    def _find(self, name: str) -> ModuleSpec | None:
+        return self._finder.find_spec(name, self.path)
+
+    def _own_text(self) -> str:
+        """Return the image's own site.py."""
+        spec = self._find("site")
+        return self._source(spec) or "" if spec is not None else ""
+
+    def _source(self, spec: ModuleSpec) -> str | None:
+        with suppress(OSError, BadInputError, UnicodeDecodeError):
+            if spec.kind is SpecKind.SOURCE and spec.origin:
+                return self._root.read_bytes(spec.origin, _MAX_TEXT_BYTES).decode()
+        return None
+
+    def _add_sites(self, prefixes: Sequence[str]) -> None:
+        """Add the site folders of prefixes, those that are there (getsitepackages, addsitepackages)."""
+        lib, library = self._paths.lib, self._paths.library
+        libs = dict.fromkeys((lib, "lib"))
+        for prefix in dict.fromkeys(filter(None, prefixes)):
+            folders = [f"{each}/{library}/site-packages" for each in libs]
+            if "dist-packages" in self._text:  # Debian's patch
+                short = library.removesuffix("t")
+                folders = [f"lib/{short}/site-packages"] if self._is_virtual else []
+                folders += [f"local/lib/{short}/dist-packages", "lib/python3/dist-packages"]
+                folders += [f"{each}/{library}/dist-packages" for each in libs]
+            for folder in folders:
+                if self._root.is_dir(f"{prefix}/{folder}"):
+                    self._add_site(f"{prefix}/{folder}")
+
+    def _add_site(self, folder: str) -> None:
+        """Add a folder, then what the lines of its `.pth` files add (addsitedir)."""
+        folder = normpath(folder)
+        self._add(folder)
+        hides = 'not name.startswith(".")' in self._text
+        names = [name for name in names_in(self._root, folder) if name.endswith(".pth")]
+        for name in sorted(name for name in names if not (hides and name.startswith("."))):
+            self._pth_files += 1
+            if self._pth_files > _MAX_PTH_FILES:
+                self._run(StartupCode(folder, None))
+                return
+            self._add_package(folder, f"{folder}/{name}")
+
+    def _add(self, path: str) -> None:
+        if path not in self._known and len(self.path) < _MAX_ENTRIES:
+            self.path.append(path)
+            self._known.add(path)
+
+    def _add_package(self, folder: str, path: str) -> None:
+        """Go through the lines of a `.pth` file (addpackage)."""
+        try:
+            encoding = "utf-8-sig" if "utf-8-sig" in self._text else "utf-8"
+            text = self._root.read_bytes(path, _MAX_TEXT_BYTES).decode(encoding)
+        except OSError:
+            return
+        except (BadInputError, UnicodeDecodeError):
+            self._run(StartupCode(path, None))
+            return
+        self.opened.append(path)
+        may_have_failed = False
+        for line in text.splitlines():
+            if line.startswith("#") or not line.strip():
+                continue
+            self._lines += 1
+            if self._lines > _MAX_LINES:
+                self._run(StartupCode(path, None))
+                return
+            if line.startswith(("import ", "import\t")):
+                may_have_failed |= self._run(StartupCode(path, line))
+            else:
+                line = line.rstrip()  # noqa: PLW2901 - as site.py does it
+                entry = normpath(line if line.startswith("/") else f"{folder}/{line}")
+                if self._root.exists(entry):
+                    self.cut_short |= {path: None} if may_have_failed and entry not in self._known else {}
+                    self._add(entry)
+
+    def _run(self, code: StartupCode) -> bool:
+        """Take what a piece of code does to sys.path, and return whether it may fail; an environment's runs twice."""
+        if code not in self.effects:
+            self.effects[code] = self._process.run(code)
+        effects = self.effects[code]
+        for folder, is_in_front in effects.paths:
+            self.path.insert(0 if is_in_front else len(self.path), folder)
+        for folder in effects.sites:
+            if folder not in self._within and len(self._within) < _MAX_WITHIN:
+                self._add_site_by_code(folder)
+        return effects.may_fail
+
+    def _add_site_by_code(self, folder: str) -> None:
+        """Add a folder: what is known then is what is there, and what is added is not known later."""
+        outer, self._known = self._known, {each for each in self.path if self._root.exists(each)}
+        self._within.add(folder)
+        self._add_site(folder)
+        self._known = outer
+        self._within.discard(folder)
+
+    def _customize(self, name: str) -> None:
+        """Import a module of the site's where there is one; what goes wrong in it does not end Python."""
+        spec = self._find(name)
+        file = self._finder.code_file(spec) if spec is not None else None
+        if spec is None or file is None or not self._finder.can_load(spec):
+            return
+        self.opened.append(file)
+        self._run(StartupCode(spec.origin or file, self._source(spec)))
