@@ -157,5 +157,6 @@ def _other_torch(root: RootFileSystem, variables: Mapping[str, str], why: str) -
         alone = JobProcess(library, is_program=False, framework="torch", package=package)
         if beside:
             why += f", and {beside[0]} does not import it"
+            alone = replace(alone, program=beside[0], is_program=True, is_python=True, opens=(library,))
         return JobProcesses((alone,), f"{why}; this is about the libraries of {package} alone", is_open=True)
     return JobProcesses((), f"{why}, which would open {found[0]}", is_open=True) if found else None

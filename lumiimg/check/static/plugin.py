@@ -111,11 +111,14 @@ def _judge_absence(
     elsewhere = [file for file in plugins if file not in dangling]
     same_name = [file for file in elsewhere if posixpath.basename(file) in asked]
     passed_over = next(filter(None, map(process.passes_over, same_name)), None)
-    if dangling and not same_name:
-        loop = root.link_loop(dangling[0])
-        names |= {"target": root.readlink(dangling[0]), "loop": _in_words(loop)}
+    searched = (process.config.library_path or "").split(":")
+    # a loop ends the search there (glibc elf/dl-load.c, open_path)
+    loops = [file for file in dangling if posixpath.dirname(file) in searched and root.link_loop(file)]
+    if loops or (dangling and not same_name):
+        loop = root.link_loop(link := (loops or dangling)[0])
+        names |= {"target": root.readlink(link), "loop": _in_words(loop)}
         reason = "loop" if loop else None
-        found.add("plugin.dangling", severity, reason=reason, names=names, where=dangling[0], evidence=lines)
+        found.add("plugin.dangling", severity, reason=reason, names=names, where=link, evidence=lines)
     elif passed_over is not None:
         names["why"], where = passed_over, same_name[0]
         found.add("plugin.loads", Severity.PROBLEM, reason="passed-over", names=names, where=where, evidence=lines)
