@@ -16,7 +16,6 @@ Without bit 62, hwcap is a mask of legacy names, which the loader takes up to 2.
 
 from __future__ import annotations
 
-import array
 import re
 import struct
 from collections.abc import Iterator
@@ -67,12 +66,6 @@ class LoaderCache:
         self._table, self._strings = table, strings
         self.lookup = cache(self._lookup)  # of many processes each asks for the same
         self._key = cache(self._key_at)
-
-    @property
-    def has_legacy_entries(self) -> bool:
-        """Whether an entry is for CPUs that a legacy name is for."""
-        hwcaps = {*array.array("Q", self._table)[2::3]}
-        return any(hwcap and not hwcap & _HWCAP_EXTENSION for hwcap in hwcaps)
 
     def _lookup(self, name: str, machine: int = 62, levels: tuple[str, ...] = (), isa: int = 0x3FF) -> str | None:
         """Return the one path that the loader tries for a name.

@@ -131,7 +131,13 @@ def _no_python(root: RootFileSystem, folders: Sequence[str]) -> str:
         if (closed := root.obstacle(path, SEARCH)) is not None:
             return f"{path} may not be run by everybody: {closed.path} has mode {closed.permissions:04o}"
         with contextlib.suppress(OSError, BadInputError):
-            return f"{path} is a link that leads nowhere in the image: {root.readlink(path)}"
+            target = root.readlink(path)
+            try:
+                root.resolve(path)
+            except PermissionError as error:
+                return f"{path} is a link to {target}, and {error.filename} may be entered by its owner only"
+            except OSError:
+                return f"{path} is a link that leads nowhere in the image: {target}"
     return "no python is on the image's PATH"
 
 

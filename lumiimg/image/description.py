@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.image.environment import source
-from lumiimg.image.shell import DEFAULT_PATH, Shell, ShellVariable
+from lumiimg.image.shell import DEFAULT_PATH, Shell
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ _OF_THE_RUN = frozenset(("99-base.sh", "99-runtimevars.sh"))
 """As the engine writes them, they set what it does itself: `container_view` has that."""
 _SCIF = re.compile(r"^(?:SCIF_APP[\w.-]+=[\w./-]*|export(?: SCIF_APP[\w.-]+)+)$", re.MULTILINE)
 """Where apps are: names with a dash in them, which a shell complains about and passes over."""
-_APP = ("APPTAINER_APPNAME", "SINGULARITY_APPNAME")
-"""Set by `--app` alone."""
 _LIBRARIES = "/.singularity.d/libs"
 _CUSTOM = "90-environment.sh"
 _FROM_DOCKER = frozenset(("10-docker2singularity.sh", "10-docker.sh"))
@@ -68,7 +66,7 @@ class SingularityDescription:
             if name == _CUSTOM:
                 shell.set_default_path()
             if not (name in _OF_THE_RUN and _is_of_engine(text, path)):
-                _source_without_app(text, path, shell) if name in _OF_APPS else source(text, path, shell)
+                source(_SCIF.sub("", text) if name in _OF_APPS else text, path, shell)
             if name in _FROM_DOCKER:
                 shell.complete_path()
         return shell
@@ -116,14 +114,6 @@ class SingularityDescription:
         except ImageError as error:
             self._unread[path] = f"not read: {error.what}"
             return None
-
-
-def _source_without_app(text: str, path: str, shell: Shell) -> None:
-    """Follow a script where no app is asked for."""
-    shell.variables |= {name: ShellVariable() for name in _APP}
-    source(_SCIF.sub("", text), path, shell)
-    for name in _APP:
-        del shell.variables[name]
 
 
 def _is_of_engine(text: str, path: str) -> bool:

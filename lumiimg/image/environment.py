@@ -1,10 +1,9 @@
 """What the environment scripts of an image export, read as text: nothing of an image is ever run.
 
 Followed is what scripts that set variables write as a rule: assignments, `export`, `unset`, quotes, `$K`,
-`${K:-word}`, tests of strings and of files that the image has, `if`, `&&`, `||` over these, and the `activate` of a
-virtual environment. Any other statement leaves the variables in doubt that it may set, by itself or by the functions
-that it calls. One that may do anything, or end the script (`. file`, `eval`, `return`), leaves all in doubt, from there
-on.
+`${K:-word}`, tests of strings and of files that the image has, `if`, `&&`, `||` over these, `. file` of the image, and
+the `activate` of a virtual environment. Any other statement leaves the variables in doubt that it may set. One that may
+do anything, or end the script (a function, `eval`, `return`), leaves all in doubt, from there on.
 
 Engines unset the user's variables before they source the scripts (apptainer 1.5.3
 `internal/pkg/util/fs/files/action_script.sh`): what the image does not set is unset, but for what the engine and the
@@ -13,10 +12,11 @@ shell set themselves.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.image.activation import activated
+from lumiimg.core.toml import package_toml
 from lumiimg.image.shell import (
     NAME,
     READONLY,
@@ -39,6 +39,8 @@ _BLANKS = re.compile(r"(?:[ \t]|\\\n|#.*|[12]?(?:>>?[ \t]*/dev/null|>&[12])(?![^
 _OPERATOR = re.compile(r"&&|&>|\|\||;;&|;;|;&|[;&|()<>\n]")
 _BARE = re.compile(r"[^ \t\n;&|<>()]*+")
 _ASSIGNS = re.compile(rf"({NAME.pattern})(\+?=|\[)")
+_QUOTED = re.compile(rf"[\"']({NAME.pattern})(=)(?!~)[^\\]*")
+"""What `export` takes for an assignment, too; Apptainer 1.4.5 reads `~` and backslashes in it once more."""
 _PROGRAM = re.compile(r"[A-Za-z0-9_./:+@\[-]+")
 _COMPOUND = frozenset({"{", "(", "if", "while", "until", "for", "case"})
 _CLOSING = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})
@@ -47,11 +49,21 @@ _SPECIAL = frozenset({"export", "unset", ":", "break", "continue", "times"})
 """Commands before which assignments stay in some shells, and that no function hides in some."""
 _ARITHMETIC = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
 """Operators of `[[ … ]]` whose operands may assign."""
+_ACTIVATE = frozenset[str](package_toml(__package__, "shell.toml")["activation"]["digests"])
+"""The script that activates a virtual environment, as CPython writes it (Lib/venv/__init__.py, replace_variables).
+
+Apptainer 1.4.5 cannot read those of uv and of older releases of virtualenv, and bash can.
+"""
+_VENV = re.compile(r"""(?m)^[ \t]*(?:export )?VIRTUAL_ENV=(["']?)(/[\w./@+-]*)\1$""")
+_COMMENT = re.compile(r"(?m)^[ \t]*(?:#.*)?\n|[ \t]+$")
+_PROMPT = re.compile(r"""(?m)^([ \t]*(?:PS1|VIRTUAL_ENV_PROMPT)=)(?:["'(\w. @+-]|\)(?=[ "])|\$\{PS1:-\})*$""")
+"""What only the prompt is made of."""
+_BIN = re.compile(r'\$VIRTUAL_ENV/"?bin"?:\$PATH')
 
 
-def source(text: str, where: str, shell: Shell) -> None:
-    """Read a script, and note in the shell what it sets."""
-    script = _Script(text, 0, where, shell)
+def source(text: str, where: str, shell: Shell, nesting: int = 0) -> None:
+    """Read a script, and note in the shell what it sets; `nesting` is how deep what sources it is inside of others."""
+    script = _Script(text, where, shell, nesting)
     if "\0" in text or "\r" in text:  # which one shell takes out and another leaves in
         script.lose_rest()
         return
@@ -64,18 +76,18 @@ def source(text: str, where: str, shell: Shell) -> None:
 
 
 class _Script(WordReader):
-    """One script, or the body of a function, read and followed.
+    """One script, read and followed.
 
     `runs` says whether what is read is run: None where only a shell knows, and then however often (`runs and None` is
     that of a part which may be run where the whole is). What a method returns is whether that succeeds: None where
     only a shell knows.
     """
 
-    def __init__(self, text: str, at: int, where: str, shell: Shell) -> None:
-        super().__init__(text, at, shell)
+    def __init__(self, text: str, where: str, shell: Shell, nesting: int) -> None:
+        super().__init__(text, shell, nesting)
         self._where = where
         self._loops = 0
-        self._start = at
+        self._start = 0
         """Of the command that is followed."""
         self._ended = ""
         """What the list ended with that was read last."""
@@ -263,7 +275,7 @@ class _Script(WordReader):
         self._expect(")")
         if self._loops or name in _SPECIAL or self.next_of_list() not in _COMPOUND:
             raise ShellError
-        self.shell.functions.setdefault(name, []).append((self.text, self.at, self._where))
+        self.shell.functions.add(name)
         self._command(runs=False)
 
     # -- simple commands --
@@ -291,20 +303,23 @@ class _Script(WordReader):
         """Follow a command; one that may do anything loses all."""
         before = next((number for number, word in enumerate(words) if not _ASSIGNS.match(word.text)), len(words))
         assigned, name, arguments = words[:before], words[before].text if words[before:] else "", words[before + 1 :]
-        is_call, called = name in self.shell.functions, self.shell.called
+        is_call = name in self.shell.functions
         if not name or (name == "export" and not assigned and not is_call):
             return self._assignments(arguments if name else assigned, runs, exports=name != "")
         self._doubt_expansions(words)
-        if assigned and (is_call or name in _SPECIAL):
+        if is_call or (assigned and name in _SPECIAL):
             self._lose()
-        elif is_call:
-            self._call(name)
         elif name == "unset":
             self._unset(arguments, runs)
             return True
-        elif name in {".", "source"} and not assigned and (folder := self._activated(arguments)):
-            self._activate(folder, runs)
-        elif (name in STATEFUL and not (called and name == "return")) or not _PROGRAM.fullmatch(name):
+        elif name in {".", "source"} and not assigned and (text := self._sourced(arguments)):
+            if folder := _activated(text):
+                self._activate(folder, runs)
+            elif runs:
+                source(text, arguments[0].value, self.shell, self.nesting)
+            else:
+                self._lose()
+        elif name in STATEFUL or not _PROGRAM.fullmatch(name):
             self._lose()
         elif name in {"break", "continue"} and (arguments or not self._loops):
             self._lose()  # engines source all scripts in one loop
@@ -314,12 +329,12 @@ class _Script(WordReader):
             return _judged(arguments[:-1] if name == "[" else arguments, self.shell)
         return None
 
-    def _activated(self, arguments: Sequence[ShellWord]) -> str | None:
-        """Return the folder of the virtual environment that a script of the image activates, if it does only that."""
+    def _sourced(self, arguments: Sequence[ShellWord]) -> str:
+        """Return the text of a script of the image; nothing where it is not known which that is."""
         match arguments:
             case [script] if script.is_known and script.is_sure and not script.sets:
-                return activated(self.shell.text(script.value))
-        return None
+                return self.shell.text(script.value)
+        return ""
 
     def _activate(self, folder: str, runs: bool | None) -> None:
         """Do what the `activate` of a virtual environment does; a second one takes back what the first did."""
@@ -338,23 +353,15 @@ class _Script(WordReader):
                 self.shell.variables[name] = ShellVariable()
             elif value is not None:
                 variable.value, variable.exported = value, True
-        self.shell.functions.setdefault("deactivate", []).append(("{ eval deactivate; }", 0, self._where))
-
-    def _call(self, name: str) -> None:
-        """Leave in doubt what a function sets."""
-        if name not in self.shell.called:
-            self.shell.called.add(name)
-            for text, at, where in self.shell.functions[name]:
-                body = _Script(text, at, where, self.shell)
-                body.nesting = self.nesting
-                body._command(runs=None)
-            self.shell.called.remove(name)
+        self.shell.functions.add("deactivate")
 
     def _assignments(self, words: Sequence[ShellWord], runs: bool | None, *, exports: bool) -> bool | None:
         """Assign, or export; whether a later word sees what an earlier one sets differs between shells."""
         seen = set[str]()
         for word in words:
             found = _ASSIGNS.match(word.text)
+            if exports and not word.is_open:
+                found = found or _QUOTED.fullmatch(word.text)
             if found[2] == "[" if found else not NAME.fullmatch(word.text):
                 self._lose()
                 return None
@@ -413,3 +420,21 @@ def _judged(words: Sequence[ShellWord], shell: Shell) -> bool | None:
             status = _judged(words[1:], shell) if len(words) < 5 else None
             return None if status is None else not status
     return None
+
+
+def _activated(text: str) -> str | None:
+    """Return the folder of the environment that a script activates; None for any other script."""
+    folders = {found[2] for found in _VENV.finditer(text)}
+    if len(folders) != 1:
+        return None
+    (folder,) = folders
+    return folder if _shape_digest(text) in _ACTIVATE else None
+
+
+def _shape_digest(text: str) -> str:
+    """Return the digest of a script without comments, its prompt, and where it is."""
+    cut = _COMMENT.sub("", text.replace("\r", "\0"))
+    cut = _BIN.sub("$VIRTUAL_ENV/bin:$PATH", _PROMPT.sub(r"\1", cut))
+    for _, folder in set(_VENV.findall(cut)):
+        cut = re.sub(rf"""(VIRTUAL_ENV=|cygpath )(["']?){re.escape(folder)}\2""", r"\1", cut)
+    return hashlib.sha256(cut.encode("utf-8", "surrogateescape")).hexdigest()[:20]

@@ -74,10 +74,7 @@ class Shell:
         self.root = None if root is None else root.for_users()
         """The image; None where no file of one is asked for."""
         self.variables: dict[str, ShellVariable] = {}
-        self.functions: dict[str, list[tuple[str, int, str]]] = {}
-        """Bodies of each: script, position, where the script is."""
-        self.called: set[str] = set()
-        """The functions inside of which something is."""
+        self.functions: set[str] = set()
         self.lost = ""
         """The statement that may have changed anything, or ended the script: from there on nothing is sure."""
         self._work = 0
@@ -159,11 +156,11 @@ class ShellWord:
 class WordReader:
     """A text that is read word by word."""
 
-    def __init__(self, text: str, at: int, shell: Shell) -> None:
+    def __init__(self, text: str, shell: Shell, nesting: int = 0) -> None:
         self.text = text
-        self.at = at
+        self.at = 0
         self.shell = shell
-        self.nesting = 0
+        self.nesting = nesting
 
     def deeper(self) -> None:
         """Note that what is read is inside of something. Raises ShellError."""

@@ -20,6 +20,7 @@ _NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAIN = (
     "export A=b",
     "export A='b c' B=\"d e\"; export C=f",
+    'export "A=b c" \'B=$X\' "C=$PATH"',
     'export A="${A:-"v w"}"',
     'export A="${A:-"it\'s"}"',
     'export A="${A:-"quote \\" dollar \\$X back \\\\ tick \\`"}"',
@@ -125,7 +126,6 @@ OPEN = (
     "export NCCL_NET=Socket >/nonexistent/x",
     "command export NCCL_NET=Socket",
     "\\export NCCL_NET=Socket",
-    'export "NCCL_NET=Socket"',
     "export A=Socket NCCL_NET=$A",
     "export NCCL_NET=So\\cket",
     "export NCCL_NET=ofi\r\nexport A=1",

@@ -53,7 +53,7 @@ def test_a_doubt_names_the_script_and_the_statement_and_nothing_in_doubt_is_take
 
 
 def test_what_one_script_defines_the_next_can_call() -> None:
-    assert "NCCL_NET" in read("f() { export NCCL_NET=Socket; }", "f").doubts
+    assert read("f() { export NCCL_NET=Socket; }", "f").lost
     assert read("A=/opt/x", "export LD_LIBRARY_PATH=$A").environment["LD_LIBRARY_PATH"] == "/opt/x"
 
 
@@ -180,6 +180,24 @@ def test_the_activate_of_a_virtual_environment_is_followed_where_it_is_as_venv_w
         ):
             assert changed != text
             assert _after(tmp_path, ". /opt/venv/bin/activate\n", changed)[2], changed
+
+
+def test_a_script_that_another_sources_is_read_with_it(tmp_path: Path) -> None:
+    for script, text, sure in (
+        (". /opt/venv/bin/activate", "export A=1; export B=$A", {"B": "1"}),
+        ("A=1; source /opt/venv/bin/activate; export B=$A", "A=2", {"B": "2"}),
+        ("[ -n x ] && . /opt/venv/bin/activate", "unset A; export B=x", {"B": "x"}),
+    ):
+        environment, doubts, lost = _after(tmp_path, script, text)
+        assert ({name: environment[name] for name in sure}, lost) == (sure, ""), script
+        assert not doubts & sure.keys(), script
+    for script, text in (
+        ("[ -d /pfs ] && . /opt/venv/bin/activate", "A=1"),
+        (". /opt/venv/bin/activate", "A=1; return"),
+        (". /opt/venv/bin/activate", ". /opt/venv/bin/activate"),
+        ("f() { :; }; . /opt/venv/bin/activate", "f"),
+    ):
+        assert _after(tmp_path, script, text)[2], script
 
 
 def test_files_that_an_image_has_are_there_and_what_it_lacks_a_host_may_have(tmp_path: Path) -> None:

@@ -148,6 +148,11 @@ def test_a_variable_that_ends_a_python_is_to_be_taken_away(root: Path, variable:
             "/usr/bin/python → /usr/bin/python3 → /usr/bin/python is a loop",
         ),
         ({"python": "nothing"}, 0, "/usr/bin/python is a link that leads nowhere in the image: nothing"),
+        (
+            {"python": "/opt/py/bin/python"},
+            0,
+            "link to /opt/py/bin/python, and /opt/py may be entered by its owner only",
+        ),
         ({"python": "python3.12"}, 0o640, "may not be run by everybody: /usr/bin/python3.12 has mode 0640"),
     ],
 )
@@ -158,6 +163,7 @@ def test_why_no_python_of_an_image_starts_is_said(root: Path, links: dict[str, s
     for name, target in links.items():
         (root / "usr/bin" / name).symlink_to(target)
     (root / "usr/bin/python3.12").chmod(mode or 0o755)
+    (root / "opt/py").mkdir(mode=0o700, parents=True)
     with open_image(root) as opened:
         assert words in (jobs_of(opened.for_users(), {}).note or "")
 
