@@ -20,7 +20,6 @@ import re
 from lumiimg.core.errors import BadInputError
 
 LINE_LIMIT_BYTES = 60_000
-_LOST_FOLDERS = ("/tmp", "/var/tmp", "/proc", "/sys", "/dev")  # noqa: S108 - folders of the image
 _STAGE = re.compile(r"bootstrap:", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 """All but a tab."""
@@ -63,22 +62,6 @@ def trap(line: str) -> tuple[str, str]:
     if len(line.encode()) > LINE_LIMIT_BYTES:
         return f"the line is longer than {LINE_LIMIT_BYTES} bytes, which the engine cannot read", "break it"
     return "", ""
-
-
-def checked_target(target: str, where: str) -> str:
-    """Return a path in the image that `%files` may write to.
-
-    Raises DefinitionError if what is put there would be lost.
-    """
-    if not target.startswith("/") or any(part == ".." for part in target.split("/")):
-        raise DefinitionError(f"{target!r} is not an absolute path in the image", where=where)
-    if any(target == folder or target.startswith(folder + "/") for folder in _LOST_FOLDERS):
-        raise DefinitionError(
-            f"{target} would be lost: the engine mounts over it during the build", where=where, hint="put it in /opt"
-        )
-    if not _PLAIN.fullmatch(target):
-        raise DefinitionError(f"{target!r} needs quoting, which engines read differently", where=where)
-    return target
 
 
 def quote_bash(value: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,6 @@ from lumiimg.definition.text import (
     LINE_LIMIT_BYTES,
     DefinitionError,
     checked_body,
-    checked_target,
     quote_bash,
     quote_sh,
 )
@@ -39,7 +37,6 @@ CLEAN = f"rm -rf {BUILD_FOLDER}\n"
 FLAT = "flat"
 _PURE = "-any.whl"
 """How the name of a wheel ends that has Python alone."""
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +113,7 @@ def _sections(lock: Lock, first: int, end: int) -> Sections:
     names = [(f"{LAYER_LABEL}{number:02}", layer.name) for number, layer in enumerate(stack, start=1)][first:]
     sections = Sections(
         Header("localimage", f"{first:02}-{lock.stack[first - 1].name}.sif") if first else _bootstrap_header(lock),
-        files=tuple((file.path, checked_target(file.target, one.name)) for one in layers for file in _staged(one)),
+        files=tuple((file.path, file.target) for one in layers for file in _staged(one)),
         environment=tuple(variable for layer in layers for variable in _environment(layer)),
         post="set -euo pipefail\numask 022\n"
         f'MAKEFLAGS="-j$(getconf _NPROCESSORS_ONLN)"\nexport MAKEFLAGS\n{bodies}{CLEAN}',
@@ -180,10 +177,7 @@ def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work:
             variables["INCLUDE"] = " ".join(lock.bootstrap.include)
             variables["MIRROR"] = lock.bootstrap.mirror_url or ""
     lines = [f"# lumiimg: layer {name}, {script}", "("]
-    for key, value in variables.items():
-        if not _VARIABLE.fullmatch(key):
-            raise DefinitionError(f"{key!r} is not a valid name of a variable", where=f"{layer.layer.folder}/{script}")
-        lines.append(f"export {key}={quote_bash(value)}")
+    lines += (f"export {key}={quote_bash(value)}" for key, value in variables.items())
     if work:
         lines += [f"mkdir -p {BUILD_FOLDER}/{name}/work", f"cd {BUILD_FOLDER}/{name}/work"]
     text = "\n".join(lines) + "\n" + checked_body(body or "", f"{layer.layer.folder}/{script}") + ")\n"
