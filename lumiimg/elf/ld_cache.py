@@ -8,18 +8,16 @@ Format: glibc `sysdeps/generic/dl-cache.h`; meaning: `elf/dl-cache.c`.
     extensions            magic u32, count u32, (tag u32, flags u32, offset u32, size u32) each
 
 key and value are offsets of strings, from the header of the new part. The old part is passed over; only `ldconfig -c
-old` writes a cache that has nothing else. Entries are sorted in descending order, digits by their value (`lib.so.10`
-before `lib.so.9`). Bit 62 of hwcap says that its low half is an index into the names of extension 1: the entry is for
-CPUs of that glibc-hwcaps level only; bits 32 to 41 are the number of the ISA level that the file is marked with.
-Without bit 62, hwcap is a mask of legacy names, which the loader takes up to 2.39: such entries are passed over, too.
+old` writes a cache that has nothing else. ldconfig sorts the entries, and the loader searches by halves; here all of a
+name are found. Bit 62 of hwcap says that its low half is an index into the names of extension 1: the entry is for CPUs
+of that glibc-hwcaps level only; bits 32 to 41 are the number of the ISA level that the file is marked with. Without bit
+62, hwcap is a mask of legacy names, which the loader takes up to 2.39: such entries are passed over, too.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterator
-from functools import cache
 
 from lumiimg.elf.segments import ElfError
 
@@ -44,14 +42,7 @@ _FLAG_ELF = 1  # FLAG_ELF alone, which every loader takes
 _FLAGS_OF_MACHINE = {62: 0x0303, 183: 0x0A03, 21: 0x0503, 243: 0x1003}
 _MAX_NAME_BYTES = 1024
 _MAX_HWCAP_NAMES = 1024
-_MAX_EQUAL_ENTRIES = 4096
-_NUMBER = re.compile(rb"0*([0-9]+)")
-# bytes but NUL and digits, in the order of a signed char; the last value is left for "a digit follows"
-_OTHERS = bytes(byte for byte in (*range(128, 256), *range(1, 128)) if byte not in b"0123456789")
-_RANKS = bytes(rank for rank in range(255) if rank not in b"0123456789")
-_RANK_OF_BYTE = bytes.maketrans(_OTHERS, _RANKS)
-_BEFORE_NUMBER = 255
-_MAX_DIGITS = 18
+_MAX_ENTRIES = 1 << 16
 
 
 class LoaderCache:
@@ -63,11 +54,13 @@ class LoaderCache:
         `hwcaps` are the names of the glibc-hwcaps subdirectories that entries refer to.
         """
         self.hwcaps = hwcaps
-        self._table, self._strings = table, strings
-        self.lookup = cache(self._lookup)  # of many processes each asks for the same
-        self._key = cache(self._key_at)
+        self._strings = strings
+        self._entries: dict[str | None, list[tuple[int, int, int]]] = {}
+        """Flags, value and hwcap of the entries of each name, in their order."""
+        for flags, key, value, _, hwcap in _NEW_ENTRY.iter_unpack(table):
+            self._entries.setdefault(self._string(key), []).append((flags, value, hwcap))
 
-    def _lookup(self, name: str, machine: int = 62, levels: tuple[str, ...] = (), isa: int = 0x3FF) -> str | None:
+    def lookup(self, name: str, machine: int = 62, levels: tuple[str, ...] = (), isa: int = 0x3FF) -> str | None:
         """Return the one path that the loader tries for a name.
 
         `levels` are the glibc-hwcaps names that the CPU has, best first; `isa` its ISA_1 bits. Only one path comes
@@ -75,8 +68,7 @@ class LoaderCache:
         """
         best: str | None = None
         best_rank = len(levels)
-        for number in self._equal_entries(name.encode("utf-8", "surrogateescape")):
-            flags, _, value, _, hwcap = _NEW_ENTRY.unpack_from(self._table, number * _NEW_ENTRY.size)
+        for flags, value, hwcap in self._entries.get(name, ()):
             path = self._string(value)
             if flags not in (_FLAGS_OF_MACHINE.get(machine), _FLAG_ELF) or path is None:
                 continue
@@ -87,53 +79,15 @@ class LoaderCache:
                 level = self.hwcaps[index] if index < len(self.hwcaps) else None
                 rank = levels.index(level) if level in levels else len(levels)
                 if rank < best_rank:
-                    best, best_rank = path.decode("utf-8", "surrogateescape"), rank
+                    best, best_rank = path, rank
             elif best is not None or not hwcap:
                 # plain entries come after those for a CPU level, and the first one ends the search
-                return best if best is not None else path.decode("utf-8", "surrogateescape")
+                return best if best is not None else path
         return best
 
-    def _equal_entries(self, wanted: bytes) -> range:
-        """Binary search as `search_cache` does it: in a file that is not sorted it misses what the loader misses."""
-        key = _sort_key(wanted)
-        low, high = 0, len(self._table) // _NEW_ENTRY.size - 1
-        while low <= high:
-            middle = (low + high) // 2
-            other = self._key(middle)
-            if other is None:
-                break
-            if other == key:
-                first = last = middle
-                lowest, highest = max(0, middle - _MAX_EQUAL_ENTRIES), min(high, middle + _MAX_EQUAL_ENTRIES)
-                while first > lowest and self._key(first - 1) == key:
-                    first -= 1
-                while last < highest and self._key(last + 1) == key:
-                    last += 1
-                return range(first, last + 1)
-            if key < other:
-                low = middle + 1
-            else:
-                high = middle - 1
-        return range(0)
-
-    def _key_at(self, index: int) -> bytes | None:
-        name = self._string(_NEW_ENTRY.unpack_from(self._table, index * _NEW_ENTRY.size)[1])
-        return None if name is None else _sort_key(name)
-
-    def _string(self, offset: int) -> bytes | None:
+    def _string(self, offset: int) -> str | None:
         end = self._strings.find(b"\0", offset, offset + _MAX_NAME_BYTES)
-        return self._strings[offset:end] if 0 <= offset <= end else None
-
-
-def _sort_key(name: bytes) -> bytes:
-    """Order names as `_dl_cache_libcmp`: runs of digits by value and after any other character."""
-    return _NUMBER.sub(_as_number, name.translate(_RANK_OF_BYTE))
-
-
-def _as_number(found: re.Match[bytes]) -> bytes:
-    # more digits are a larger number; the loader counts in an int: a longer run is nothing that ldconfig writes
-    digits = found[1][-_MAX_DIGITS:]
-    return bytes((_BEFORE_NUMBER, len(digits))) + digits
+        return self._strings[offset:end].decode("utf-8", "surrogateescape") if 0 <= offset <= end else None
 
 
 def parse_cache(data: bytes) -> LoaderCache | None:
@@ -158,7 +112,7 @@ def parse_cache(data: bytes) -> LoaderCache | None:
     if flags and flags & _ENDIAN_MASK != _ENDIAN_LITTLE:
         raise ElfError("a loader cache for the other byte order")
     end = _NEW_HEADER.size + count * _NEW_ENTRY.size
-    if end > len(data):
+    if end > len(data) or count > _MAX_ENTRIES:
         raise ElfError(f"a loader cache of {len(data)} bytes that claims {count} entries")
     return LoaderCache(data[_NEW_HEADER.size : end], data, tuple(_hwcaps_in(data, extensions_at)))
 
