@@ -13,10 +13,10 @@ from lumiimg.elf import facts_at
 from lumiimg.fabric.path import LIBRCCL
 from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
 from lumiimg.host.frameworks import OF_GPUS, OF_JAX, frameworks_of, opened_by_name
-from lumiimg.host.job_process import Failure, JobProcess, OpenQuestion, begin
+from lumiimg.host.job_process import JobProcess, OpenQuestion, begin
 from lumiimg.host.python_build import NoPythonError
 from lumiimg.host.python_process import STARTING, start_process
-from lumiimg.image import DEFAULT_PATH, SEARCH, Image, ImageError, RootFileSystem
+from lumiimg.image import DEFAULT_PATH, Image, ImageError, RootFileSystem
 from lumiimg.inventory.python import find_program
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = 
         return replace(other, is_open=True)
     if python.failure is not None:
         cause = next((name for name in STARTING if name in variables and _starts(root, path, variables, name)), None)
-        return JobProcesses((replace(python.plain, failure=Failure(python.failure, path, cause)),))
+        return JobProcesses((replace(python.plain, failure=replace(python.failure, variable=cause)),))
     plain = opened_by_name(python)
     found = tuple(frameworks_of(python))
     if found or program or python.questions:
@@ -124,12 +124,10 @@ def _find(root: RootFileSystem, name: str, folders: Sequence[str]) -> str | None
 
 
 def _no_python(root: RootFileSystem, folders: Sequence[str]) -> str:
-    """Return why no Python is found: a link of an environment may lead nowhere, or nobody may run what is there."""
+    """Return why no Python is found: a link of an environment may lead nowhere."""
     for path in (f"{folder}/{name}" for folder in folders for name in PYTHONS):
         if loop := root.link_loop(path):
             return f"{' → '.join(loop)} is a loop of links"
-        if (closed := root.obstacle(path, SEARCH)) is not None:
-            return f"{path} may not be run by everybody: {closed.path} has mode {closed.permissions:04o}"
         with contextlib.suppress(OSError, BadInputError):
             target = root.readlink(path)
             try:

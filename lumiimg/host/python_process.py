@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import codecs
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import one_safe_line
-from lumiimg.host.getpath import StartFailure, find_paths
-from lumiimg.host.job_process import JobProcess, OpenQuestion, QuestionKind, Setting
+from lumiimg.host.getpath import StartFailure, dirname, find_paths
+from lumiimg.host.job_process import Failure, JobProcess, OpenQuestion, QuestionKind, Setting
 from lumiimg.host.module_finder import ModuleFinder, SpecKind
 from lumiimg.host.python_build import read_build
 from lumiimg.host.python_site import Site
@@ -77,7 +78,7 @@ class PythonProcess:
     """Of the code that runs at each start, in the order in which it runs."""
     files: tuple[str, ...] = ()
     """What the process has read; what it cannot read, and needs, is the failure."""
-    failure: str | None = None
+    failure: Failure | None = None
     """Why Python does not start."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Paths of modules that editable installs map."""
@@ -114,7 +115,7 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
     python = PythonProcess(root, program, finder, (), environment, files=(program,))
     if name := refused_value(build.version, environment, is_free_threaded=build.is_free_threaded):
         why = f"{program} does not start: {name} cannot be {one_safe_line(environment[name])}"
-        return replace(python, failure=why)
+        return replace(python, failure=Failure(why, program))
     try:
         paths = find_paths(users, build, program, environment)
         elsewhere = "may have Python look for its modules elsewhere"
@@ -122,7 +123,9 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
         python = replace(python, questions=tuple(questions))
         files = [program, *_read_first(finder, build, program, paths.path)]
     except StartFailure as error:
-        return python if python.questions else replace(python, failure=str(error))
+        file = _closed_file(root, build, program, environment)
+        why = f"only root may read {file}" if file else str(error)
+        return python if python.questions else replace(python, failure=Failure(why, file or program))
     site = Site(users, finder, paths, environment)
     modules, sets = dict[str, str](), list[Setting]()
     for code, effects in site.effects.items():
@@ -171,11 +174,22 @@ def _read_first(finder: ModuleFinder, build: PythonBuild, program: str, path: Se
     for name in (*_FIRST_MODULES, *(_SITE_MODULES if build.version < _FROZEN_SINCE else ())):
         spec = finder.find_spec(name, path)
         file = finder.code_file(spec) if spec is not None else None
-        if spec is None or file is None:
+        if spec is None or file is None or not finder.can_load(spec):
             raise StartFailure(f"it finds no module {name} from {program}")
-        if not finder.can_load(spec):
-            raise StartFailure(f"{file} may be read by its owner only, and Python does not start without it")
         yield file
+
+
+def _closed_file(root: RootFileSystem, build: PythonBuild, program: str, environment: Mapping[str, str]) -> str | None:
+    """Return what keeps users from a start that root would have: a file that is read, or a folder that is listed."""
+    root, users = root.for_root(), root.for_users()
+    with suppress(StartFailure):
+        paths = find_paths(root, build, program, environment)
+        finder = ModuleFinder(root, build.suffixes, build.version)
+        files = [paths.venv.configuration] if paths.venv else []
+        files += _read_first(finder, build, program, paths.path)
+        obstacles = ((place, users.obstacle(place)) for place in (*files, *map(dirname, files), *paths.path))
+        return next((place for place, each in obstacles if each is not None and not each.is_for_some), None)
+    return None
 
 
 def _left_open(site: Site, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import remedies_for
-from lumiimg.check.static.process_faults import judge_denied
+from lumiimg.check.static.process_faults import add_closed, judge_denied
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.findings import Remedy, Severity
 from lumiimg.core.toml import package_toml
@@ -22,6 +22,7 @@ from lumiimg.fabric.path import (
     LIBFABRIC,
     NET_SYMBOL,
     PLUGIN_FILES,
+    PROVIDER_FILE,
     FabricPath,
     Part,
     net_api,
@@ -31,6 +32,7 @@ from lumiimg.fabric.path import (
 from lumiimg.fabric.process import HSA, built_for_cuda, cxi_provider, lack_of_rocr
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.container_view import ENGINE_LIBRARIES
+from lumiimg.host.root_queries import denied_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -366,6 +368,8 @@ def _judge_provider(
         reason = None if provider == where else "own-file"
         found.add("provider.cxi-built-in", Severity.INFO, reason=reason, names={"libfabric": where}, where=provider)
         _judge_gpu_memory(root, process, libfabric, found)
+    elif closed := denied_files(root, process.files.denied, (LIBCXI, PROVIDER_FILE)):
+        add_closed(closed, Severity.PROBLEM, found, f"{where} has no cxi provider")
     elif LIBCXI not in libfabric.facts.needed:  # else it has the provider, and the plugin's own finding says what lacks
         reason, of = "elsewhere" if provider_path else None, {"path": provider_path or ""}
         chain = (plugin.path, where)
