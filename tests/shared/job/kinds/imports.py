@@ -60,8 +60,8 @@ def pth_order(world: World, draw: random.Random) -> Planted:
     relative = draw.random() < 0.4
     spelled = {key: (up + value.lstrip("/")) if relative else value for key, value in lines.items()}
     _PTH_FORMS[form](world, packages, [spelled[key] for key in order], draw)
-    # whether a line of code fails is for code to say; and what setuptools wrote before 2015 is not followed
-    file = {"a line that fails": "a.pth", "easy-install": "easy-install.pth"}.get(form)
+    # whether a line of code fails is for code to say; what setuptools wrote before 2015, and other bytes, are not followed
+    file = {"a line that fails": "a.pth", "not UTF-8": "a.pth", "easy-install": "easy-install.pth"}.get(form)
     return Planted(
         f"{form}, {order[0]} first{', good in site' if stays else ''}{', relative' if relative else ''}",
         f"{packages}/{file}" if file else None,
@@ -275,7 +275,8 @@ def virtual_environments(world: World, draw: random.Random) -> Planted:
         world.link(f"{place}/lib64", "lib")
     world.prepend("PATH", f"{place}/bin")
     return Planted(
-        f"cfg {where}, {key if key[0] == 'I' or '_' in key else 'include'}={form}, has {has}{', a copy' if copied else ''}"
+        f"cfg {where}, {key if key[0] == 'I' or '_' in key else 'include'}={form}, has {has}{', a copy' if copied else ''}",
+        f"{place}/bin/pyvenv.cfg" if where == "in bin" else None,
     )
 
 
