@@ -52,9 +52,9 @@ MODULES = (
     *(f"fabric/{name}" for name in ("path", "rccl")),
     *(f"joblog/{name}" for name in ("network", "death", "answer", "report", "state")),
     *(f"check/{name}" for name in ("answer", "drift")),
-    *(f"check/static/{name}" for name in ("plugin", "variables", "process_faults")),
+    *(f"check/static/{name}" for name in ("plugin", "variables", "load_faults", "process_faults")),
     *(f"check/static/{name}" for name in ("process", "files")),
-    *(f"check/run/{name}" for name in ("bandwidth", "execution")),
+    *(f"check/run/{name}" for name in ("log_answer", "execution")),
     *(f"elf/{name}" for name in ("refusals", "search", "loader")),
     *(f"host/{name}" for name in ("bind", "bind_trial")),
 )

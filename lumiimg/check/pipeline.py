@@ -18,7 +18,7 @@ from lumiimg.check.answer import (
     sentence,
 )
 from lumiimg.check.probe.judgement import SIMULATED
-from lumiimg.check.probe.seen import judged_as_seen
+from lumiimg.check.probe.process import judged_as_seen
 from lumiimg.check.probe.task import carry_out, find_all_reduce, inconclusive_because, make_task
 from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.check.run.execution import NO_GPU, Ranks, RunResult, count_gpus, has_gpu, run_collective, start_here
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.probe.container import Container, ProbePrograms, ProbeRun
     from lumiimg.check.probe.judgement import ProbeResult
+    from lumiimg.check.probe.process import SeenProcess
     from lumiimg.check.probe.task import ProbeTask
     from lumiimg.check.static.files import HostFit
     from lumiimg.engine.engine import Engine
@@ -92,6 +93,8 @@ class CheckReport(CheckResult):
 class Conclusion:
     """What the findings of all levels come to, on one node or on nodes that are the same."""
 
+    files: HostFit
+    """The account of the process that was seen, else of the one that the files predict."""
     answer: Answer
     sentence: str
     findings: tuple[Finding, ...]
@@ -232,15 +235,13 @@ def _report(
 ) -> CheckReport:
     taken = Level.RUN if ran else Level.PROBE if probed else Level.STATIC
     path = probed.path if probed else files.static.path
-    of_probes: Sequence[Finding] = probed.findings.found if probed else ()
-    if probed is not None and probed.seen is not None:
-        files, of_probes = judged_as_seen(context, files, of_probes, probed.seen)
     concluded = conclude(
         context,
         files,
         path,
-        of_probes,
+        probed.findings.found if probed else (),
         ran,
+        seen=probed.seen if probed else None,
         level=taken,
         level_was_asked_for=level_was_asked_for,
         plugin_version=probed.plugin_version if probed else None,
@@ -257,10 +258,10 @@ def _report(
         path=path,
         steps=concluded.steps,
         findings=concluded.findings,
-        files=files.with_findings(concluded.findings),
+        files=concluded.files.with_findings(concluded.findings),
         runs=tuple(probed.runs) if probed else (),
         collective=ran.outcome if ran else None,
-        gpu=files.gpu,
+        gpu=concluded.files.gpu,
     )
 
 
@@ -271,6 +272,7 @@ def conclude(
     probed: Sequence[Finding] = (),
     ran: RunResult | None = None,
     *,
+    seen: SeenProcess | None = None,
     level: Level,
     level_was_asked_for: bool = False,
     plugin_version: str | None = None,
@@ -279,13 +281,15 @@ def conclude(
 
     `path`: as it was seen at that level.
     """
+    if seen is not None:
+        files, probed = judged_as_seen(context, files, probed, seen)
     findings = final_findings(context, files.static.findings, probed, ran.findings.found if ran else ())
     answer = decide(findings, path, level=level, level_was_asked_for=level_was_asked_for)
     loaded = files.manifest.loaded if files.manifest else ()
     known = origins(path, context.image, context.read_by_engine, loaded, running=level is not Level.STATIC)
     verdict = ran.outcome.verdict.value if ran else None
     steps = fabric_steps(path, findings, known, plugin_version=plugin_version, verdict=verdict)
-    return Conclusion(answer, sentence(answer, findings, level), findings, steps)
+    return Conclusion(files, answer, sentence(answer, findings, level), findings, steps)
 
 
 def final_findings(

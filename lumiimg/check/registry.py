@@ -6,7 +6,7 @@ Slingshot (`answer.py`). The table is `registry.toml`, from which docs/reference
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -74,6 +74,8 @@ class FindingType(Reason):
     """Whether, as an open question, it stays open when cxi listens: RCCL may go past a plugin that works."""
     needs_nic: bool = False
     """Whether, as an open question, it says no more than that no NIC can be used where the probe ran."""
+    hangs_on: tuple[str, ...] = ("process", "loader", "NCCL_NET_PLUGIN")
+    """Variables, or groups of them, that decide whether it is so: as a problem it is open where one is not sure."""
     reasons: Mapping[str, Reason] = field(default_factory=dict)
     """What is said where it is found for one of several reasons, in place of what the code says."""
 
@@ -95,11 +97,15 @@ def remedies_for(code: str, reason: str, **names: str) -> tuple[Remedy, ...]:
     return finding_types()[code].reasons[reason].remedies(names)
 
 
+SHOWN = 8
+"""Lines of evidence that a finding has at most."""
+
+
 class FindingDetails(TypedDict, total=False):
     """What a finding may have beside its code, severity and summary; where it has none, the registry says it."""
 
     where: str | None
-    evidence: tuple[str, ...]
+    evidence: Sequence[str]
     chain: tuple[str, ...]
     cause: str | None
     remedy: tuple[Remedy, ...]
@@ -138,7 +144,7 @@ class Findings:
                 self.level,
                 summary or with_values(own.summary or kind.summary or "", values),
                 details.get("where"),
-                details.get("evidence", ()),
+                tuple(details.get("evidence", ())[:SHOWN]),
                 details.get("chain", ()),
                 details.get("cause") or (with_values(cause, values) if cause else None),
                 details.get("remedy") or own.remedies(values) or kind.remedies(values),

@@ -16,6 +16,7 @@ from lumiimg.host.frameworks import OF_GPUS, OF_JAX, frameworks_of, opened_by_na
 from lumiimg.host.job_process import JobProcess, OpenQuestion, begin
 from lumiimg.host.python_build import NoPythonError
 from lumiimg.host.python_process import STARTING, start_process
+from lumiimg.host.root_queries import loop_at
 from lumiimg.image import DEFAULT_PATH, Image, ImageError, RootFileSystem
 from lumiimg.inventory.python import find_program
 
@@ -126,8 +127,8 @@ def _find(root: RootFileSystem, name: str, folders: Sequence[str]) -> str | None
 def _no_python(root: RootFileSystem, folders: Sequence[str]) -> str:
     """Return why no Python is found: a link of an environment may lead nowhere."""
     for path in (f"{folder}/{name}" for folder in folders for name in PYTHONS):
-        if loop := root.link_loop(path):
-            return f"{' → '.join(loop)} is a loop of links"
+        if loop := loop_at(root, path):
+            return loop
         with contextlib.suppress(OSError, BadInputError):
             target = root.readlink(path)
             try:

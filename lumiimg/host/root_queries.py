@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_MATCHES = 512
+_MAX_LINKS = 8
+"""That are named, of a loop."""
 
 
 def read_text(root: RootFileSystem, path: str) -> str | None:
@@ -60,6 +62,12 @@ def matches(root: RootFileSystem, pattern: str) -> list[str]:
 def by_version(name: str) -> tuple[int, ...]:
     """Return a sort key in which 1.9 comes before 1.22."""
     return tuple(int(number[:18]) for number in re.findall("[0-9]+", name))
+
+
+def loop_at(root: RootFileSystem, path: str) -> str | None:
+    """Return a sentence on links that lead in a circle along a path; None where none do."""
+    loop = root.link_loop(path)
+    return f"{' → '.join(loop[:_MAX_LINKS])} is a loop of links" if loop else None
 
 
 def denied_files(root: RootFileSystem, denied: Iterable[str], names: Iterable[str]) -> dict[str, Obstacle]:

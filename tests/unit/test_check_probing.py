@@ -17,8 +17,7 @@ from lumiimg.check.answer import decide, merge_levels
 from lumiimg.check.context import open_for_check
 from lumiimg.check.probe.container import Container, ProbePrograms, ProbeRun, read_run
 from lumiimg.check.probe.judgement import ProbeResult, probe
-from lumiimg.check.probe.process import SeenProcess
-from lumiimg.check.probe.seen import judged_as_seen
+from lumiimg.check.probe.process import SeenProcess, judged_as_seen
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.check.static.files import check_files
 from lumiimg.check.static.process import StaticResult

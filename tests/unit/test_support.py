@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.check.run import bandwidth
+from lumiimg.check.run import log_answer
 from tests.shared import fabric_builder
 from tests.shared.documents import ROOT, blocks
 from tests.shared.programs import needs, patient
@@ -24,7 +24,7 @@ def test_the_reframe_test_knows_what_the_check_measures_by() -> None:
     sources = [ROOT / "layers/netprobe" / name for name in ("allreduce.c", "torch_allreduce.py")]
     (own,), (torch,) = [re.findall(r"Collective test starting: ([\w-]+)", source.read_text()) for source in sources]
     assert f"TESTS = {(torch, own)}".replace("'", '"') in REFRAME_TEST.read_text()
-    assert dict.fromkeys((own, torch), "all_reduce_perf") == bandwidth.SAME_TEST
+    assert dict.fromkeys((own, torch), "all_reduce_perf") == log_answer.SAME_TEST
 
 
 @pytest.fixture

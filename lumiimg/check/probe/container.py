@@ -1,17 +1,14 @@
-"""Evidence of the second kind: programs run inside the container, without a GPU.
+"""Programs that are run inside the container, without a GPU: what they print, how they end, and where they come from.
 
-Three questions, each to the thing itself: what ld.so finds for the plugin (`ld.so --list`), what the plugin does when
-it is opened, initialised and made to listen (`handshake`), and what this image's RCCL does (`rcclprobe`), where its
-generation opens plugins without a GPU. A load is believed where the kernel shows the file mapped, not where a log says
-so. The programs come from the image, a compiler in the image, or a compiler of this machine.
-What findings about a run have in common is here too: its lines, how it ended, the cause that its log names.
+`handshake` opens the plugin, initialises it and makes it listen; `rcclprobe` asks this image's RCCL. A load is believed
+where the kernel shows the file mapped, not where a log says so.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -156,10 +153,6 @@ class Container:
     variables: tuple[tuple[str, str], ...] = ()
     """What the process of a job has set when its imports are done: all that runs in its stead has it, too."""
 
-    def having(self, variables: tuple[tuple[str, str], ...]) -> Container:
-        """Return it with such variables."""
-        return replace(self, variables=variables)
-
     def handshake(self, plugin: str, *, rccl: str | None, accepts: Sequence[int]) -> ProbeRun:
         """Open a plugin as this image's RCCL would, and take it as far as listening."""
         words = ["--rccl", rccl] if rccl is not None else []
@@ -231,12 +224,9 @@ def find_or_compile(
     """Return the programs, all of the same origin: an image whose netprobe layer is older has not all of them.
 
     What is compiled goes to `scratch`. `environment` is the engine's. Raises MissingHereError if there are none that
-    can be relied on.
-
-    Carried in from this machine they are sound only if the image's C library has every version that they need, which is
-    read from both files; a probe that cannot start would look like a plugin that cannot.
+    can be relied on: a probe that cannot start, for its C library, would look like a plugin that cannot.
     """
-    root = context.image.root
+    root, binds = context.image.root, ((str(scratch), MOUNTED),)
     if all(root.is_file(f"{IN_IMAGE}/{program}") for program in programs):
         return ProbePrograms(IN_IMAGE, (), "from the image's netprobe layer")
     sources = shipped_layers() / "netprobe"
@@ -246,10 +236,9 @@ def find_or_compile(
         argv = ["/bin/sh", "-c", _compile_script(compiler, MOUNTED, programs)]
         words = exec_words(engine, context.path, argv, writable=((scratch, MOUNTED),))
         if run(words, env=environment, timeout_s=_COMPILE_TIMEOUT_S).ok:
-            return ProbePrograms(MOUNTED, ((str(scratch), MOUNTED),), "compiled by the image's own compiler")
+            return ProbePrograms(MOUNTED, binds, "compiled by the image's own compiler")
     _compile_here(context.image, environment, scratch, programs)
-    origin = "compiled on this machine; the image's C library has all that they need"
-    return ProbePrograms(MOUNTED, ((str(scratch), MOUNTED),), origin)
+    return ProbePrograms(MOUNTED, binds, "compiled on this machine; the image's C library has all that they need")
 
 
 def _compile_here(image: Image, environment: Mapping[str, str], scratch: Path, programs: Sequence[str]) -> None:

@@ -26,18 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class Link(ctypes.Structure):
-    """A library of the process, in the order in which they were loaded (link.h, struct link_map)."""
-
-    _fields_ = [(name, ctypes.c_size_t) for name in ("base", "name", "dynamic", "next")]
-
-
-class Symbol(ctypes.Structure):
-    """What an address belongs to (dladdr(3), Dl_info)."""
-
-    _fields_ = [("file", ctypes.c_char_p), *((name, ctypes.c_size_t) for name in ("base", "name", "at"))]
-
-
 def say(topic: str, **values: object) -> None:
     def quoted(value: object) -> str:
         data = os.fsencode(str(value))[:LONGEST]
@@ -47,20 +35,21 @@ def say(topic: str, **values: object) -> None:
     os.write(1, ("\n" + " ".join(["@probe", topic, *words]) + "\n").encode())
 
 
-def links() -> Iterator[tuple[Link, str]]:
+def links() -> Iterator[tuple[int, int, str]]:
+    """Yield (address, dynamic section, file) of the libraries, in the order in which they came (link.h, link_map)."""
     first = ctypes.c_size_t()
     PROCESS.dlinfo(ctypes.c_void_p(PROCESS._handle), 2, ctypes.byref(first))
     at = first.value
     while at:
-        link = Link.from_address(at)
-        yield link, os.path.realpath(os.fsdecode(ctypes.string_at(link.name))) if link.name else ""
-        at = link.next
+        base, name, dynamic, at = struct.unpack("QQQQ", ctypes.string_at(at, 32))
+        yield base, dynamic, os.path.realpath(os.fsdecode(ctypes.string_at(name))) if name else ""
 
 
 def file_of(address: int | None) -> str:
-    found = Symbol()
-    PROCESS.dladdr(ctypes.c_void_p(address), ctypes.byref(found))
-    return os.path.realpath(os.fsdecode(found.file or b""))
+    """Return the file to which an address belongs (dladdr(3), the first member of Dl_info)."""
+    found = (ctypes.c_char_p * 4)()
+    PROCESS.dladdr(ctypes.c_void_p(address), found)
+    return os.path.realpath(os.fsdecode(found[0] or b""))
 
 
 def found_by(*libraries: ctypes.CDLL) -> str:
@@ -72,25 +61,24 @@ def found_by(*libraries: ctypes.CDLL) -> str:
     return ""
 
 
-def section(link: Link) -> dict[int, int]:
+def section(base: int, at: int) -> dict[int, int]:
     """Return the dynamic section of a library; its addresses are relocated but for those that nobody can write to."""
     found: dict[int, int] = {}
-    at = link.dynamic
     while True:
         tag, value = struct.unpack("qQ", ctypes.string_at(at, 16))
         if tag == 0:
             return found
-        if tag in (JMPREL, RELA, SYMTAB, STRTAB) and value < link.base:
-            value += link.base
+        if tag in (JMPREL, RELA, SYMTAB, STRTAB) and value < base:
+            value += base
         found[tag], at = value, at + 16
 
 
 def answering() -> Iterator[tuple[str, str]]:
     """Yield (library that calls the function, or has it, file that answers): by what its relocation holds."""
-    for link, path in links():
-        if not link.dynamic or not os.path.isfile(path):
+    for base, dynamic, path in links():
+        if not dynamic or not os.path.isfile(path):
             continue
-        of = section(link)
+        of = section(base, dynamic)
         strings = ctypes.string_at(of[STRTAB], of[STRSZ])
         if ENTRY + b"\0" not in strings:
             continue
@@ -100,7 +88,7 @@ def answering() -> Iterator[tuple[str, str]]:
                 if info >> 32:
                     name, _, where = struct.unpack("IHH", ctypes.string_at(of[SYMTAB] + 24 * (info >> 32), 8))
                     if where == 0 and strings[name : name + len(ENTRY) + 1] == ENTRY + b"\0":
-                        bound = file_of(struct.unpack("Q", ctypes.string_at(link.base + offset, 8))[0])
+                        bound = file_of(struct.unpack("Q", ctypes.string_at(base + offset, 8))[0])
                         # bound at its first call, which has not come: to what the process has for all, else to its own
                         yield path, found_by(PROCESS, opened(path)) if bound == path else bound
         if found_by(opened(path)) == path:
@@ -143,7 +131,7 @@ def report(read: str) -> None:
     for user, path in dict.fromkeys(answering()):
         say("answers", user=user, file=path)
     there = set(mapped())
-    for _, path in links():
+    for _, _, path in links():
         if path in there:
             say("loaded", path=path)
     say("ran")
@@ -194,16 +182,6 @@ def unique_id(path: str) -> None:
             say("opened", path=file)
 
 
-def plugin(names: str) -> ctypes.CDLL:
-    """Open the first of the names that RCCL gives to dlopen."""
-    for name in names.split(":"):
-        try:
-            return ctypes.CDLL(name)
-        except OSError as error:
-            kept = error
-    raise kept
-
-
 STEPS: dict[str, Callable[[str], object]] = {
     "import": take,
     "try": take_if_there,
@@ -212,16 +190,23 @@ STEPS: dict[str, Callable[[str], object]] = {
     "else": unless_called,
     "ran": report,
     "rccl": unique_id,
-    "plugin": plugin,
+    "plugin": either,
 }
-for step in [*sys.argv[2:]]:
-    kind, _, value = step.partition("=")
-    try:
-        STEPS[kind](value or sys.argv[1])
-    except BaseException as error:
-        say("failed", step=step, error=type(error).__name__ + ": " + str(error))
-        break
-for path in mapped():
-    say("mapped", path=path)
-say("end", stage="process", code=0)
-os._exit(0)
+
+
+def main() -> None:
+    for step in [*sys.argv[2:]]:
+        kind, _, value = step.partition("=")
+        try:
+            STEPS[kind](value or sys.argv[1])
+        except BaseException as error:
+            say("failed", step=step, error=type(error).__name__ + ": " + str(error))
+            break
+    for path in mapped():
+        say("mapped", path=path)
+    say("end", stage="process", code=0)
+    os._exit(0)
+
+
+if __name__ == "__main__":  # as `python -c`
+    main()

@@ -12,7 +12,7 @@ from packaging.version import Version
 from lumiimg.catalog.settings import user_cache
 from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, Container, ProbeRun, explained
 from lumiimg.check.probe.process import SeenProcess, command_of, judge_process_of_job
-from lumiimg.check.registry import Findings
+from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.core.errors import LumiimgError
 from lumiimg.core.findings import Level, Severity
 from lumiimg.elf import FoundBy
@@ -67,7 +67,7 @@ def probe(container: Container, static: StaticResult, *, inconclusive: str | Non
     result = ProbeResult(static.path)
     in_job = _ask_job(container, static, result)
     if result.seen is not None:
-        container = container.having(result.seen.set_by_itself)
+        container = replace(container, variables=result.seen.set_by_itself)
     if result.path.rccl is not None and container.programs.folder:
         _Probes(container, static, inconclusive, result).take(result.path.rccl, in_job)
     return result
@@ -258,11 +258,9 @@ class _Probes:
     def _judge_stages(self, run: ProbeRun) -> None:
         found, log, nothing = self.result.findings, run.read_log(), self.inconclusive
         if run.has("none"):
-            none = run.first("none")
-            what = (
-                f"the plugin exports net API {none.get('exported') or 'none'}; this RCCL takes {none.get('accepted')}"
-            )
-            found.add("plugin.api", Severity.PROBLEM, what, reason="refused")
+            of = {"exported": "none", "version": self.result.path.rccl_version or "of this image"}
+            of |= {key: value for key, value in run.first("none").items() if value}
+            found.add("plugin.api", Severity.PROBLEM, reason="refused", names=of)
             return
         api, provider = run.number("using", "version") or self.result.path.plugin_api, log.provider
         self.result.path = replace(self.result.path, plugin_api=api, provider=provider)
@@ -321,37 +319,36 @@ def judge_simulation(run: ProbeRun, version: str | None, probed: str | None, *, 
     nothing; it does not cover one that RCCL does not find, cannot load, or whose API it does not take, as that needs
     no NIC.
     """
-    found = Findings(Level.PROBE)
-    rccl = f"SIMULATION, with a stand-in for HIP: RCCL {version or 'of this image'}"
+    found, log, plugin = Findings(Level.PROBE), run.read_log(), run.mapped(Part.PLUGIN)
     lines = [line for line in run.output.splitlines() if _TELLING.search(line) and not NOISE.search(line)]
-    shown = tuple(lines[-EVIDENCE_LINES:])
-    chosen = [match[1] for match in map(_NETWORK.search, lines) if match]
+    chosen = next((match[1] for match in map(_NETWORK.search, reversed(lines)) if match), None)
+    started = any(match and not _is_built_in(match[1]) for match in map(_STARTED.search, run.output.splitlines()))
     taken = any(_TAKEN.search(line) for line in lines)
-    report = run.read_log()
-    if chosen and not _is_built_in(chosen[-1]):
-        plugin = run.mapped(Part.PLUGIN)
-        what = f"{rccl} takes {plugin or 'a plugin'} and says `Using network {chosen[-1]}`"
-        if plugin and probed and plugin != probed:
-            what += f"; everything else here about a plugin is about {probed}"
-            found.add("simulated.network", Severity.UNKNOWN, what, where=plugin, evidence=shown)
-        else:
-            what += f", on the provider {report.provider}" if report.provider else ""
-            found.add("simulated.network", Severity.OK, what, where=plugin, evidence=shown)
-    elif not chosen and not any(_GIVES_UP.search(line) for line in lines):
-        what = f"{rccl} did not get as far as its network: it {run.ending}, which may be due to the stand-in"
-        found.add("simulated.network", Severity.UNKNOWN, what, evidence=run.tail)
+    names = {
+        "version": version or "of this image",
+        "plugin": plugin or "a plugin",
+        "probed": probed or "",
+        "network": chosen or "",
+        "provider": f", on the provider {log.provider}" if log.provider else "",
+        "ending": run.ending,
+        "then": f"goes on with {chosen}" if chosen else "gives up",
+        "nothing": inconclusive or "",
+    }
+    shown, is_own = lines[-EVIDENCE_LINES:], chosen is not None and not _is_built_in(chosen)
+    severity, details = Severity.UNKNOWN, FindingDetails(evidence=shown)
+    if is_own and plugin and probed and plugin != probed:
+        reason, details["where"] = "other-plugin", plugin
+    elif is_own:
+        found.add("simulated.network", Severity.OK, reason="takes", names=names, where=plugin, evidence=shown)
+        return found
+    elif chosen is None and not any(_GIVES_UP.search(line) for line in lines):
+        reason, details["evidence"] = "not-so-far", run.tail
+    elif taken and inconclusive and not started:
+        reason = "fails-here"
     else:
-        goes_on = f"goes on with {chosen[-1]}" if chosen else "gives up"
-        started = any(match and not _is_built_in(match[1]) for match in map(_STARTED.search, run.output.splitlines()))
-        if taken and inconclusive and not started:
-            what = f"{rccl} opens the plugin, whose init fails here, and {goes_on}; that proves nothing: {inconclusive}"
-            found.add("simulated.network", Severity.UNKNOWN, what, evidence=shown)
-        else:
-            does = (
-                "starts the plugin" if started else "opens the plugin, whose init fails" if taken else "takes no plugin"
-            )
-            what = f"{rccl} {does}, and {goes_on}"
-            found.add("simulated.network", Severity.PROBLEM, what, **explained(report.causes, evidence=lines))
+        severity, reason = Severity.PROBLEM, "starts" if started else "fails" if taken else "takes-none"
+        details = explained(log.causes, evidence=lines)
+    found.add("simulated.network", severity, reason=reason, names=names, **details)
     return found
 
 

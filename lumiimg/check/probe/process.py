@@ -1,9 +1,9 @@
-"""The process of a job, started for real in the container: does it open the libraries that the files of the image say?
+"""The process of a job, started for real in the container, beside what the files of the image say of it.
 
 A Python imports and opens what its jobs do, and reports what then answers for RCCL and which variables it has; then it
-asks RCCL for a unique id where that makes RCCL open its plugin, and opens the plugin (`inside.py`). /proc/self/maps
-says what came of it. Of any other program the loader lists what its start would open, and nothing of the program itself
-is run.
+asks RCCL for a unique id where that makes RCCL open its plugin, and opens the plugin (`inside.py`). Of any other
+program the loader lists what its start would open, and nothing of the program itself is run. Where the process has
+other variables or another RCCL than the files say, the rules for files are asked once more, about what was seen.
 """
 
 from __future__ import annotations
@@ -13,19 +13,26 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from lumiimg.check.answer import asks_process
 from lumiimg.check.probe.container import EVIDENCE_LINES, SILENCING, VERBOSE, ProbeRun
-from lumiimg.core.findings import Severity
-from lumiimg.elf import FoundBy
+from lumiimg.check.registry import Findings
+from lumiimg.check.static.files import check_files
+from lumiimg.core.findings import Finding, Level, Severity
+from lumiimg.elf import FoundBy, c_library_of
 from lumiimg.fabric.path import Part, part_of
 from lumiimg.fabric.rccl import generation_of
 from lumiimg.host.container_view import READ_VARIABLES, is_read
-from lumiimg.host.frameworks import SERVING
+from lumiimg.host.frameworks import SERVING, built_for
+from lumiimg.host.job_process import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.registry import FindingDetails, Findings
+    from lumiimg.check.context import ImageInContext
+    from lumiimg.check.registry import FindingDetails
+    from lumiimg.check.static.files import HostFit
     from lumiimg.check.static.process import StaticResult
+    from lumiimg.host.job_process import JobProcess
 
 _FATAL = re.compile(
     r"cannot open shared object|undefined symbol|version `.*' not found|wrong ELF|invalid ELF"
@@ -35,6 +42,9 @@ _FATAL = re.compile(
 _ENDED = re.compile(r"error while loading shared libraries|^Fatal Python error: init")
 """What ends a program at its start: it lacks a library, or a Python its own modules."""
 _OF_PROBE = frozenset({"PATH", *SILENCING, *VERBOSE})
+"""What the probe sets, and what led to the program that it starts."""
+_LEFT_OUT = _OF_PROBE | {"PYTHONPATH", "PYTHONHOME"}
+_OF_ENGINE = ("APPTAINER", "SINGULARITY")
 # `python` is what a job starts: where that is a script, as of pyenv, the files do not show what it starts in turn
 _BY_NAME = 'p=$(command -v python) || p=$(command -v python3) || exit 127; exec "$p" "$@"'
 _PROGRAM = """\
@@ -70,8 +80,9 @@ class SeenProcess:
     @property
     def set_by_itself(self) -> tuple[tuple[str, str], ...]:
         """The variables that a program started in its stead is to have; those of the loader it has."""
-        kept = (pair for pair in self.variables if not pair[0].startswith("LD_") and pair[0] not in _OF_PROBE)
-        return tuple(pair for pair in kept if is_read(pair[0]) and "=" not in pair[0])
+        kept = (name for name, _ in self.variables if is_read(name) and not name.startswith("LD_") and "=" not in name)
+        names = {*kept} - _OF_PROBE
+        return tuple(pair for pair in self.variables if pair[0] in names)
 
 
 def command_of(static: StaticResult) -> list[str] | None:
@@ -186,3 +197,97 @@ def judge_mapped(mapped: Sequence[str], static: StaticResult, found: Findings, *
             source="/proc/self/maps" if job.is_python else "ld.so(8), LD_TRACE_LOADED_OBJECTS",
         )
     return bool(lines)
+
+
+# -- the files once more, for the process that was seen --
+
+
+def judged_as_seen(
+    context: ImageInContext, files: HostFit, probed: Sequence[Finding], seen: SeenProcess
+) -> tuple[HostFit, Sequence[Finding]]:
+    """Return what the files say of the process that was seen, and what the probes say beside that.
+
+    As it was predicted, both are what they were.
+    """
+    static, predicted, job = files.static, files.static.job, _job(context, files, seen)
+    assert predicted is not None  # noqa: S101 - it was started
+    by_scripts, by_code = _changed(context, files, seen)
+    if job is None or (job == predicted and not (by_scripts or by_code or static.is_open)):
+        return files, probed
+    others = () if static.is_open else tuple(each for each in context.jobs.processes if each != predicted)
+    jobs = tuple(_setting(each, by_code) for each in (job, *others))
+    again = check_files(context.as_seen(jobs, by_scripts))
+    known = {(finding.id, finding.summary) for finding in static.findings}
+    findings = [
+        replace(f, level=Level.PROBE) if f.severity is Severity.PROBLEM and (f.id, f.summary) not in known else f
+        for f in again.static.findings
+    ]
+    findings += [finding for finding in asks_process(static.findings) if finding not in findings]
+    found = Findings(Level.PROBE, [finding for finding in probed if finding.id != "program.other-files"])
+    path = again.static.path
+    is_same = (path.rccl, path.plugin_files) == (static.path.rccl, static.path.plugin_files)
+    if not judge_mapped(seen.mapped, again.static, found, with_plugin=is_same) and job.opens != predicted.opens:
+        names = {"title": job.title, "rccl": seen.rccl or "no RCCL"}
+        found.add("program.other-files", Severity.INFO, reason="followed", names=names, where=job.program)
+    return again.with_findings(tuple(findings)), found.found
+
+
+def _changed(
+    context: ImageInContext, files: HostFit, seen: SeenProcess
+) -> tuple[dict[str, str | None], tuple[Setting, ...]]:
+    """Return what was seen otherwise than the files say: (variables of the start, those that code of it has set).
+
+    To the first belong those that only a shell knew.
+    """
+    image, environment, now, job = context.image, context.read_by_engine, dict(seen.variables), files.static.job
+    names = {name for name in {*now, *image.environment, *environment, *image.doubts} if _is_judged(name)}
+    variables = replace(context.variables, of_conf={}, job=job)
+    expected = {name: variables.get(name) for name in names}
+    if "LD_LIBRARY_PATH" in now:
+        expected["LD_LIBRARY_PATH"] = context.inside.settings.library_path
+    changed = {name: now.get(name) for name in sorted(names) if now.get(name) != expected[name]}
+    in_doubt = {name: now.get(name) for name in sorted(names) if image.is_in_doubt(name)}
+    by_scripts = in_doubt | {name: value for name, value in changed.items() if name.startswith("LD_")}
+    file = variables.code_not_followed or seen.program
+    return by_scripts, tuple(Setting(name, changed[name], file) for name in changed.keys() - by_scripts.keys())
+
+
+def _setting(job: JobProcess, by_code: tuple[Setting, ...]) -> JobProcess:
+    """Return a process with what code at its start was seen to set, and no question left."""
+    variable = SERVING.get(job.framework or "")
+    asks = tuple(setting.value for setting in by_code if setting.name == variable and setting.value)
+    return replace(job, sets=(*job.sets, *by_code), questions=(), asks=asks or job.asks)
+
+
+def _is_judged(name: str) -> bool:
+    return is_read(name) and name not in _LEFT_OUT and not name.startswith(_OF_ENGINE)
+
+
+def _job(context: ImageInContext, files: HostFit, seen: SeenProcess) -> JobProcess | None:
+    """Return the process as it was seen; None where it has files that the image does not have."""
+    root, static, job = context.image.root, files.static, files.static.job
+    assert job is not None  # noqa: S101 - it was started
+    rccl, package = (root.resolve_where_possible(path) if path else None for path in (static.path.rccl, job.package))
+    others = {path for path in seen.loaded if part_of(path) is not None} - {*static.opened, *static.opened_by_libfabric}
+    is_same = job.is_program and seen.rccl == rccl and not others and (seen.package or package) == package
+    if is_same and (not static.is_open or seen.program == job.program):
+        return replace(job, questions=())
+    if not all(map(root.is_file, seen.loaded)):
+        return None
+    loader = c_library_of(root).loader  # which nothing opens
+    opens = tuple(path for path in seen.loaded if loader is None or path != root.resolve(loader))
+    package = seen.package or job.package
+    return replace(
+        job,
+        program=seen.program,
+        is_program=True,
+        is_python=True,
+        failure=None,
+        questions=(),
+        framework=job.framework or seen.module,
+        imports=job.imports or seen.module,
+        package=package,
+        built_for=built_for(root, package) if package is not None and seen.rccl is None else None,
+        opens=opens,
+        asks=(seen.rccl,) if seen.rccl else (),
+    )

@@ -3,9 +3,8 @@
 The image's own torch, or a small program of this project: what it brings itself says most of what its jobs will do.
 Whichever it is, it must use the RCCL that is looked at: a proof for another one is none.
 
-On one node lumiimg starts the command itself (`execution.py`). On several a launcher does, once per node, with a folder
-that all nodes share; the ranks of all nodes find each other by Slurm's variables of the step and through that folder.
-It has in its environment what a job on the site would, so that it shows what a job would see.
+On several nodes a launcher starts the command, once per node, with a folder that all nodes share; the ranks find each
+other by Slurm's variables of the step and through that folder. In its environment is what a job on the site would have.
 """
 
 from __future__ import annotations

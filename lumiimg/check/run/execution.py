@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from lumiimg.check.probe.container import ALL_REDUCE, EVIDENCE_LINES, Container, ProbeRun, explained, read_run
 from lumiimg.check.registry import FindingDetails, Findings
-from lumiimg.check.run.bandwidth import bandwidth_findings
 from lumiimg.check.run.collective import (
     LOGS,
     MOUNTED,
@@ -28,6 +27,7 @@ from lumiimg.check.run.collective import (
     missing_here,
     prepare,
 )
+from lumiimg.check.run.log_answer import bandwidth_findings
 from lumiimg.core.errors import MissingHereError
 from lumiimg.core.findings import Level, Severity
 from lumiimg.core.text import count

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.check.registry import FindingDetails, Findings
+from lumiimg.check.registry import SHOWN, FindingDetails, Findings
 from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.core.toml import package_toml
 from lumiimg.gpu import XNACK, GpuFit
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lumiimg.inventory.components import Inventory
     from lumiimg.inventory.gpu_fit import ComponentFit, GpuAccount
 
-_SHOWN = 8
 _LACKS = {GpuFit.NO: "none", GpuFit.PART: "part", GpuFit.UNKNOWN: "unknown", GpuFit.XNACK: "xnack"}
 _OF_VENV = {
     VenvFault.OTHER_PYTHON: ("program.venv-python", Severity.PROBLEM, None),
@@ -130,8 +129,8 @@ def _names(account: GpuAccount, *parts: ComponentFit) -> dict[str, str]:
 
 
 def _details(parts: Sequence[ComponentFit]) -> FindingDetails:
-    lines = tuple(f"{part.component}: {part.paths[0]}" for part in parts[:_SHOWN])
-    causes = "; ".join(f"{part.component}: {part.without}" for part in parts[:_SHOWN])
+    lines = [f"{part.component}: {part.paths[0]}" for part in parts]
+    causes = "; ".join(f"{part.component}: {part.without}" for part in parts[:SHOWN])
     return {"where": parts[0].paths[0], "evidence": lines, "cause": causes}
 
 
@@ -149,7 +148,7 @@ def _judge_mpi(root: RootFileSystem, settings: LoaderConfig, job: JobProcess, pa
     """Judge whether mpi4py and the framework load in either order: of two files of one soname the first one stays."""
     if (clash := mpi_clash(root, settings, job, packages)) is not None:
         names = {"framework": str(job.framework), "files": " and ".join(clash.files), "first": next(iter(clash.errors))}
-        lines = tuple(line for of_order in clash.errors.values() for line in of_order)[:_SHOWN]
+        lines = [line for of_order in clash.errors.values() for line in of_order]
         reason = "one-order" if len(clash.errors) == 1 else None
         found.add("image.two-mpi", Severity.INFO, reason=reason, names=names, where=clash.module, evidence=lines)
 
@@ -162,10 +161,10 @@ def _judge_python(contents: Inventory, packages: str, found: Findings) -> None:
     if lacking:
         lines = tuple(f"{path}: undefined symbol: {symbol}" for path, symbol in lacking.items())
         names, where = {"first": lines[0]}, next(iter(lacking))
-        found.add("image.other-torch", Severity.INFO, names=names, where=where, evidence=lines[:_SHOWN])
+        found.add("image.other-torch", Severity.INFO, names=names, where=where, evidence=lines)
     numpy = contents.versions_in(packages).get("numpy", "")
     major = numpy.partition(".")[0]
     old = of_numpy_1(root, modules) if major.isdecimal() and int(major) >= 2 else ()
     if lines := tuple(f"{path}: compiled with NumPy 1" for path in old):
         names = {"version": numpy, "first": lines[0]}
-        found.add("image.numpy", Severity.INFO, names=names, evidence=lines[:_SHOWN])
+        found.add("image.numpy", Severity.INFO, names=names, evidence=lines)

@@ -1,8 +1,7 @@
 """Evidence of the first kind: from the files of the image, nothing run.
 
 Every process that its jobs may start is followed (`process.py`), and the one that fares worst counts. With it goes the
-account of what comes from where, which versions meet there and what margin is left: the process is modelled with the
-files of the image and, where a host snapshot is given, with what `lumiimg.host.bind` would bind into it.
+account of what comes from where, which versions meet there and what margin is left.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.answer import decide
-from lumiimg.check.registry import Findings
+from lumiimg.check.registry import SHOWN, Findings
 from lumiimg.check.static.beyond_network import find_faults, findings_of_gpu, findings_of_machine, findings_of_venv
 from lumiimg.check.static.commands import with_commands
+from lumiimg.check.static.load_faults import add_closed
 from lumiimg.check.static.process import CheckedProcess, StaticResult, check_process, without_rccl
-from lumiimg.check.static.process_faults import add_closed
 from lumiimg.check.static.variables import doubted
 from lumiimg.core.findings import Answer, Finding, Level, Remedy, Severity
 from lumiimg.fabric.path import LIBFABRIC, RCCL_OR_PLUGIN, Fabric
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.registry import FindingDetails
     from lumiimg.host.job_process import JobProcess
     from lumiimg.host.jobs import JobProcesses
     from lumiimg.host.manifest import Loaded, Refusal, Variable
@@ -45,12 +43,12 @@ if TYPE_CHECKING:
 _AGAINST = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
 _WOULD = {Severity.PROBLEM: "would", Severity.UNKNOWN: "perhaps would"}
 
+_ABOUT = {QuestionKind.CODE: "python.code", QuestionKind.FILES: "python.files"}
 DECISIONS: dict[Answer, Literal["ok", "refused", "unknown"]] = {
     Answer.NO_OBSTACLE: "ok",
     Answer.NO: "refused",
     Answer.UNDECIDED: "unknown",
 }
-_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,14 +281,8 @@ def _note_questions(jobs: JobProcesses, found: Findings) -> None:
     """Note what files leave open of the processes: one finding for each kind of question."""
     for kind, of_kind in itertools.groupby(sorted(jobs.questions, key=lambda each: each.kind), lambda each: each.kind):
         questions = [*of_kind]
-        lines = [f"{each.file} {each.what}" for each in questions]
-        details: FindingDetails = {"where": questions[0].file, "evidence": tuple(lines[:_SHOWN])}
-        found.add(
-            "python.files" if kind is QuestionKind.FILES else "python.code",
-            Severity.UNKNOWN,
-            names={"first": lines[0]},
-            **details,
-        )
+        lines, where = [f"{each.file} {each.what}" for each in questions], questions[0].file
+        found.add(_ABOUT[kind], Severity.UNKNOWN, names={"first": lines[0]}, where=where, evidence=lines)
 
 
 def _judge_hidden_program(image: Image, program: str, found: Findings) -> None:
@@ -307,7 +299,7 @@ def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -
     """Note the files that the image has for what a process lacks, in folders that the engine mounts over."""
     lacking = {re.escape(name.rpartition("/")[2]) for finding in findings for name in finding.chain[-1:]}
     wanted = re.compile("|".join((RCCL_OR_PLUGIN.pattern, *sorted(lacking))))
-    for mount, path in itertools.islice(hidden_files(image, wanted), _SHOWN):
+    for mount, path in itertools.islice(hidden_files(image, wanted), SHOWN):
         found.add("image.covered", Severity.INFO, reason="hidden", where=path, cause=mount.by)
 
 

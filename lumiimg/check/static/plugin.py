@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import posixpath
 import re
 import shlex
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import remedies_for
-from lumiimg.check.static.process_faults import add_closed, judge_denied
+from lumiimg.check.static.load_faults import add_closed, failed_load, judge_denied, loop_of_links, searched_first
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.findings import Remedy, Severity
-from lumiimg.core.toml import package_toml
 from lumiimg.elf import dlsym, exported_symbols, undefined_in
 from lumiimg.fabric.path import (
     LIBCXI,
@@ -29,16 +25,13 @@ from lumiimg.fabric.path import (
     net_symbol,
     part_of,
 )
-from lumiimg.fabric.process import HSA, built_for_cuda, cxi_provider, lack_of_rocr
+from lumiimg.fabric.process import HSA, PROVIDER_PATH, built_for_cuda, cxi_provider, lack_of_rocr
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
-from lumiimg.host.container_view import ENGINE_LIBRARIES
-from lumiimg.host.root_queries import denied_files
+from lumiimg.host.root_queries import denied_files, loop_at
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from lumiimg.check.registry import FindingDetails, Findings
-    from lumiimg.elf import LoadedObject, LoaderConfig, LoadResult, Process
+    from lumiimg.elf import LoadedObject, LoadResult, Process
     from lumiimg.host.rccl_process import Variables
     from lumiimg.image import Image, RootFileSystem
     from lumiimg.inventory.components import Inventory
@@ -51,91 +44,166 @@ _BY_WORDS = {
     "CPU ISA level": "cpu-level",
 }
 """Why a plugin cannot be loaded, by words of glibc."""
-_SHOWN = 8
 
 
-def load_plugin(
-    variables: Variables,
-    contents: Inventory,
-    process: Process,
-    rccl: LoadedObject,
-    path: FabricPath,
-    library: Rccl,
-    found: Findings,
-) -> LoadResult | None:
-    """Follow RCCL's dlopen of its plugin; where nothing is found, say why: another folder, name, or nothing at all.
+@dataclass(frozen=True, slots=True)
+class PluginJudgement:
+    """The plugin of an RCCL in its process, and what is found of it."""
 
-    `library` is what the bytes of `rccl` say.
-    """
-    files, names = contents.rccl_files, path.plugin_files
-    absent: list[str] = []
-    broken: dict[str, LoadResult] = {}
-    for name in names:
-        outcome = process.dlopen(name, rccl)
-        if outcome.root is not None:
-            return outcome
-        if outcome.finds_nothing(name):
-            absent += outcome.errors
-        else:
-            broken[name] = outcome  # RCCL goes on with the next name
-    if judge_denied(variables.image.root, process, names, "RCCL cannot load its plugin", absent, found):
+    contents: Inventory
+    variables: Variables
+    root: RootFileSystem
+    """What the process sees: the image's files, with the binds over them."""
+    process: Process
+    path: FabricPath
+    """As far as it is known."""
+    found: Findings
+
+    def load(self, rccl: LoadedObject, library: Rccl) -> LoadResult | None:
+        """Follow RCCL's dlopen of its plugin; where nothing is found, say why: another folder, name, or nothing at all.
+
+        `library` is what the bytes of `rccl` say.
+        """
+        names = self.path.plugin_files
+        absent: list[str] = []
+        broken: dict[str, LoadResult] = {}
+        for name in names:
+            outcome = self.process.dlopen(name, rccl)
+            if outcome.root is not None:
+                return outcome
+            if outcome.finds_nothing(name):
+                absent += outcome.errors
+            else:
+                broken[name] = outcome  # RCCL goes on with the next name
+        if judge_denied(self.root, self.process, names, "RCCL cannot load its plugin", absent, self.found):
+            return None
+        if broken:
+            name, outcome = next(iter(broken.items()))
+            of, lines = {"name": name, "so_far": ""}, outcome.errors
+            if loop := loop_of_links(self.contents, outcome):
+                of["loop"] = loop
+                self.found.add("plugin.dangling", Severity.PROBLEM, reason="loop", names=of, evidence=lines)
+            else:
+                self.found.add("plugin.loads", Severity.PROBLEM, reason="not-a-library", names=of, evidence=lines)
+        elif names:
+            self._judge_absence(library, absent)
         return None
-    if broken:
-        name, outcome = next(iter(broken.items()))
-        of, lines = {"name": name}, tuple(outcome.errors[:4])
-        if loop := loop_of_links(contents, outcome):
-            of = {"loop": loop, "so_far": ""}
-            found.add("plugin.dangling", Severity.PROBLEM, reason="loop", names=of, evidence=lines)
+
+    def _judge_absence(self, library: Rccl, lines: list[str]) -> None:
+        """Judge why no file is found by the names that RCCL gives to dlopen; `lines` is what that says."""
+        root, process, path, found = self.root, self.process, self.path, self.found
+        asked = path.plugin_files
+        severity, names = Severity.PROBLEM, {"names": " or ".join(asked), "so_far": ""}
+        if _hides_a_search(self.variables.image):
+            severity, names["so_far"] = Severity.UNKNOWN, ", as far as the image is seen"
+        plugins = [file for file in self.contents.rccl_files if part_of(file) is Part.PLUGIN]
+        dangling = [file for file in plugins if not root.exists(file)]
+        dangling.sort(key=lambda file: posixpath.basename(file) not in asked)
+        elsewhere = [file for file in plugins if file not in dangling]
+        same_name = [file for file in elsewhere if posixpath.basename(file) in asked]
+        passed_over = next(filter(None, map(process.passes_over, same_name)), None)
+        searched = str(process.config.library_path)
+        # a loop ends the search there (glibc elf/dl-load.c, open_path)
+        loops = [file for file in dangling if posixpath.dirname(file) in searched.split(":") and loop_at(root, file)]
+        where = next(iter(loops or same_name or dangling or elsewhere), None)
+        details: FindingDetails = {"where": where, "evidence": lines}
+        if where in dangling:
+            loop = loop_at(root, where)
+            names |= {"target": root.readlink(where), "loop": loop or ""}
+            found.add("plugin.dangling", severity, reason="loop" if loop else None, names=names, **details)
+        elif passed_over is not None:
+            names["why"] = passed_over
+            found.add("plugin.loads", Severity.PROBLEM, reason="passed-over", names=names, **details)
+        elif same_name:
+            folder = posixpath.dirname(same_name[0])
+            names |= {"folder": folder, "searched": searched, "wanted": searched_first(folder, process.config)}
+            found.add("plugin.not-on-path", severity, names=names, **details)
+        elif elsewhere:
+            details["remedy"] = self._remedies_for_a_name(elsewhere[0], library)
+            renamed = "renamed" if posixpath.basename(elsewhere[0]) in PLUGIN_FILES else "suffixed"
+            reason = "named" if path.named_by else renamed
+            found.add("plugin.other-name", severity, reason=reason, names=names, **details)
         else:
-            found.add("plugin.loads", Severity.PROBLEM, reason="not-a-library", names=of, evidence=lines)
-    elif names:
-        _judge_absence(variables, process, files, path, library, tuple(absent[:4]), found)
-    return None
+            details["chain"] = (path.rccl or "", asked[0])
+            found.add("plugin.absent", severity, names=names, **details)
 
+    def _remedies_for_a_name(self, file: str, library: Rccl) -> tuple[Remedy, ...]:
+        """Return what leads RCCL to a plugin of another name, each tried: the variable gone, or naming it; a link."""
 
-def _judge_absence(
-    variables: Variables,
-    process: Process,
-    files: list[str],
-    path: FabricPath,
-    library: Rccl,
-    lines: tuple[str, ...],
-    found: Findings,
-) -> None:
-    """Judge why no file is found by the names that RCCL gives to dlopen; `lines` is what that says."""
-    root, asked = variables.image.root, path.plugin_files
-    severity, names = Severity.PROBLEM, {"names": " or ".join(asked), "so_far": ""}
-    if _hides_a_search(variables.image):
-        severity, names["so_far"] = Severity.UNKNOWN, ", as far as the image is seen"
-    plugins = [file for file in files if part_of(file) is Part.PLUGIN]
-    dangling = [file for file in plugins if not root.exists(file)]
-    dangling.sort(key=lambda file: posixpath.basename(file) not in asked)
-    elsewhere = [file for file in plugins if file not in dangling]
-    same_name = [file for file in elsewhere if posixpath.basename(file) in asked]
-    passed_over = next(filter(None, map(process.passes_over, same_name)), None)
-    searched = (process.config.library_path or "").split(":")
-    # a loop ends the search there (glibc elf/dl-load.c, open_path)
-    loops = [file for file in dangling if posixpath.dirname(file) in searched and root.link_loop(file)]
-    if loops or (dangling and not same_name):
-        loop = root.link_loop(link := (loops or dangling)[0])
-        names |= {"target": root.readlink(link), "loop": _in_words(loop)}
-        reason = "loop" if loop else None
-        found.add("plugin.dangling", severity, reason=reason, names=names, where=link, evidence=lines)
-    elif passed_over is not None:
-        names["why"], where = passed_over, same_name[0]
-        found.add("plugin.loads", Severity.PROBLEM, reason="passed-over", names=names, where=where, evidence=lines)
-    elif same_name:
-        folder, settings = posixpath.dirname(same_name[0]), process.config
-        names |= {"folder": folder, "searched": str(settings.library_path), "wanted": _prepended(folder, settings)}
-        found.add("plugin.not-on-path", severity, names=names, where=same_name[0], evidence=lines)
-    elif elsewhere:
-        ways = _remedies_for_a_name(variables, process, elsewhere[0], path, library)
-        details: FindingDetails = {"where": elsewhere[0], "evidence": lines, "remedy": ways}
-        renamed = "renamed" if posixpath.basename(elsewhere[0]) in PLUGIN_FILES else "suffixed"
-        reason = "named" if path.named_by else renamed
-        found.add("plugin.other-name", severity, reason=reason, names=names, **details)
-    else:
-        found.add("plugin.absent", severity, names=names, evidence=lines, chain=(path.rccl or "", asked[0]))
+        def leads(names: tuple[str, ...]) -> bool:
+            return any(self.process.dlopen(name).root is not None for name in names)
+
+        own, (folder, base), path = library.names(None), posixpath.split(file), self.path
+        without = (self.variables.without(PLUGIN_VARIABLE),) if path.named_by else ()
+        if without and (leads(own) or base in own):  # in a folder that is not searched, which is said next
+            return without
+        suffixed = _SUFFIXED.fullmatch(base)
+        values = [value for value in (suffixed and suffixed[1], file) if value and leads(library.names(value))]
+        leading = [self.variables.set_to(PLUGIN_VARIABLE, shlex.quote(value)) for value in values]
+        asked = [name for name in path.plugin_files if "/" not in name]
+        if leading and not asked:
+            return (leading[0],)
+        # of a name and its suffixed form, the second
+        name = shlex.quote(posixpath.join(folder, (asked or own)[-1 if without else 0]))
+        link = remedies_for("plugin.other-name", "link", file=shlex.quote(file), link=name)
+        return (*leading[:1], *(() if asked else without), *link)
+
+    def judge(self, outcome: LoadResult) -> FabricPath:
+        """Judge a plugin that was found: its libraries, its API, its libfabric; return the path with them."""
+        process, plugin, found = self.process, outcome.root, self.found
+        assert plugin is not None  # noqa: S101 - asked by the caller
+        if outcome.errors:
+            self._judge_errors(plugin, outcome)
+        else:
+            _judge_symbols(outcome, process, plugin, found)
+        taken = _judge_api(process, plugin, self.path, found)
+        rccl = process.find(self.path.rccl) if self.path.rccl else None
+        if rccl is not None and (why := built_for_cuda(process, self.root, plugin, rccl)) is not None:
+            found.add("plugin.cuda", Severity.PROBLEM, where=plugin.path, evidence=(f"{plugin.path}: {why}",))
+        libfabric, libcxi = process.find(LIBFABRIC), process.find(LIBCXI)
+        if libfabric is not None:
+            self._judge_provider(plugin, libfabric)
+        elif not any(finding.severity in {Severity.PROBLEM, Severity.UNKNOWN} for finding in found.found):
+            found.add("provider.no-libfabric", Severity.UNKNOWN, where=plugin.path)
+        return replace(
+            self.path,
+            plugin=plugin.path,
+            plugin_api=taken,
+            libfabric=libfabric.path if libfabric else None,
+            libcxi=libcxi.path if libcxi else None,
+        )
+
+    def _judge_errors(self, plugin: LoadedObject, outcome: LoadResult) -> None:
+        lost, failing = [missing.name for missing in outcome.missing], f"RCCL cannot load {plugin.path}"
+        if judge_denied(self.root, self.process, lost, failing, outcome.errors, self.found):
+            return
+        load = failed_load(self.contents, self.process, outcome, plugin.path)
+        details, own = load.details, load.details.get("remedy", ())
+        details["chain"] = details["chain"] or (plugin.path,)
+        if load.of_host:
+            reason = "in-image" if load.is_in_image else "loop" if load.loop else None
+            of, of_host = {"libraries": ", ".join(load.of_host)}, remedies_for("plugin.needs-host", "host")
+            # the first one mends all of it
+            details["remedy"] = (*own, *of_host) if load.is_in_image else (*of_host, *own)
+            self.found.add("plugin.needs-host", Severity.UNKNOWN, reason=reason, names=of, **details)
+        else:
+            ways = [remedy for error in outcome.errors for remedy in _remedies_for(error)]
+            details["remedy"] = tuple(dict.fromkeys((*own, *ways)))
+            self.found.add("plugin.loads", Severity.PROBLEM, reason="not-loaded", **details)
+
+    def _judge_provider(self, plugin: LoadedObject, libfabric: LoadedObject) -> None:
+        where, named = libfabric.path, self.variables.get(PROVIDER_PATH)
+        provider = cxi_provider(self.process, self.root, named)
+        if provider is not None:
+            reason = None if provider == where else "own-file"
+            of = {"libfabric": where}
+            self.found.add("provider.cxi-built-in", Severity.INFO, reason=reason, names=of, where=provider)
+            _judge_gpu_memory(self.root, self.process, libfabric, self.found)
+        elif closed := denied_files(self.root, self.process.files.denied, (LIBCXI, PROVIDER_FILE)):
+            add_closed(closed, Severity.PROBLEM, self.found, f"{where} has no cxi provider")
+        elif LIBCXI not in libfabric.facts.needed:  # else it has it, and the plugin's own finding says what lacks
+            reason, of, chain = "elsewhere" if named else None, {"path": named or ""}, (plugin.path, where)
+            self.found.add("provider.no-cxi", Severity.UNKNOWN, reason=reason, names=of, where=where, chain=chain)
 
 
 def _hides_a_search(image: Image) -> bool:
@@ -143,77 +211,10 @@ def _hides_a_search(image: Image) -> bool:
     return bool(image.description.warnings) or any(map(image.is_in_doubt, _OF_THE_SEARCH))
 
 
-def _remedies_for_a_name(
-    variables: Variables, process: Process, file: str, path: FabricPath, library: Rccl
-) -> tuple[Remedy, ...]:
-    """Return what leads RCCL to a plugin of another name, each tried: the variable taken away, or naming it; a link."""
-
-    def leads(names: tuple[str, ...]) -> bool:
-        return any(process.dlopen(name).root is not None for name in names)
-
-    own, (folder, base) = library.names(None), posixpath.split(file)
-    without = (variables.without(PLUGIN_VARIABLE),) if path.named_by else ()
-    if without and (leads(own) or base in own):  # in a folder that is not searched, which is said next
-        return without
-    suffixed = _SUFFIXED.fullmatch(base)
-    values = (*([suffixed[1]] if suffixed else []), file)
-    leading = [variables.set_to(PLUGIN_VARIABLE, shlex.quote(value)) for value in values if leads(library.names(value))]
-    asked = [name for name in path.plugin_files if "/" not in name]
-    if leading and not asked:
-        return (leading[0],)
-    # of a name and its suffixed form, the second
-    name = shlex.quote(posixpath.join(folder, (asked or own)[-1 if without else 0]))
-    link = remedies_for("plugin.other-name", "link", file=shlex.quote(file), link=name)
-    return (*leading[:1], *(() if asked else without), *link)
-
-
-def _prepended(folder: str, settings: LoaderConfig) -> str:
-    """Return LD_LIBRARY_PATH with a folder in front: what the engine is given replaces what the image says."""
-    rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
-    return ":".join([folder, *rest])
-
-
-def judge_plugin(
-    contents: Inventory,
-    root: RootFileSystem,
-    outcome: LoadResult,
-    process: Process,
-    path: FabricPath,
-    provider_path: str | None,
-    found: Findings,
-) -> FabricPath:
-    """Judge a plugin that was found: its libraries, its API, and the libfabric that it gets; return the path with them.
-
-    `root` is what the process sees: the image's files, with the binds over them. `provider_path` is FI_PROVIDER_PATH.
-    """
-    plugin = outcome.root
-    assert plugin is not None  # noqa: S101 - asked by the caller
-    if outcome.errors:
-        _judge_errors(contents, root, process, plugin, outcome, found)
-    else:
-        _judge_symbols(outcome, process, plugin, found)
-    taken = _judge_api(process, plugin, path, found)
-    rccl = process.find(path.rccl) if path.rccl else None
-    if rccl is not None and (why := built_for_cuda(process, root, plugin, rccl)) is not None:
-        found.add("plugin.cuda", Severity.PROBLEM, where=plugin.path, evidence=(f"{plugin.path}: {why}",))
-    libfabric, libcxi = process.find(LIBFABRIC), process.find(LIBCXI)
-    if libfabric is not None:
-        _judge_provider(root, process, plugin, libfabric, provider_path, found)
-    elif not any(finding.severity in {Severity.PROBLEM, Severity.UNKNOWN} for finding in found.found):
-        found.add("provider.no-libfabric", Severity.UNKNOWN, where=plugin.path)
-    return replace(
-        path,
-        plugin=plugin.path,
-        plugin_api=taken,
-        libfabric=libfabric.path if libfabric else None,
-        libcxi=libcxi.path if libcxi else None,
-    )
-
-
 def _judge_symbols(outcome: LoadResult, process: Process, plugin: LoadedObject, found: Findings) -> None:
     """Judge the symbols of a plugin whose libraries are all there."""
     path, symbols = plugin.path, undefined_in(process, outcome.objects)
-    lacking = symbols.lines[:_SHOWN]
+    lacking = symbols.lines
     if lacking and symbols.is_sure:
         of = {"symbol": symbols.found[0].symbol.name}
         found.add("plugin.loads", Severity.PROBLEM, reason="undefined", names=of, where=path, evidence=lacking)
@@ -234,91 +235,8 @@ def _judge_called_later(outcome: LoadResult, process: Process, plugin: LoadedObj
     lacking = undefined_in(process, there)
     if lacking.found and lacking.is_sure:
         file, of = lacking.found[0].loaded.path, {"symbol": lacking.found[0].symbol.name}
-        details: FindingDetails = {"where": file, "evidence": lacking.lines[:_SHOWN]}
+        details: FindingDetails = {"where": file, "evidence": lacking.lines}
         found.add("plugin.symbols", Severity.UNKNOWN, reason="called-later", names=of, **details)
-
-
-@cache
-def _host_libraries() -> frozenset[str]:
-    return frozenset(package_toml(__package__, "host_libraries.toml")["names"])
-
-
-def lacks_of_host(outcome: LoadResult) -> tuple[str, ...]:
-    """Return the names that a load lacks, where a machine brings all of them and nothing else is wrong."""
-    names = tuple(dict.fromkeys(missing.name for missing in outcome.missing))
-    is_all = not outcome.missing_versions and _host_libraries().issuperset(name.partition(".so")[0] for name in names)
-    return names if is_all else ()
-
-
-def loop_of_links(contents: Inventory, outcome: LoadResult) -> str | None:
-    """Return a sentence on the links that lead in a circle, where these end a load."""
-    ends = f": {os.strerror(errno.ELOOP)}"
-    names = {posixpath.basename(error.partition(":")[0]) for error in outcome.errors if error.endswith(ends)}
-    loops = map(contents.image.root.link_loop, contents.libraries_called(names))
-    return next((_in_words(loop) for loop in loops if loop), None)
-
-
-def _in_words(loop: Sequence[str]) -> str:
-    return f"{' → '.join(loop[:_SHOWN])} is a loop of links"
-
-
-@dataclass(frozen=True, slots=True)
-class UnsearchedFiles:
-    """What an image has of the libraries that a load lacks: in folders where the loader does not look."""
-
-    paths: Mapping[str, str]
-    """By the name that is asked for; of several files the first that the loader would take."""
-    settings: LoaderConfig
-
-    @property
-    def sentence(self) -> str | None:
-        """What is where; None where the image has none."""
-        paths = ", ".join(self.paths.values())
-        return f"the loader does not look where the image has it: {paths}" if self.paths else None
-
-    @property
-    def remedies(self) -> tuple[Remedy, ...]:
-        """What has the loader look there."""
-        folders = list(dict.fromkeys(map(posixpath.dirname, self.paths.values())))
-        names = {"wanted": _prepended(":".join(folders), self.settings), "folders": shlex.join(folders)}
-        return remedies_for("plugin.loads", "in-image", **names) if folders else ()
-
-
-def unsearched_files(contents: Inventory, process: Process, outcome: LoadResult) -> UnsearchedFiles:
-    """Return the files that an image has for what a load lacks."""
-    names, paths = {missing.name for missing in outcome.missing}, dict[str, str]()
-    for path in contents.libraries_called(names):
-        if process.would_take(path):
-            paths.setdefault(posixpath.basename(path), path)
-    return UnsearchedFiles(paths, process.config)
-
-
-def _judge_errors(
-    contents: Inventory,
-    root: RootFileSystem,
-    process: Process,
-    plugin: LoadedObject,
-    outcome: LoadResult,
-    found: Findings,
-) -> None:
-    chain = outcome.missing[0].chain if outcome.missing else (plugin.path,)
-    details: FindingDetails = {"where": plugin.path, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
-    lost = [missing.name for missing in outcome.missing]
-    if judge_denied(root, process, lost, f"RCCL cannot load {plugin.path}", outcome.errors, found):
-        return
-    there, loop = unsearched_files(contents, process, outcome), loop_of_links(contents, outcome)
-    details["cause"] = loop or there.sentence
-    if names := lacks_of_host(outcome):
-        is_there = there.paths.keys() >= {*names}
-        reason = "in-image" if is_there else "loop" if loop else None
-        of = {"libraries": ", ".join(names)}
-        own, of_host = there.remedies, remedies_for("plugin.needs-host", "host")
-        details["remedy"] = (*own, *of_host) if is_there else (*of_host, *own)  # the first one mends all of it
-        found.add("plugin.needs-host", Severity.UNKNOWN, reason=reason, names=of, **details)
-        return
-    ways = [remedy for error in outcome.errors for remedy in _remedies_for(error)]
-    details["remedy"] = tuple(dict.fromkeys((*there.remedies, *ways)))
-    found.add("plugin.loads", Severity.PROBLEM, reason="not-loaded", **details)
 
 
 def _remedies_for(error: str) -> tuple[Remedy, ...]:
@@ -353,27 +271,6 @@ def _judge_api(process: Process, plugin: LoadedObject, path: FabricPath, found: 
 
 def _versions(numbers: tuple[int, ...]) -> str:
     return ", ".join(f"v{number}" for number in numbers)
-
-
-def _judge_provider(
-    root: RootFileSystem,
-    process: Process,
-    plugin: LoadedObject,
-    libfabric: LoadedObject,
-    provider_path: str | None,
-    found: Findings,
-) -> None:
-    where, provider = libfabric.path, cxi_provider(process, root, provider_path)
-    if provider is not None:
-        reason = None if provider == where else "own-file"
-        found.add("provider.cxi-built-in", Severity.INFO, reason=reason, names={"libfabric": where}, where=provider)
-        _judge_gpu_memory(root, process, libfabric, found)
-    elif closed := denied_files(root, process.files.denied, (LIBCXI, PROVIDER_FILE)):
-        add_closed(closed, Severity.PROBLEM, found, f"{where} has no cxi provider")
-    elif LIBCXI not in libfabric.facts.needed:  # else it has the provider, and the plugin's own finding says what lacks
-        reason, of = "elsewhere" if provider_path else None, {"path": provider_path or ""}
-        chain = (plugin.path, where)
-        found.add("provider.no-cxi", Severity.UNKNOWN, reason=reason, names=of, where=where, chain=chain)
 
 
 def _judge_gpu_memory(root: RootFileSystem, process: Process, libfabric: LoadedObject, found: Findings) -> None:

@@ -1,14 +1,8 @@
 """One process of a job, from the program that is started to the network: with the image's files, and a host's binds.
 
-The path that a collective's bytes take is followed file by file, as ld.so would: the RCCL that a program gets, the
-plugin that this RCCL opens (by the names in its own bytes), everything that the plugin pulls in, and whether the
-libfabric among it has the cxi provider. What may come from the host at run time is said to be open, not wrong.
-
-With a host snapshot the binds are solved first. The plugin and the process are judged once, as they are then had: with
-the binds where these load, else with the files of the image alone.
-
-The process is modelled without the files that the engine hides for sure, by what it mounts over their folder: whatever
-it then lacks is a finding of its own. Whether others are there depends on who starts the container, which is open.
+The path is followed file by file, as ld.so would. What may come from the host at run time is said to be open, not
+wrong. With a host snapshot the binds are solved first; the plugin and the process are judged once, as they are then
+had: with the binds where these load, else with the files of the image alone.
 """
 
 from __future__ import annotations
@@ -18,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lumiimg.check.registry import Findings, remedies_for
-from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin, loop_of_links, unsearched_files
-from lumiimg.check.static.process_faults import add_closed, judge_closed, judge_denied, judge_process, judge_symbols
+from lumiimg.check.registry import SHOWN, Findings, remedies_for
+from lumiimg.check.static.load_faults import add_closed, failed_load, judge_closed, judge_denied
+from lumiimg.check.static.plugin import PluginJudgement
+from lumiimg.check.static.process_faults import judge_process, judge_symbols
 from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
 from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.core.text import count
@@ -50,7 +45,6 @@ if TYPE_CHECKING:
 
 _GLIBC = re.compile(r"GLIBC_2\.(\d+)\b")
 _LIBRARY = re.compile(r"[^ /]+\.so(\.[0-9.]+)?")
-_SHOWN = 8
 _BUILT_FOR = {"CUDA": "program.cuda", "CPUs": "program.cpu"}
 
 
@@ -70,8 +64,6 @@ class StaticResult:
     """Libraries of that process when RCCL has opened its plugin, without links."""
     opened_by_libfabric: tuple[str, ...] = ()
     """And those that libfabric opens then: its provider, ROCr."""
-    provider_path: str | None = None
-    """FI_PROVIDER_PATH as it is in the container."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -98,10 +90,10 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     library = context.contents.rccl_at(rccl.path)
     path = _read_path(rccl, begun.caller, library, variables.get(PLUGIN_VARIABLE), found)
     of_search = Findings(Level.STATIC)
-    outcome = load_plugin(variables, context.contents, process, rccl, path, library, of_search)
+    plugin = PluginJudgement(context.contents, variables, root, process, path, of_search)
+    outcome = plugin.load(rccl, library)
     own = replace(path, plugin=outcome.root.path if outcome and outcome.root else None)
-    provider_path = variables.get(PROVIDER_PATH)
-    demand = Demand(job, path.plugin_files, path.accepts, provider_path)
+    demand = Demand(job, path.plugin_files, path.accepts, variables.get(PROVIDER_PATH))
     manifest = _binds(context, demand, with_site=with_site)
     judged, bound = found, _bound(manifest, path)
     if bound is not None:
@@ -109,7 +101,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     else:
         found.found += of_search.found
     if outcome is not None:
-        path = judge_plugin(context.contents, root, outcome, process, path, provider_path, judged)
+        path = replace(plugin, root=root, process=process, found=judged).judge(outcome)
         judge_process(root, process, begun, judged)
     judge_closed(root, process, job.reads, judged)
     judge_plugin_name(variables, own, found)
@@ -125,7 +117,6 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
         job=job,
         opened=opened,
         opened_by_libfabric=later,
-        provider_path=provider_path,
         findings=_with_binds(context, variables, findings, manifest, is_bound=bound is not None),
     )
     return CheckedProcess(static, demand, manifest)
@@ -157,7 +148,7 @@ def _load_rccl(
         add_closed({job.failure.where or "": obstacle}, Severity.PROBLEM, found, job.failing)
     elif job.failure is not None:
         names, reason = {"failing": job.failing, "why": job.failure.what}, "import" if job.imports else "start"
-        details: FindingDetails = {"where": job.failure.where, "evidence": tuple(begun.outcome.errors[:_SHOWN])}
+        details: FindingDetails = {"where": job.failure.where, "evidence": begun.outcome.errors}
         if (cause := job.failure.variable) is not None:
             without = variables.without(cause)
             of_image = () if without.command else remedies_for("program.load", "variable", variable=cause)
@@ -167,7 +158,7 @@ def _load_rccl(
         _judge_failure(contents, begun.process, job, begun.failed, found)
     elif job.built_for is not None:
         begun = replace(begun, rccl=None)  # one that something else has brought along is not its
-        names, lines = {"job": job.title}, tuple(candidates[:4])
+        names, lines = {"job": job.title}, tuple(candidates)
         found.add(_BUILT_FOR[job.built_for], Severity.PROBLEM, names=names, where=job.package, evidence=lines)
     elif begun.rccl is None and judge_denied(
         image.root, begun.process, job.asks, f"{job.title} finds no RCCL", (), found
@@ -187,13 +178,13 @@ def _load_rccl(
         others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
         if others:
             names = {"rccl": rccl.path, "why": _why(job, begun)}
-            found.add("rccl.several", Severity.INFO, names=names, evidence=tuple(others[:8]))
+            found.add("rccl.several", Severity.INFO, names=names, evidence=others)
     return begun
 
 
 def _closed_rccl(image: Image) -> dict[str, Obstacle]:
     """Return the files of an RCCL in folders that only root may list, and what keeps others out."""
-    obstacles = {path: image.root.obstacle(path) for path in islice(image.unmounted.find(LIBRCCL), _SHOWN)}
+    obstacles = {path: image.root.obstacle(path) for path in islice(image.unmounted.find(LIBRCCL), SHOWN)}
     return {path: each for path, each in obstacles.items() if each is not None}
 
 
@@ -208,25 +199,20 @@ def _why(job: JobProcess, begun: Begun) -> str:
 def _judge_failure(
     contents: Inventory, process: Process, job: JobProcess, outcome: LoadResult, found: Findings
 ) -> None:
-    where, chain = job.package or job.program, outcome.missing[0].chain if outcome.missing else ()
     code, severity, what = "program.load", Severity.PROBLEM, f"{job.program} cannot load RCCL"
-    there, loop = unsearched_files(contents, process, outcome), loop_of_links(contents, outcome)
-    if job.is_program and (names := lacks_of_host(outcome)):
+    load = failed_load(contents, process, outcome, job.package or job.program)
+    if job.is_program and load.of_host:
         severity = Severity.UNKNOWN
-        from_where = "which must come from the host"
-        if loop or there.paths.keys() >= {*names}:
-            from_where = "which the loader does not find"
-        what = f"{job.title} needs {', '.join(names)} at its start, {from_where}"
+        is_host = not (load.loop or load.is_in_image)
+        from_where = "which must come from the host" if is_host else "which the loader does not find"
+        what = f"{job.title} needs {', '.join(load.of_host)} at its start, {from_where}"
     elif job.framework is not None:
         what = job.failing
     elif not job.is_program:
         code, what = "rccl.load", f"{job.program} cannot be loaded in this image"
     lost = [*(each.name for each in outcome.missing), *(error.partition(":")[0] for error in outcome.errors)]
-    if judge_denied(contents.image.root, process, lost, what, outcome.errors, found):
-        return
-    details: FindingDetails = {"where": where, "evidence": tuple(outcome.errors[:_SHOWN]), "chain": chain}
-    details |= {"cause": loop or there.sentence, "remedy": there.remedies}
-    found.add(code, severity, what, reason="libraries", **details)
+    if not judge_denied(contents.image.root, process, lost, what, outcome.errors, found):
+        found.add(code, severity, what, reason="libraries", **load.details)
 
 
 def _read_path(
@@ -261,11 +247,10 @@ def _read_path(
 def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Findings) -> None:
     """Judge whether what the process has is there for everybody who starts it."""
     files = (job.program, *job.opens, *(process.config.absolute(loaded.path) for loaded in process.objects))
-    own = (
-        file for file in files if not file.startswith(f"{HOST_LIB_DIR}/")
-    )  # what is bound lies over what the engine mounts
+    # what is bound lies over what the engine mounts
+    own = (file for file in files if not file.startswith(f"{HOST_LIB_DIR}/"))
     for mount, below in may_be_hidden(image, own):
-        of, lines = {"folder": mount.target}, tuple(below[:_SHOWN])
+        of, lines = {"folder": mount.target}, below
         found.add("image.covered", Severity.UNKNOWN, names=of, where=below[0], evidence=lines, cause=mount.by)
 
 

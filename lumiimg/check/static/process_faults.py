@@ -1,30 +1,23 @@
 """What the process of RCCL and its plugin shows as a whole, and what keeps it from getting as far as its RCCL.
 
-Mixed copies of a library, two HIP runtimes, functions taken from a library that stands before, files cut off or closed,
-search paths that leak; a symbol that nothing defines; and what changes what the loader does, and is not modelled.
+Mixed copies of a library, two HIP runtimes, functions taken from a library that stands before, files cut off, search
+paths that leak, a symbol that nothing defines.
 
 A search path into a folder that engines mount from the host by themselves (`mount home`, `mount tmp`, the current
 folder; apptainer.conf) loads whatever lies there on the host: seen with a plugin that was built in /tmp and found a
 libfabric there in preference to the image's.
-
-A process is modelled as that of a user who is not root (`RootFileSystem.for_users`). What an owner who is not root may
-read is there: whoever is not that owner gets "Permission denied", and an older RCCL then goes to TCP without a word.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.registry import remedies_for
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Severity
 from lumiimg.elf import (
-    CACHE_PATH,
-    PRELOAD_FILE,
     duplicate_libraries,
     exported_at,
     glibc_mismatch,
@@ -34,18 +27,16 @@ from lumiimg.elf import (
 )
 from lumiimg.fabric.path import LIBCXI, LIBFABRIC
 from lumiimg.fabric.process import is_hip, users_of_hip
-from lumiimg.fabric.rccl import CONF
 from lumiimg.host.communicator import is_alone
 from lumiimg.host.node_facts import scan_facts
-from lumiimg.host.root_queries import denied_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
     from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.elf import LoadedObject, Process
     from lumiimg.host.job_process import Begun, JobProcess
-    from lumiimg.image import Obstacle, RootFileSystem
+    from lumiimg.image import RootFileSystem
 
 _MOUNTED = ("/tmp", "/var/tmp")  # noqa: S108 - where others may put files is the point
 _LIBC = "libc.so.6"
@@ -53,9 +44,6 @@ _DECIDING = frozenset({"getenv", "secure_getenv", "dlopen", "dlsym", "strcasecmp
 """Functions of the C library by which RCCL, its plugin and libfabric read their variables, and open libraries."""
 _PREFIXES = {LIBFABRIC: "fi_", LIBCXI: "cxil_"}
 """With what the names of their functions begin."""
-_SHOWN = 8
-_CONFIGURATION = (CACHE_PATH, PRELOAD_FILE, CONF)
-"""Files without which a process goes on, and does something else."""
 
 
 def judge_process(root: RootFileSystem, process: Process, begun: Begun, found: Findings) -> None:
@@ -84,57 +72,7 @@ def judge_process(root: RootFileSystem, process: Process, begun: Begun, found: F
         if f"{element}/".startswith(mounted)
     ]
     if leaks:
-        found.add("fabric.search-path-leak", Severity.UNKNOWN, evidence=tuple(leaks[:_SHOWN]))
-
-
-def judge_closed(root: RootFileSystem, process: Process, reads: Iterable[str], found: Findings) -> None:
-    """Judge whether everybody may read the files of a process, and those that its Python `reads`.
-
-    What only root may read, the model of a process does without.
-    """
-    objects = [process.config.absolute(loaded.path) for loaded in process.objects]
-    obstacles = {path: root.obstacle(path) for path in (*reads, *objects, *_CONFIGURATION)}
-    closed = {path: each for path, each in obstacles.items() if each is not None and each.is_for_some}
-    add_closed(closed, Severity.UNKNOWN, found)
-
-
-def judge_denied(
-    root: RootFileSystem, process: Process, names: Sequence[str], failing: str, errors: Sequence[str], found: Findings
-) -> bool:
-    """Judge whether a process lacks what it asks for by some names because only root may read it.
-
-    `failing` is what fails by that, in a sentence, with the loader's `errors`.
-    """
-    closed, cache = denied_files(root, process.files.denied, names), root.obstacle(CACHE_PATH)
-    if names and not closed and cache is not None and not cache.is_for_some:
-        closed[CACHE_PATH] = cache
-    add_closed(closed, Severity.PROBLEM, found, failing, errors)
-    return bool(closed)
-
-
-def add_closed(
-    closed: Mapping[str, Obstacle], severity: Severity, found: Findings, failing: str = "", errors: Sequence[str] = ()
-) -> None:
-    """Add the finding about files that are closed; `failing` is what fails by that, in a sentence."""
-    if closed:
-        obstacles = list(dict.fromkeys(closed.values()))
-        modes = (f"{each.path}: mode {each.permissions:04o}" for each in obstacles[:_SHOWN])
-        found.add(
-            "library.not-for-all",
-            severity,
-            reason="root" if severity is Severity.PROBLEM else None,
-            names={"failing": failing},
-            where=next(iter(closed)),
-            evidence=(*errors[:_SHOWN], *modes),
-            remedy=remedies_for("library.not-for-all", "closed", paths=_opened([each.path for each in obstacles])),
-        )
-
-
-def _opened(paths: Sequence[str]) -> str:
-    """Return what to open for all, for a shell: of many files their folders; but /etc has what is secret."""
-    if len(paths) > _SHOWN:
-        paths = [path if path.startswith("/etc/") else "/".join(path.split("/")[:2]) for path in paths]
-    return " ".join(map(shlex.quote, dict.fromkeys(paths)))
+        found.add("fabric.search-path-leak", Severity.UNKNOWN, evidence=leaks)
 
 
 def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -> None:
@@ -181,8 +119,7 @@ def _judge_hip(process: Process, rccl: LoadedObject | None, found: Findings) -> 
     lines = [*(f"{each.path} uses {_names(used)}" for each, used in users.items())]
     lines += [f"{each.path} is loaded" for each in runtimes]
     where, chain = runtimes[-1].path, runtimes[-1].chain
-    evidence = tuple(lines[:_SHOWN])
-    found.add("fabric.two-hip", severity, reason=reason, names=names, where=where, evidence=evidence, chain=chain)
+    found.add("fabric.two-hip", severity, reason=reason, names=names, where=where, evidence=lines, chain=chain)
 
 
 def _shares_memory(loaded: LoadedObject, rccl: LoadedObject) -> bool:
@@ -215,7 +152,7 @@ def judge_symbols(job: JobProcess, begun: Begun, found: Findings) -> Begun:
         found.add("program.load", Severity.UNKNOWN, reason="unread", names=names, where=job.program)
     if not symbols.found or not symbols.is_sure:
         return begun
-    first, lines = symbols.found[0], symbols.lines[:_SHOWN]
+    first, lines = symbols.found[0], symbols.lines
     where, names = first.loaded.path, {"symbol": first.symbol.name}
     if first.loaded is rccl:
         found.add("rccl.load", Severity.PROBLEM, reason="undefined", names=names, where=where, evidence=lines)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.registry import remedies_for
+from lumiimg.check.registry import finding_types, remedies_for
 from lumiimg.core.findings import Finding, Remedy, Severity
 from lumiimg.engine.binds import binds_of
 from lumiimg.fabric.path import HOST_LIB_DIR, LAYER_PLUGINS
 from lumiimg.fabric.process import LibfabricConf, allows
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
-from lumiimg.gpu import OVERRIDE, XNACK
 from lumiimg.host.python_process import STARTING
 from lumiimg.joblog import vocabulary
 
@@ -25,29 +24,11 @@ if TYPE_CHECKING:
 
 _CONF_VARIABLE = "NCCL_CONF_FILE"
 _NO_FILE = LibfabricConf()
-_OF_THE_PROCESS = (
-    "PATH",
-    *STARTING,
-    "VLLM_NCCL_SO_PATH",
-    "SGLANG_NCCL_SO_PATH",
-)
-"""Variables on which hangs what jobs start, and whose RCCL that opens."""
-_OF_THE_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD")
-_OF_THE_SEARCH = (*_OF_THE_LOADER, PLUGIN_VARIABLE)
-_UP_TO_RCCL = (*_OF_THE_PROCESS, *_OF_THE_LOADER)
-_BY_FINDING: Mapping[str, tuple[str, ...]] = {
-    "network.forced": ("NCCL_NET",),
-    "provider.excluded": ("FI_PROVIDER",),
-    "plugin.absent": _OF_THE_SEARCH,
-    "program.load": _UP_TO_RCCL,
-    "program.cpu": _OF_THE_PROCESS,
-    "program.cuda": _OF_THE_PROCESS,
-    "rccl.absent": _UP_TO_RCCL,
-    "rccl.load": _UP_TO_RCCL,
-    "gpu.code": (*_UP_TO_RCCL, XNACK, OVERRIDE),
-    "gpu.xnack": (*_UP_TO_RCCL, XNACK),
+_GROUPS = {
+    "process": ("PATH", *STARTING, "VLLM_NCCL_SO_PATH", "SGLANG_NCCL_SO_PATH"),
+    "loader": ("LD_LIBRARY_PATH", "LD_PRELOAD"),
 }
-"""The variables on which a problem hangs; any other hangs on all that decides what RCCL and its plugin are."""
+"""On which variables hangs what jobs start, whose RCCL that opens, and where the loader looks."""
 
 
 def doubted(findings: Iterable[Finding], variables: Variables, given: Collection[str] = ()) -> tuple[Finding, ...]:
@@ -59,7 +40,7 @@ def doubted(findings: Iterable[Finding], variables: Variables, given: Collection
 
 
 def _doubted(finding: Finding, variables: Variables, given: Collection[str]) -> Finding:
-    hangs_on = _BY_FINDING.get(finding.id, (*_OF_THE_PROCESS, *_OF_THE_SEARCH))
+    hangs_on = (name for each in finding_types()[finding.id].hangs_on for name in _GROUPS.get(each, (each,)))
     names = [name for name in hangs_on if name not in given and variables.is_unsure(name)]
     is_in_no_process = finding.id == "rccl.absent" and finding.where is None
     code = variables.code_not_followed
@@ -83,7 +64,7 @@ def judge_binds(environment: Mapping[str, str], process: Process, found: Finding
     for name, binds in binds_of(environment):
         over = [str(bind) for bind in binds if any(_overlap(bind.target, path) for path in searched if path)]
         if over:
-            found.add("image.binds", Severity.UNKNOWN, names={"variable": name}, evidence=tuple(over[:8]))
+            found.add("image.binds", Severity.UNKNOWN, names={"variable": name}, evidence=over)
 
 
 def _overlap(target: str, path: str) -> bool:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import advice_from_findings, levels_taken
 from lumiimg.check.pipeline import CheckResult, LevelsTaken, conclude
-from lumiimg.check.probe.seen import judged_as_seen
 from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes  # noqa: TC001 - as above
 from lumiimg.core.errors import shortened
 from lumiimg.core.findings import Advice, Answer, Finding, Level
@@ -129,10 +128,7 @@ def _group(
     here = group.answer
     ran = ran if here.trouble is None else None
     level = Level.STATIC if here.trouble else Level.RUN if ran is not None else Level.PROBE
-    probed: Sequence[Finding] = here.findings
-    if here.seen is not None:
-        files, probed = judged_as_seen(context, files, probed, here.seen)
-    found = conclude(context, files, here.fabric, probed, ran, level=level)
+    found = conclude(context, files, here.fabric, here.findings, ran, seen=here.seen, level=level)
     return NodeGroup(
         nodes=group.nodes,
         answer=found.answer if here.trouble is None else Answer.UNDECIDED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.check.run.bandwidth import reference_of
+from lumiimg.check.run.log_answer import reference_of
 from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.core.text import size
 from lumiimg.fabric.path import path_sentence

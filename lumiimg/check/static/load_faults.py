@@ -1,0 +1,148 @@
+"""Why a library is not loaded: it is closed to users, elsewhere in the image, a loop of links, or the host's to bring.
+
+A process is modelled as that of a user who is not root (`RootFileSystem.for_users`). What an owner who is not root may
+read is there: whoever is not that owner gets "Permission denied", and an older RCCL then goes to TCP without a word.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import shlex
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from lumiimg.check.registry import SHOWN, remedies_for
+from lumiimg.core.findings import Severity
+from lumiimg.core.toml import package_toml
+from lumiimg.elf import CACHE_PATH, PRELOAD_FILE
+from lumiimg.fabric.rccl import CONF
+from lumiimg.host.container_view import ENGINE_LIBRARIES
+from lumiimg.host.root_queries import denied_files, loop_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from lumiimg.check.registry import FindingDetails, Findings
+    from lumiimg.elf import LoaderConfig, LoadResult, Process
+    from lumiimg.image import Obstacle, RootFileSystem
+    from lumiimg.inventory.components import Inventory
+
+_CONFIGURATION = (CACHE_PATH, PRELOAD_FILE, CONF)
+"""Files without which a process goes on, and does something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLoad:
+    """A load that fails, and what is known of what it lacks."""
+
+    of_host: tuple[str, ...]
+    """The names that it lacks, where a machine brings all of them and nothing else is wrong."""
+    is_in_image: bool
+    """Whether the image has all of those, in folders where the loader does not look."""
+    loop: str | None
+    """A sentence on the links that lead in a circle."""
+    details: FindingDetails
+    """Of a finding: with a cause, and with what has the loader look where the libraries are."""
+
+
+def failed_load(contents: Inventory, process: Process, outcome: LoadResult, where: str) -> FailedLoad:
+    """Return what is known of a load that fails; `where` is what is loaded."""
+    elsewhere, loop = _elsewhere(contents, process, outcome), loop_of_links(contents, outcome)
+    names = dict.fromkeys(missing.name for missing in outcome.missing)
+    is_all = not outcome.missing_versions and _host_libraries().issuperset(name.partition(".so")[0] for name in names)
+    cause = f"the loader does not look where the image has it: {', '.join(elsewhere.values())}" if elsewhere else None
+    details: FindingDetails = {
+        "where": where,
+        "evidence": outcome.errors,
+        "chain": outcome.missing[0].chain if outcome.missing else (),
+        "cause": loop or cause,
+    }
+    if folders := list(dict.fromkeys(map(posixpath.dirname, elsewhere.values()))):
+        wanted = searched_first(":".join(folders), process.config)
+        details["remedy"] = remedies_for("plugin.loads", "in-image", wanted=wanted, folders=shlex.join(folders))
+    is_in_image = bool(names) and elsewhere.keys() >= names.keys()
+    return FailedLoad(tuple(names) if is_all else (), is_in_image, loop, details)
+
+
+@cache
+def _host_libraries() -> frozenset[str]:
+    return frozenset(package_toml(__package__, "host_libraries.toml")["names"])
+
+
+def _elsewhere(contents: Inventory, process: Process, outcome: LoadResult) -> dict[str, str]:
+    """Return the files that an image has for what a load lacks, by name: of several the first that would be taken."""
+    paths = dict[str, str]()
+    for path in contents.libraries_called({missing.name for missing in outcome.missing}):
+        if process.would_take(path):
+            paths.setdefault(posixpath.basename(path), path)
+    return paths
+
+
+def searched_first(folders: str, settings: LoaderConfig) -> str:
+    """Return LD_LIBRARY_PATH with folders in front: what the engine is given replaces what the image says."""
+    rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
+    return ":".join([folders, *rest])
+
+
+def loop_of_links(contents: Inventory, outcome: LoadResult) -> str | None:
+    """Return a sentence on the links that lead in a circle, where these end a load."""
+    ends = f": {os.strerror(errno.ELOOP)}"
+    names = {posixpath.basename(error.partition(":")[0]) for error in outcome.errors if error.endswith(ends)}
+    loops = (loop_at(contents.image.root, path) for path in contents.libraries_called(names))
+    return next(filter(None, loops), None)
+
+
+# -- what is closed to users --
+
+
+def judge_closed(root: RootFileSystem, process: Process, reads: Iterable[str], found: Findings) -> None:
+    """Judge whether everybody may read the files of a process, and those that its Python `reads`.
+
+    What only root may read, the model of a process does without.
+    """
+    objects = [process.config.absolute(loaded.path) for loaded in process.objects]
+    obstacles = {path: root.obstacle(path) for path in (*reads, *objects, *_CONFIGURATION)}
+    closed = {path: each for path, each in obstacles.items() if each is not None and each.is_for_some}
+    add_closed(closed, Severity.UNKNOWN, found)
+
+
+def judge_denied(
+    root: RootFileSystem, process: Process, names: Sequence[str], failing: str, errors: Sequence[str], found: Findings
+) -> bool:
+    """Judge whether a process lacks what it asks for by some names because only root may read it.
+
+    `failing` is what fails by that, in a sentence, with the loader's `errors`.
+    """
+    closed, cache = denied_files(root, process.files.denied, names), root.obstacle(CACHE_PATH)
+    if names and not closed and cache is not None and not cache.is_for_some:
+        closed[CACHE_PATH] = cache
+    add_closed(closed, Severity.PROBLEM, found, failing, errors)
+    return bool(closed)
+
+
+def add_closed(
+    closed: Mapping[str, Obstacle], severity: Severity, found: Findings, failing: str = "", errors: Sequence[str] = ()
+) -> None:
+    """Add the finding about files that are closed; `failing` is what fails by that, in a sentence."""
+    if closed:
+        obstacles = list(dict.fromkeys(closed.values()))
+        modes = (f"{each.path}: mode {each.permissions:04o}" for each in obstacles[:SHOWN])
+        found.add(
+            "library.not-for-all",
+            severity,
+            reason="root" if severity is Severity.PROBLEM else None,
+            names={"failing": failing},
+            where=next(iter(closed)),
+            evidence=(*errors[:SHOWN], *modes),
+            remedy=remedies_for("library.not-for-all", "closed", paths=_opened([each.path for each in obstacles])),
+        )
+
+
+def _opened(paths: Sequence[str]) -> str:
+    """Return what to open for all, for a shell: of many files their folders; but /etc has what is secret."""
+    if len(paths) > SHOWN:
+        paths = [path if path.startswith("/etc/") else "/".join(path.split("/")[:2]) for path in paths]
+    return " ".join(map(shlex.quote, dict.fromkeys(paths)))
