@@ -9,7 +9,7 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.drivers import OLD_AFTER_DAYS
 from lumiimg.catalog.ledger import status_of
 from lumiimg.catalog.sites import find_site
-from lumiimg.fabric.rccl import generations
+from lumiimg.fabric.rccl import rccl_table
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.planner import decide, possible_bases
@@ -42,7 +42,7 @@ def compatibility() -> Iterator[str]:
 def rccl() -> Iterator[str]:
     yield "\n## What RCCL's generations do with a plugin\n\n[How RCCL finds its plugin](../explanation/plugin.md) says what it means.\n"
     yield "| RCCL from | ROCm | net API, in its order | file it looks for | ncclGetUniqueId without a GPU | basis |\n|---|---|---|---|---|---|"
-    for entry in generations():
+    for entry in rccl_table().generation:
         api = " ".join(f"v{version}" for version in entry.accepts)
         unique = "opens the plugin" if entry.unique_id_loads_plugin else "does not look for it"
         yield f"| {entry.since} | {entry.rocm} | {api} | {', '.join(entry.files)} | {unique} | {entry.basis} |"

@@ -65,11 +65,15 @@ class Generation(Struct, frozen=True):
     basis: str
 
 
-class _Table(Struct, frozen=True):
+class RcclTable(Struct, frozen=True):
+    """What `rccl.toml` has."""
+
     source: str
     date: dt.date
     remedy_for_old_api: str
+    """What to do about a plugin whose API an RCCL does not take."""
     generation: tuple[Generation, ...]
+    """The oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +124,9 @@ class Rccl:
 
 
 @cache
-def _table() -> _Table:
-    return decode(package_toml(__package__, "rccl.toml"), _Table)
-
-
-def remedy_for_old_api() -> str:
-    """Return what to do about a plugin whose API this RCCL does not take."""
-    return _table().remedy_for_old_api
-
-
-def generations() -> tuple[Generation, ...]:
-    """Return the table, oldest first."""
-    return _table().generation
+def rccl_table() -> RcclTable:
+    """Return the table."""
+    return decode(package_toml(__package__, "rccl.toml"), RcclTable)
 
 
 def generation_of(version: str) -> Generation | None:
@@ -140,7 +135,7 @@ def generation_of(version: str) -> Generation | None:
         wanted = Version(version)
     except InvalidVersion:
         return None
-    return next((entry for entry in reversed(generations()) if entry.since <= wanted), None)
+    return next((entry for entry in reversed(rccl_table().generation) if entry.since <= wanted), None)
 
 
 def version_of_code(code: int) -> str:

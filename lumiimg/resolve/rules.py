@@ -14,7 +14,7 @@ from lumiimg.catalog.drivers import age_of
 from lumiimg.catalog.needs import version_of
 from lumiimg.core.findings import Severity
 from lumiimg.fabric.path import Fabric
-from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
+from lumiimg.fabric.rccl import generation_of, rccl_table
 from lumiimg.resolve.stack import ARCH, Chosen, Stack, as_offered, given_in, is_gpu, troubles_of
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
         need = f"RCCL {version} takes {', '.join(f'v{api}' for api in generation.accepts)}"
         common = next((api for api in generation.accepts if api in offered), None)
         outcome = RuleOutcome.REFUSED if common is None else RuleOutcome.OK
-        because = f"RCCL cannot load this plugin and goes on over TCP; {remedy_for_old_api()}"
+        because = f"RCCL cannot load this plugin and goes on over TCP; {rccl_table().remedy_for_old_api}"
         if common is not None:
             installs = ", which the layer installs" if any(chosen.name == plugin for chosen in stack.layers) else ""
             because = f"they meet at v{common}; RCCL looks for {' or '.join(generation.files)}{installs}"
