@@ -9,10 +9,10 @@ tensorflow-rocm 2.14; cupy/cuda/nccl.py of 14.2. DT_NEEDED is that of their whee
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import re
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
@@ -184,11 +184,15 @@ def _of_own_files(python: PythonProcess, package: str) -> Iterator[OpenQuestion]
     for name in names_in(root, folder):
         distribution = distribution_of(f"{folder}/{name}")
         if distribution is not None and distribution.name == "torch":
-            for file, digest in _RECORDED.findall(_content(root, f"{folder}/{name}/RECORD", _LARGEST_RECORD_BYTES)):
+            for file, digest in _RECORDED.findall(
+                _content(root, f"{folder}/{name}/RECORD", _LARGEST_RECORD_BYTES) or b""
+            ):
                 recorded.setdefault(file.decode("utf-8", "replace"), set()).add(digest.decode())
-    own = [file for file in names_in(root, package) if file in recorded or file.endswith(".py")]
-    for path in [path for path in (f"{package}/{file}" for file in own) if _is_small(root, path)][:_MOST_FILES]:
-        content, known = _content(root, path, _LARGEST_BYTES), recorded.get(path.rpartition("/")[2])
+    own = (file for file in names_in(root, package) if file in recorded or file.endswith(".py"))
+    for file in islice(own, _MOST_FILES):
+        path, known = f"{package}/{file}", recorded.get(file)
+        if (content := _content(root, path, _LARGEST_BYTES)) is None:
+            continue
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         if known is not None and digest not in known:
             yield OpenQuestion(QuestionKind.FILES, path, "is not the file of the package")
@@ -197,16 +201,12 @@ def _of_own_files(python: PythonProcess, package: str) -> Iterator[OpenQuestion]
             yield OpenQuestion(QuestionKind.CODE, path, what)
 
 
-def _is_small(root: RootFileSystem, path: str) -> bool:
-    with contextlib.suppress(OSError, BadInputError):
-        return root.stat(path).size_bytes <= _LARGEST_BYTES
-    return False
-
-
-def _content(root: RootFileSystem, path: str, most_bytes: int) -> bytes:
-    with contextlib.suppress(OSError, BadInputError):
+def _content(root: RootFileSystem, path: str, most_bytes: int) -> bytes | None:
+    """Return what a file has; None where it cannot be read, or is larger."""
+    try:
         return root.read_bytes(path, most_bytes)
-    return b""
+    except (OSError, BadInputError):
+        return None
 
 
 def _serving(python: PythonProcess, torch: JobProcess) -> Iterator[JobProcess]:

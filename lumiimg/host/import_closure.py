@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.host.module_finder import SpecKind
+from lumiimg.host.module_finder import ModuleFinder, SpecKind
 from lumiimg.host.root_queries import names_in
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from lumiimg.host.module_finder import ModuleSpec
     from lumiimg.host.python_process import PythonProcess
-    from lumiimg.image import RootFileSystem
 
 _MOST_MODULES = 100
 _FROZEN = re.compile(
@@ -49,39 +48,29 @@ class ImportedFiles:
 
 def imported_files(python: PythonProcess, *names: str) -> ImportedFiles:
     """Return the files of imports, up to the first that a user who is not root cannot get at."""
-    finder = python.finder
     todo, files, missing = [*names], dict[str, None](), None
     packages = dict[str, frozenset[str]]()
     for module in todo:
         spec = python.find_spec(module)
-        is_module = spec is not None and spec.kind is not SpecKind.NAMESPACE
-        file = finder.code_file(spec) if spec is not None and is_module else None
-        if spec is None or file is None or not finder.can_load(spec):
-            places = [file] if file is not None else _places_of(python, module)
-            if (denied := next(filter(None, (_denied(python.root, place) for place in places)), None)) is not None:
-                return ImportedFiles(tuple(files), denied)
-        else:
+        if spec is not None and (file := python.finder.code_file(spec)) is not None:
             files[file] = None
             new = [each for each in _imports_of(python, spec, packages) if each not in todo]
             todo += list(dict.fromkeys(new))[: _MOST_MODULES - len(todo)]
             missing = missing or next((each for each in new if _is_missing(python, spec, each)), None)
+        elif (denied := _denied(python, module)) is not None:
+            return ImportedFiles(tuple(files), denied)
     return ImportedFiles(tuple(files), missing=missing)
 
 
-def _places_of(python: PythonProcess, module: str) -> Iterator[str]:
-    """Yield where the file of a module would be."""
-    above, _, tail = module.rpartition(".")
-    package = python.find_spec(above) if above else None
+def _denied(python: PythonProcess, module: str) -> str | None:
+    """Return the file of a module that cannot be read, or its folder that cannot be listed; None where neither is."""
+    root = python.root.for_root()
+    full = ModuleFinder(root, python.finder.suffixes, python.finder.version)
     tops = (*python.path, *(f"{folder}/lib-dynload" for folder in python.path))  # which is on it where users may enter
-    for folder in package.locations if package is not None else () if above else tops:
-        yield from (f"{folder}/{tail}{end}" for end in ("/__init__.py", *python.finder.suffixes, ".py"))
-
-
-def _denied(root: RootFileSystem, path: str) -> str | None:
-    """Return a file that is there and cannot be read, or the folder that cannot be listed; None where neither is."""
-    folder = path.removesuffix("/__init__.py").rpartition("/")[0]
-    for place in (path, folder if root.is_file(path) else ""):
-        if (obstacle := root.obstacle(place)) is not None and not obstacle.is_for_some:
+    spec = full.find_spec(module, tops, python.modules)
+    path = spec.origin if spec is not None else None
+    for place in (path, path.removesuffix("/__init__.py").rpartition("/")[0]) if path is not None else ():
+        if (obstacle := python.root.obstacle(place)) is not None and not obstacle.is_for_some:
             return place
     return None
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from lumiimg.core.access import read_exactly, stream_of
+from lumiimg.core.access import stream_of
 from lumiimg.core.errors import BadInputError
 from lumiimg.host.root_queries import names_in
 
@@ -29,8 +29,6 @@ _IMPLIED_FOLDERS_SINCE = (3, 14)
 """The first version to which a folder is in a zip where a file below it is."""
 _MAX_DEPTH = 32
 _NOTHING = MappingProxyType[str, str]({})
-_PYC_HEAD = struct.Struct("<2s2sIII")
-_HASHED = 1
 
 
 class SpecKind(StrEnum):
@@ -61,8 +59,7 @@ class ModuleFinder:
 
     def __init__(self, root: RootFileSystem, suffixes: Sequence[str], version: tuple[int, int]) -> None:
         """Take a root as users have it (`for_users`), and the suffixes of extension modules, in their order."""
-        self._root, self.suffixes = root, suffixes
-        self._version = version
+        self._root, self.suffixes, self.version = root, suffixes, version
         self._loaders = [
             *((suffix, SpecKind.EXTENSION) for suffix in suffixes),
             (".py", SpecKind.SOURCE),
@@ -97,38 +94,19 @@ class ModuleFinder:
         return replace(found, name=name) if found is not None and found.kind is not SpecKind.NAMESPACE else None
 
     def code_file(self, spec: ModuleSpec) -> str | None:
-        """Return the file whose code runs for a module, which users may or may not read; None for a namespace.
+        """Return the file whose code runs for a module; None for a namespace, and where users may read none.
 
-        Compiled code beside a source counts where its header says that it was made from that.
+        Compiled code is that of the source beside it: whether it has become old is not asked.
         """
-        if spec.kind is not SpecKind.SOURCE or spec.origin is None:
-            return spec.origin
+        if spec.origin is None or spec.kind is SpecKind.ZIP:
+            return spec.origin  # of a zip, the directory has been read
         folder, _, name = spec.origin.rpartition("/")
-        compiled = f"{folder}/__pycache__/{name.removesuffix('.py')}.cpython-{self._version[0]}{self._version[1]}.pyc"
-        return compiled if self._is_fresh(compiled, spec.origin) else spec.origin
-
-    def can_load(self, spec: ModuleSpec) -> bool:
-        """Tell whether a process of users gets at the code of a module."""
-        file = self.code_file(spec)
-        if spec.kind is SpecKind.ZIP:
-            return True  # its directory has been read
-        with contextlib.suppress(OSError, BadInputError):
-            if file is not None:
-                self._root.open(file).close()
-            return True
-        return False
-
-    def _is_fresh(self, compiled: str, source: str) -> bool:
-        try:
-            status = self._root.stat(source)
-            with contextlib.closing(self._root.open(compiled)) as file:
-                _, end, flags, mtime_s, size_bytes = _PYC_HEAD.unpack(read_exactly(file, 0, _PYC_HEAD.size))
-        except (OSError, BadInputError, EOFError):
-            return False
-        if flags & _HASHED:
-            return bool(flags == _HASHED)  # unchecked; else the source is read to be compared
-        same = (status.mtime_s & 0xFFFFFFFF, status.size_bytes & 0xFFFFFFFF) == (mtime_s, size_bytes)
-        return end == b"\r\n" and same
+        compiled = f"{folder}/__pycache__/{name.removesuffix('.py')}.cpython-{self.version[0]}{self.version[1]}.pyc"
+        for path in (spec.origin, *([compiled] if spec.kind is SpecKind.SOURCE else [])):
+            with contextlib.suppress(OSError, BadInputError):
+                self._root.open(path).close()
+                return path
+        return None
 
     def _find_in(self, name: str, path: Iterable[str]) -> ModuleSpec | None:
         portions: list[str] = []
@@ -170,7 +148,7 @@ class ModuleFinder:
             if base + end in files:
                 locations = (f"{archive}/{base}",) if end.startswith("/") else ()
                 return ModuleSpec(name, SpecKind.ZIP, f"{archive}/{base}{end}", locations)
-        implies = self._version >= _IMPLIED_FOLDERS_SINCE
+        implies = self.version >= _IMPLIED_FOLDERS_SINCE
         is_portion = f"{base}/" in files or (implies and any(name.startswith(f"{base}/") for name in files))
         return ModuleSpec(name, SpecKind.NAMESPACE, None, (f"{archive}/{base}",)) if is_portion else None
 

@@ -39,26 +39,22 @@ _GIL_SINCE = (3, 13)
 _OF_CHILDREN = ("LD_", "PYTHONPATH", "PYTHONHOME")
 """With what variables begin that count when a program starts: for what torchrun or a pool of workers starts."""
 _DECIMAL = re.compile(r"[ \t]*[+-]?[0-9]{1,20}")
-_RANGES = {
-    "PYTHONHASHSEED": (0, (1 << 32) - 1),
-    "PYTHONTRACEMALLOC": (0, (1 << 16) - 1),
-    "PYTHONINTMAXSTRDIGITS": (640, (1 << 31) - 1),
-    "PYTHON_CPU_COUNT": (1, 1 << 20),
+_VALUES: Mapping[str, tuple[range, str]] = {
+    "PYTHONUTF8": (range(0), "0 1"),
+    "PYTHONHASHSEED": (range(1 << 32), "random"),
+    "PYTHONMALLOC": (range(0), "default debug malloc malloc_debug pymalloc pymalloc_debug"),
+    "PYTHONTRACEMALLOC": (range(1 << 16), ""),
+    "PYTHONINTMAXSTRDIGITS": (range(640, 1 << 31), "0"),
+    "PYTHON_CPU_COUNT": (range(1, 1 << 20), "default"),
+    "PYTHON_GIL": (range(0), "1"),
+    "PYTHON_FROZEN_MODULES": (range(0), "on off"),
 }
-_WORDS = {
-    "PYTHONUTF8": {"0", "1"},
-    "PYTHONMALLOC": {"default", "debug", "malloc", "malloc_debug", "pymalloc", "pymalloc_debug"},
-    "PYTHONHASHSEED": {"random"},
-    "PYTHON_CPU_COUNT": {"default"},
-    "PYTHONINTMAXSTRDIGITS": {"0"},
-    "PYTHON_GIL": {"1"},
-    "PYTHON_FROZEN_MODULES": {"on", "off"},
-}
+"""Of variables with some values of which Python does not start: numbers and words that it takes."""
 _ENCODING = "PYTHONIOENCODING"
-_REFUSING = (*dict.fromkeys((*_RANGES, *_WORDS)), _ENCODING)
 STARTING = (
     *(f"PYTHON{name}" for name in ("HOME", "PATH", "EXECUTABLE", "PLATLIBDIR", "USERBASE", "NOUSERSITE")),
-    *_REFUSING,
+    *_VALUES,
+    _ENCODING,
 )
 """Variables on which hangs whether and how a Python starts."""
 
@@ -145,20 +141,16 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
 
 def refused_value(version: tuple[int, int], environment: Mapping[str, str], *, is_free_threaded: bool) -> str | None:
     """Return the variable whose value keeps a Python from starting."""
-    for name in _REFUSING:
+    since = {"PYTHONMALLOC": "mimalloc mimalloc_debug", "PYTHON_GIL": "0" if is_free_threaded else ""}
+    for name, (numbers, words) in _VALUES.items():
         value = environment.get(name)
         if not value or (name.startswith("PYTHON_") and version < _GIL_SINCE):
             continue
-        words = {*_WORDS.get(name, ())}
-        if version >= _GIL_SINCE:
-            words |= {"mimalloc", "mimalloc_debug"} if name == "PYTHONMALLOC" else set()
-            words |= {"0"} if name == "PYTHON_GIL" and is_free_threaded else set()
-        least, most = _RANGES.get(name, (1, 0))
-        is_number = _DECIMAL.fullmatch(value) is not None and least <= int(value) <= most
-        is_encoding = name == _ENCODING and _is_text_encoding(value.partition(":")[0])
-        if value not in words and not is_number and not is_encoding:
+        more = since.get(name, "") if version >= _GIL_SINCE else ""
+        is_number = _DECIMAL.fullmatch(value) is not None and int(value) in numbers
+        if not is_number and value not in f"{words} {more}".split():
             return name
-    return None
+    return None if _is_text_encoding(environment.get(_ENCODING, "").partition(":")[0]) else _ENCODING
 
 
 def _is_text_encoding(name: str) -> bool:
@@ -174,7 +166,7 @@ def _read_first(finder: ModuleFinder, build: PythonBuild, program: str, path: Se
     for name in (*_FIRST_MODULES, *(_SITE_MODULES if build.version < _FROZEN_SINCE else ())):
         spec = finder.find_spec(name, path)
         file = finder.code_file(spec) if spec is not None else None
-        if spec is None or file is None or not finder.can_load(spec):
+        if file is None:
             raise StartFailure(f"it finds no module {name} from {program}")
         yield file
 

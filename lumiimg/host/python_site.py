@@ -7,7 +7,6 @@ read from its own site.py: since 3.11 a frozen one runs, which was made from tha
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from functools import partial
 from posixpath import normpath
 from typing import TYPE_CHECKING
@@ -44,7 +43,8 @@ class Site:
     ) -> None:
         """Run it, over a root as users have it."""
         self._root, self._finder, self._paths = root, finder, paths
-        self._process = StartupProcess(self._find, partial(read_source, root), environment)
+        self._read = partial(read_source, root)
+        self._process = StartupProcess(self._find, self._read, environment)
         self._within: set[str] = set()
         self._pth_files = self._lines = 0
         self.path = [*dict.fromkeys(map(normpath, paths.path))]
@@ -54,7 +54,8 @@ class Site:
         """Of all code, in the order in which it runs."""
         self.cut_short: dict[str, None] = {}
         """`.pth` files with folders behind a line of code that may fail, and end its file with it."""
-        self._text = self._own_text()
+        self._text = self._source(self._find("site")) or ""
+        """The image's own site.py."""
         by_variable = "'VIRTUAL_ENV' in os.environ" in self._text and "VIRTUAL_ENV" in environment
         venv = paths.venv
         self._is_virtual = by_variable or (venv is not None and venv.prefix != paths.prefix)
@@ -78,16 +79,9 @@ class Site:
     def _find(self, name: str) -> ModuleSpec | None:
         return self._finder.find_spec(name, self.path)
 
-    def _own_text(self) -> str:
-        """Return the image's own site.py."""
-        spec = self._find("site")
-        return self._source(spec) or "" if spec is not None else ""
-
-    def _source(self, spec: ModuleSpec) -> str | None:
-        with suppress(OSError, BadInputError, UnicodeDecodeError):
-            if spec.kind is SpecKind.SOURCE and spec.origin:
-                return self._root.read_bytes(spec.origin, _MAX_TEXT_BYTES).decode()
-        return None
+    def _source(self, spec: ModuleSpec | None) -> str | None:
+        origin = spec.origin if spec is not None and spec.kind is SpecKind.SOURCE else None
+        return self._read(origin) if origin is not None else None
 
     def _add_sites(self, prefixes: Sequence[str]) -> None:
         """Add the site folders of prefixes, those that are there (getsitepackages, addsitepackages)."""
@@ -174,7 +168,6 @@ class Site:
         """Import a module of the site's where there is one; what goes wrong in it does not end Python."""
         spec = self._find(name)
         file = self._finder.code_file(spec) if spec is not None else None
-        if spec is None or file is None or not self._finder.can_load(spec):
-            return
-        self.opened.append(file)
-        self._run(StartupCode(spec.origin or file, self._source(spec)))
+        if spec is not None and file is not None:
+            self.opened.append(file)
+            self._run(StartupCode(spec.origin or file, self._source(spec)))

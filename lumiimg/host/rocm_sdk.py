@@ -16,8 +16,6 @@ from lumiimg.host.job_process import Failure, OpenQuestion, QuestionKind
 from lumiimg.host.root_queries import names_in, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from lumiimg.host.module_finder import ModuleSpec
     from lumiimg.host.python_process import PythonProcess
 
@@ -27,8 +25,6 @@ _MORE = "ROCM_SDK_PRELOAD_LIBRARIES"
 _PRELOADED = re.compile(r"preload_shortnames\s*=\s*\[([^\]]*)\]")
 _SHORT_NAME = re.compile(r"[\"']([A-Za-z0-9_-]+)[\"']")
 _OF_FAMILY = "{target_family}"
-_LIBRARIES = "_rocm_sdk_libraries"
-_DEFAULT_TEMPLATES = {"core": "rocm-sdk-core", "libraries": f"rocm-sdk-libraries-{_OF_FAMILY}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +40,23 @@ class Preloads:
 class _Library:
     package: str
     pattern: str
-    folder: str = "lib"
-    deps: tuple[str, ...] = ()
+    folder: str
+    deps: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Distribution:
     """What `_dist_info.py` says."""
 
-    file: str | None = None
+    file: str
     libraries: dict[str, _Library] = field(default_factory=dict)
-    templates: dict[str, str] = field(default_factory=lambda: dict(_DEFAULT_TEMPLATES))
+    templates: dict[str, str] = field(default_factory=dict)
     families: list[str] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
 
     def package(self, of: str, family: str | None) -> str:
         """Return the name of a package as Python imports it."""
-        name = self.templates[of].replace(_OF_FAMILY, family or "")
+        name = self.templates.get(of, of).replace(_OF_FAMILY, family or "")
         return f"_{name.replace('-', '_')}{self.values.get('PY_PACKAGE_SUFFIX_NONCE', '')}"
 
     def ordered(self, names: list[str]) -> list[str]:
@@ -86,69 +82,51 @@ def preloaded(python: PythonProcess, init: ModuleSpec) -> Preloads:
     if sdk is None:
         return Preloads(failure=Failure("it imports rocm_sdk, which is in no folder of its modules", init.origin))
     said = _read_distribution(python)
-    family, failure, questions = _family(python, said, python.variable(FAMILY))
+    if said is None:
+        what = "opens libraries first, and has no list of them that can be read (_dist_info.py)"
+        return Preloads(questions=(OpenQuestion(QuestionKind.CODE, sdk.origin or sdk.name, what),))
+    family, questions = python.variable(FAMILY), tuple[OpenQuestion, ...]()
+    if family is None:
+        family, questions = _family_by_default(python, said)
+    elif said.families and family not in said.families:
+        what = f"{FAMILY}={family} is not one of {', '.join(said.families)}"
+        return Preloads(failure=Failure(what, said.file))
     paths: list[str] = []
-    for name in said.ordered(names) if failure is None else ():
-        library = said.libraries.get(name)
-        if library is None and said.libraries:
+    for name in said.ordered(names):
+        if (library := said.libraries.get(name)) is None:
             failure = Failure(f"rocm_sdk knows no library by the name {name}", said.file)
-        elif library is None:
-            paths += _by_name(python, said, name, family)
-        else:
-            package = python.find_spec(said.package(library.package, family))
-            found = _matching(python, package, library.folder, library.pattern) if package else None
-            if found is None:
-                what = "is not in it" if package else "is not installed"
-                failure = Failure(f"{library.pattern} of {said.package(library.package, family)} {what}", said.file)
-            else:
-                paths.append(found)
-        if failure is not None:
-            break
-    return Preloads(tuple(paths), failure, questions)
+            return Preloads(tuple(paths), failure, questions)
+        package = python.find_spec(of := said.package(library.package, family))
+        place = f"{package.locations[0]}/{library.folder}" if package is not None and package.locations else ""
+        files = sorted(fnmatch.filter(names_in(python.root, place), library.pattern)) if place else []
+        if not files:
+            what = f"{library.pattern} of {of} is not {'in it' if place else 'installed'}"
+            return Preloads(tuple(paths), Failure(what, said.file), questions)
+        paths.append(f"{place}/{files[0]}")
+    return Preloads(tuple(paths), None, questions)
 
 
-def _family(
-    python: PythonProcess, said: _Distribution, named: str | None
-) -> tuple[str | None, Failure | None, tuple[OpenQuestion, ...]]:
-    """Return (whose libraries are taken, why the import fails, what the GPU of the node decides)."""
-    if named is not None:
-        is_known = named in said.families or not said.families
-        failure = None if is_known else Failure(f"{FAMILY}={named} is not one of {', '.join(said.families)}", said.file)
-        return named, failure, ()
+def _family_by_default(python: PythonProcess, said: _Distribution) -> tuple[str | None, tuple[OpenQuestion, ...]]:
+    """Return (whose libraries are taken, what the GPU of the node decides)."""
     installed = [family for family in said.families if python.find_spec(said.package("libraries", family))]
-    if not said.families:
-        names = {name for folder in python.path for name in names_in(python.root, folder)}
-        installed = sorted(name.removeprefix(f"{_LIBRARIES}_") for name in names if name.startswith(f"{_LIBRARIES}_"))
     default = said.values.get("DEFAULT_TARGET_FAMILY")
     family = default if default in installed or not installed else installed[-1]
-    if len(installed) < 2 or _OF_FAMILY not in said.templates["libraries"]:
-        return family, None, ()
+    if len(installed) < 2 or _OF_FAMILY not in said.templates.get("libraries", ""):
+        return family, ()
     what = f"takes the libraries for one of {', '.join(installed)}, by the GPU of the node: {FAMILY} is not set"
-    return family, None, (OpenQuestion(QuestionKind.CODE, said.file or "rocm_sdk", what),)
+    return family, (OpenQuestion(QuestionKind.CODE, said.file, what),)
 
 
-def _by_name(python: PythonProcess, said: _Distribution, name: str, family: str | None) -> Iterator[str]:
-    """Yield the library that a short name means where rocm_sdk has no list of them."""
-    for package in filter(None, map(python.find_spec, (said.package(of, family) for of in ("core", "libraries")))):
-        if found := _matching(python, package, "lib", f"lib{name}.so*"):
-            yield found
-            return
-
-
-def _matching(python: PythonProcess, package: ModuleSpec, folder: str, pattern: str) -> str | None:
-    place = f"{package.locations[0]}/{folder}" if package.locations else None
-    names = sorted(fnmatch.filter(names_in(python.root, place), pattern)) if place else []
-    return f"{place}/{names[0]}" if names else None
-
-
-def _read_distribution(python: PythonProcess) -> _Distribution:
-    """Read what rocm_sdk says of its libraries: calls and assignments with constants."""
+def _read_distribution(python: PythonProcess) -> _Distribution | None:
+    """Read what rocm_sdk says of its libraries: calls and assignments with constants; None where it lists none."""
     spec = python.find_spec("rocm_sdk._dist_info")
-    said = _Distribution(spec.origin if spec else None)
+    if spec is None or spec.origin is None:
+        return None
+    said = _Distribution(spec.origin)
     try:
-        body = ast.parse(read_text(python.root, said.file) or "").body if said.file else []
+        body = ast.parse(read_text(python.root, said.file) or "").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return said
+        return None
     for node in body:
         match node:
             case ast.Expr(ast.Call(ast.Name("LibraryEntry"), args, keywords)):
@@ -163,13 +141,13 @@ def _read_distribution(python: PythonProcess) -> _Distribution:
                 said.templates[str(_constant(first))] = str(_constant(second))
             case ast.Expr(ast.Call(ast.Attribute(ast.Name("AVAILABLE_TARGET_FAMILIES"), "append"), [each])):
                 said.families.append(str(_constant(each)))
-            case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, value):
-                constant = _constant(value) if value is not None else None
+            case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, ast.expr() as value):
+                constant = _constant(value)
                 if name == "AVAILABLE_TARGET_FAMILIES" and isinstance(constant, list):
                     said.families = [*map(str, constant)]
                 elif isinstance(constant, str):
                     said.values[name] = constant
-    return said
+    return said if said.libraries else None
 
 
 def _constant(node: ast.expr) -> object:

@@ -96,7 +96,12 @@ def _spec(python: PythonProcess, name: str) -> tuple[str | None, list[str], str,
     spec = python.find_spec(name)
     if spec is None:
         return None
-    return spec.origin, [*spec.locations], LOADERS[spec.kind], python.finder.can_load(spec)
+    return (
+        spec.origin,
+        [*spec.locations],
+        LOADERS[spec.kind],
+        spec.origin is None or python.finder.code_file(spec) is not None,
+    )
 
 
 def test_a_build_is_known_by_its_own_strings_and_not_by_its_name(tmp_path: Path) -> None:

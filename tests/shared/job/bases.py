@@ -95,6 +95,15 @@ def conda_below_path(world: World) -> None:
     world.plugin("/opt/conda/lib/librccl-net.so", apis=(4,))
 
 
+_DISTRIBUTION = """\
+PackageEntry("libraries", "rocm-sdk-libraries-{target_family}", pure_py_package_name="rocm_sdk_libraries")
+LibraryEntry("amdhip64", "libraries", "libamdhip64.so*", "amdhip64*.dll")
+LibraryEntry("rccl", "libraries", "librccl.so*", "")
+DEFAULT_TARGET_FAMILY = "gfx90a"
+AVAILABLE_TARGET_FAMILIES = ["gfx90a"]
+"""
+
+
 def wheels_of_therock(world: World) -> None:
     by_name(world)
     package = world.torch("/usr")
@@ -114,6 +123,7 @@ def wheels_of_therock(world: World) -> None:
         "                if file.startswith(f'lib{name}.so'):\n"
         "                    ctypes.CDLL(os.path.join(folder, file), mode=ctypes.RTLD_GLOBAL)\n",
     )
+    world.put(f"{folder}/rocm_sdk/_dist_info.py", _DISTRIBUTION, 0o644)
     world.put(
         f"{package}/_rocm_init.py",
         "def initialize():\n    import rocm_sdk\n    rocm_sdk.initialize_process(preload_shortnames=['amdhip64', 'rccl'])\n",
