@@ -8,7 +8,6 @@ Sources: torch/csrc/distributed/c10d/NCCLUtils.cpp; vllm/distributed/device_comm
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain, takewhile
 from typing import TYPE_CHECKING
 
@@ -27,46 +26,37 @@ _FUNCTIONS = "nccl"
 _OF_TORCH = ("libtorch_hip.so", "libtorch_cuda.so")
 
 
-@dataclass(frozen=True, slots=True)
-class CommunicatorLibrary:
-    """The library that a program's call of `ncclCommInitRank` comes to."""
+def linked_with(process: Process, opened: LoadedObject) -> tuple[LoadedObject | None, LoadedObject | None]:
+    """Return (what answers the call of a program, or of a library that it opened, or of what those need, who calls).
 
-    loaded: LoadedObject | None
-    """None where nothing calls it, or nothing answers."""
-    caller: LoadedObject | None = None
-    """The library that calls it; None where nothing does, where dlsym is asked, or where RCCL is known by its name."""
-
-
-def linked_with(process: Process, opened: LoadedObject) -> CommunicatorLibrary:
-    """Return what the call of a program, or of a library that it has opened, or of what those need, comes to.
-
-    Where nothing there names the function, or the symbols cannot be read, it is the RCCL that is known by its name.
+    Where nothing there names the function, or the symbols cannot be read, it is the RCCL that is known by its name, and
+    nobody calls it.
     """
     below = [*process.scopes.list_of(opened)]
-    by_name = CommunicatorLibrary(rccl_in(process))
+    by_name = rccl_in(process)
     try:
         found = {each: reference for each in below if (reference := reference_of(process, each, INIT)) is not None}
         # torch may have an RCCL in itself
         torch = next((each for each in below if each.path.rpartition("/")[2] in _OF_TORCH), None)
         caller = next((each for each, reference in found.items() if not reference.is_defined), torch)
         if caller is None or caller.is_recorded:
-            return by_name
+            return by_name, None
         if caller in found:
-            recorded = by_name.loaded if by_name.loaded and by_name.loaded.is_recorded else None
-            return CommunicatorLibrary(definer_of(process, caller, found[caller]) or recorded, caller)
+            recorded = by_name if by_name and by_name.is_recorded else None
+            return definer_of(process, caller, found[caller]) or recorded, caller
         with process.open(caller) as file:
             is_inside = read_rccl(file).version is not None
     except (OSError, BadInputError):
-        return by_name
-    return CommunicatorLibrary(caller, caller) if is_inside else CommunicatorLibrary(None)
+        return by_name, None
+    return (caller, caller) if is_inside else (None, None)
 
 
-def asked_of(process: Process, handle: LoadedObject) -> CommunicatorLibrary:
+def asked_of(process: Process, handle: LoadedObject) -> tuple[LoadedObject, None]:
     """Return what dlsym gives for a library that was opened, or is the only one that is known: at worst that one."""
     try:
-        return CommunicatorLibrary(dlsym(process, handle, INIT) or handle)
+        return dlsym(process, handle, INIT) or handle, None
     except (OSError, BadInputError):
-        return CommunicatorLibrary(handle)
+        return handle, None
 
 
 def is_alone(process: Process, root: RootFileSystem, rccl: LoadedObject, caller: LoadedObject | None) -> bool:

@@ -89,6 +89,8 @@ def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environme
             bases = (real,) if real != executable else (f"{folder}/{name}" for name in names)
             base = dirname(next(filter(root.is_file, bases), ""))
             folder = base if _above(root, base, marks) else folder
+        if is_new and root.is_file(folder):
+            raise StartFailure(f"{program} does not start: home of {made_by.configuration} is no folder")
     prefix = home or _above(root, folder, marks) or build.prefix
     own = (f"{lib}/{library.replace('.', '')}.zip", f"{lib}/{library}", f"{lib}/{library}/lib-dynload")
     variable = environment.get("PYTHONPATH", "").split(":")

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.elf import Process
-from lumiimg.host.communicator import CommunicatorLibrary, asked_of, linked_with
+from lumiimg.host.communicator import asked_of, linked_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,10 +146,11 @@ def begin(root: RootFileSystem, settings: LoaderConfig, job: JobProcess) -> Begu
 
 
 def _begun(
-    process: Process, outcome: LoadResult, answering: Callable[[Process, LoadedObject], CommunicatorLibrary]
+    process: Process,
+    outcome: LoadResult,
+    answering: Callable[[Process, LoadedObject], tuple[LoadedObject | None, LoadedObject | None]],
 ) -> Begun:
     """Return a process whose last load is a program or library; `answering` says what its call comes to."""
     if outcome.errors or outcome.root is None:
         return Begun(process, outcome, None)
-    library = answering(process, outcome.root)
-    return Begun(process, outcome, library.loaded, library.caller)
+    return Begun(process, outcome, *answering(process, outcome.root))

@@ -294,6 +294,7 @@ class _Making:
                 f"{base}",
                 "/missing/bin",
                 f"{base}/../{base.rpartition('/')[2]}/bin",
+                f"{base}/bin/python3",
             ]
         )
         keys = ["home = "] if kit.version < (3, 11) else ["home=", "Home = ", "home  =  ", " home = ", "xhome = "]

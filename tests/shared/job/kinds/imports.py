@@ -355,7 +355,8 @@ def ways_to_python(world: World, draw: random.Random) -> Planted:
     front = "/opt/front/bin"
     _ROADS[form](world, front, prefix, real)
     world.prepend("PATH", front)
-    return Planted(f"{form}{' (of an environment)' if prefix != home else ''}")
+    question = "python._pth" if form == "a ._pth" else None
+    return Planted(f"{form}{' (of an environment)' if prefix != home else ''}", question)
 
 
 def _link_to_the_environment(world: World, front: str, prefix: str, real: str) -> None:
