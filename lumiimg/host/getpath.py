@@ -90,7 +90,7 @@ def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environme
             base = dirname(next(filter(root.is_file, bases), ""))
             folder = base if _above(root, base, marks) else folder
         if is_new and root.is_file(folder):
-            raise StartFailure(f"{program} does not start: home of {made_by.configuration} is no folder")
+            raise StartFailure(f"{program} does not start: home of {made_by.configuration} is a file")
     prefix = home or _above(root, folder, marks) or build.prefix
     own = (f"{lib}/{library.replace('.', '')}.zip", f"{lib}/{library}", f"{lib}/{library}/lib-dynload")
     variable = environment.get("PYTHONPATH", "").split(":")
