@@ -186,6 +186,8 @@ def test_an_editable_install_maps_its_modules(reader: Reader) -> None:
     importlib.invalidate_caches()
     (effects,) = reader.effects(Code("a.pth", "import _editable_impl_x"), {})
     assert effects == CodeEffects(modules={"x": "/src/x/__init__.py"})
+    line = "import editables.redirector as e; len(str(1)); e.RedirectingFinder.install()"
+    assert reader.effects(Code("a.pth", line), {}) == [CodeEffects(may_fail=True)]
     line = "import editables.redirector as e; e.sys.path.insert(0, '/other')"
     assert "uses editables/redirector.py.sys.path.insert" in str(reader.effects(Code("a.pth", line), {})[0].question)
     (reader.folder / "editables" / "redirector.py").write_text(EDITABLES.replace("redir)", "'/other' + redir)"))
