@@ -125,6 +125,8 @@ def _loaded(python: PythonProcess, process: JobProcess, package: str, source: st
         others = [name for name in names_in(root, package) if _COMPILED.fullmatch(name)]
         taken = f"this Python takes _C{' and _C'.join(python.finder.suffixes)}"
         what = f"{package} has {others[0]}, and {taken}" if others else f"{package} has no _C: {taken}"
+        if others and not root.exists(f"{package}/{others[0]}"):
+            what = f"{package}/{others[0]} is a link that leads nowhere in the image"
         return _failing(process, what, f"{package}/{others[0]}" if others else package)
     if module.kind is SpecKind.NAMESPACE:
         return _failing(process, f"{package}/_C is a folder of PyTorch's sources, without the module", f"{package}/_C")

@@ -199,9 +199,11 @@ class PluginJudgement:
             of = {"libfabric": where}
             self.found.add("provider.cxi-built-in", Severity.INFO, reason=reason, names=of, where=provider)
             _judge_gpu_memory(self.root, self.process, libfabric, self.found)
+        elif LIBCXI in libfabric.facts.needed:
+            return  # it has the provider, and the plugin's own finding says what lacks
         elif closed := denied_files(self.root, self.process.files.denied, (LIBCXI, PROVIDER_FILE)):
             add_closed(closed, Severity.PROBLEM, self.found, f"{where} has no cxi provider")
-        elif LIBCXI not in libfabric.facts.needed:  # else it has it, and the plugin's own finding says what lacks
+        else:
             reason, of, chain = "elsewhere" if named else None, {"path": named or ""}, (plugin.path, where)
             self.found.add("provider.no-cxi", Severity.UNKNOWN, reason=reason, names=of, where=where, chain=chain)
 

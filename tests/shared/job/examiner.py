@@ -44,7 +44,7 @@ KINDS: dict[str, dict[str, Kind]] = {
 }  # fmt: skip
 """By the letter, and by name within it."""
 
-_OURS = "torch|rocm_sdk|_C|vllm|sglang|jax_plugins|tensorflow|cupy|not_here|own_|_virtualenv|encodings|ctypes|_ctypes"
+_OURS = "torch|rocm_sdk|_C|vllm|sglang|jax_plugins|tensorflow|cupy|not_here|own_|_virtualenv|encodings|ctypes|_ctypes|struct|heapq|tokenize"
 _LACKS = re.compile(rf"No module named '(?!{_OURS})([^']*)'")
 """The generator's fault: a part of the standard library that images do not have."""
 

@@ -70,7 +70,7 @@ def modes(world: World, draw: random.Random) -> Planted:
     name = draw.choice([*targets])
     path = targets[name]
     place = world.at(path)
-    if place.is_symlink():
+    if place.is_symlink() or path == "/":  # the container has a root folder of the engine's
         raise NotHereError
     mode = draw.choice(_FOLDER_MODES if place.is_dir() else _FILE_MODES)
     if place.is_dir():

@@ -33,10 +33,10 @@ def forms_of_torch(world: World, draw: random.Random) -> Planted:
         raise NotHereError
     form = draw.choice([*_FORMS])
     _FORMS[form](world, torch, draw)
-    # what no build of torch has: where it works, that is by chance
-    question = f"{torch}/_C/__init__.py" if form == "C is a package" else None
+    # what no build of torch has: where it works, that is by chance; what setuptools wrote before 2015 is not followed
+    files = {"C is a package": f"{torch}/_C/__init__.py", "egg": f"{packages_of(world)}/easy-install.pth"}
     # what a library does as a module is its code
-    return Planted(form, question, "imported as torch" if form in {"extension", "zip"} else None)
+    return Planted(form, files.get(form), "imported as torch" if form in {"extension", "zip"} else None)
 
 
 def _in_front(world: World, draw: random.Random) -> str:
