@@ -1,4 +1,4 @@
-"""Programs that are run inside the container, without a GPU: what they print, how they end, and where they come from.
+"""Programs that are run inside the container, without a GPU: what they print, and how they end.
 
 `handshake` opens the plugin, initialises it and makes it listen; `rcclprobe` asks this image's RCCL. A load is believed
 where the kernel shows the file mapped, not where a log says so.
@@ -7,19 +7,14 @@ where the kernel shows the file mapped, not where a log says so.
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.folders import shipped_layers
-from lumiimg.core.access import BytesInMemory
-from lumiimg.core.errors import MissingHereError, one_line
-from lumiimg.core.files import read_beginning
-from lumiimg.elf import Process, read_elf
+from lumiimg.core.errors import one_line
 from lumiimg.engine.engine import Engine, exec_words
 from lumiimg.engine.failures import not_started
-from lumiimg.engine.process import Completed, run, which
+from lumiimg.engine.process import Completed, run
 from lumiimg.fabric.path import part_of
 from lumiimg.joblog import probe_event, read_lines
 
@@ -27,10 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.check.context import ImageInContext
     from lumiimg.check.registry import FindingDetails
     from lumiimg.fabric.path import Part
-    from lumiimg.image import Image
     from lumiimg.joblog import Cause, LogReport
 
 PROGRAMS = ("handshake", "rcclprobe")
@@ -38,15 +31,6 @@ ALL_REDUCE = "allreduce"
 SIMULATION = "rcclsim"
 """A stand-in for HIP is in it: only for those who ask for a simulation."""
 IN_IMAGE = "/opt/lumiimg/netprobe/bin"
-MOUNTED = "/opt/lumiimg-probe"
-"""Where a folder of this machine is mounted, if the programs are not in the image."""
-_COMPILERS = ("cc", "gcc", "clang")
-_FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/venv/bin")
-_SHARED_SOURCE = "probe.h"
-_COMPILE_TIMEOUT_S = 120.0
-_GLIBC_FROM = "libc.so.6"
-_MOST_BYTES = 64 << 20
-"""Of a program of ours, compiled here."""
 TIMEOUT_S = 120.0
 """Of one probe; a plugin's init that takes longer than this is a finding, not a wait."""
 _START_S = 60.0
@@ -213,70 +197,3 @@ def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str]) -> FindingD
         return {"evidence": lines}
     first = causes[0]
     return {"evidence": lines, "cause": first.summary, "remedy": first.remedy, "source": first.source}
-
-
-# -- where the programs come from --
-
-
-def find_or_compile(
-    engine: Engine, context: ImageInContext, environment: Mapping[str, str], scratch: Path, programs: Sequence[str]
-) -> ProbePrograms:
-    """Return the programs, all of the same origin: an image whose netprobe layer is older has not all of them.
-
-    What is compiled goes to `scratch`. `environment` is the engine's. Raises MissingHereError if there are none that
-    can be relied on: a probe that cannot start, for its C library, would look like a plugin that cannot.
-    """
-    root, binds = context.image.root, ((str(scratch), MOUNTED),)
-    if all(root.is_file(f"{IN_IMAGE}/{program}") for program in programs):
-        return ProbePrograms(IN_IMAGE, (), "from the image's netprobe layer")
-    sources = shipped_layers() / "netprobe"
-    for name in (_SHARED_SOURCE, *(f"{program}.c" for program in programs)):
-        shutil.copyfile(sources / name, scratch / name)
-    for compiler in filter(root.is_file, (f"{folder}/{name}" for folder in _FOLDERS for name in _COMPILERS)):
-        argv = ["/bin/sh", "-c", _compile_script(compiler, MOUNTED, programs)]
-        words = exec_words(engine, context.path, argv, writable=((scratch, MOUNTED),))
-        if run(words, env=environment, timeout_s=_COMPILE_TIMEOUT_S).ok:
-            return ProbePrograms(MOUNTED, binds, "compiled by the image's own compiler")
-    _compile_here(context.image, environment, scratch, programs)
-    return ProbePrograms(MOUNTED, binds, "compiled on this machine; the image's C library has all that they need")
-
-
-def _compile_here(image: Image, environment: Mapping[str, str], scratch: Path, programs: Sequence[str]) -> None:
-    compiler = next((found for name in _COMPILERS if (found := which(name, environment.get("PATH")))), None)
-    if compiler is None:
-        raise MissingHereError(
-            "no probe programs: the image has neither the netprobe layer nor a C compiler, nor has this machine one",
-            hint="add the layer (`lumiimg build … --add netprobe`), or install gcc here",
-        )
-    argv = ["/bin/sh", "-c", _compile_script(compiler, ".", programs)]
-    done = run(argv, env=environment, cwd=scratch, timeout_s=_COMPILE_TIMEOUT_S)
-    if not done.ok:
-        raise MissingHereError(f"the compiler of this machine failed on the probes: {done.last_line}")
-    missing = _missing_versions(image, [scratch / program for program in programs])
-    if missing:
-        raise MissingHereError(
-            f"the probes that this machine compiles need {missing[-1]}, which the image's C library does not have",
-            hint="add the netprobe layer to the image: `lumiimg build … --add netprobe`",
-        )
-
-
-def _compile_script(compiler: str, folder: str, programs: Sequence[str]) -> str:
-    # All names are our own, without blanks; -ldl for glibc before 2.34; -rdynamic as the stand-in in rcclsim needs it.
-    return " && ".join(
-        f"'{compiler}' -std=c11 -O1 -rdynamic -o {folder}/{program} {folder}/{program}.c -ldl" for program in programs
-    )
-
-
-def _missing_versions(image: Image, programs: list[Path]) -> list[str]:
-    """Return the versions of the C library that the programs need and the image does not define."""
-    needed: set[str] = set()
-    defined: set[str] = set()
-    for program in programs:
-        facts = read_elf(BytesInMemory(read_beginning(program, _MOST_BYTES)))
-        needed.update(need.name for need in facts.version_needs if need.file == _GLIBC_FROM)
-        if facts.interpreter and not defined:
-            process = Process(image.root)
-            process.start(facts.interpreter)
-            libc = process.dlopen(_GLIBC_FROM).root if process.objects else None
-            defined.update(libc.facts.version_definitions if libc else ())
-    return sorted(needed - defined)
