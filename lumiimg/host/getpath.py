@@ -36,8 +36,6 @@ class VirtualEnvironment:
     """An environment by its pyvenv.cfg (PEP 405)."""
 
     prefix: str
-    configuration: str
-    """Path of the file."""
     home: str | None
     """Folder of the program that it was made with."""
     takes_system: bool
@@ -90,7 +88,7 @@ def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environme
             base = dirname(next(filter(root.is_file, bases), ""))
             folder = base if _above(root, base, marks) else folder
         if is_new and root.is_file(folder):
-            raise StartFailure(f"{program} does not start: home of {made_by.configuration} is a file")
+            raise StartFailure(f"{program} does not start: home in {made_by.prefix}/pyvenv.cfg is a file")
     prefix = home or _above(root, folder, marks) or build.prefix
     own = (f"{lib}/{library.replace('.', '')}.zip", f"{lib}/{library}", f"{lib}/{library}/lib-dynload")
     variable = environment.get("PYTHONPATH", "").split(":")
@@ -142,7 +140,7 @@ def _environment_of(root: RootFileSystem, program: str) -> VirtualEnvironment | 
     pairs = (line.partition("=") for line in lines)
     values = {key.strip().lower(): value.strip() for key, equals, value in pairs if equals}
     takes_system = values.get("include-system-site-packages", "true").lower() == "true"
-    return VirtualEnvironment(prefix, path, values.get("home"), takes_system)
+    return VirtualEnvironment(prefix, values.get("home"), takes_system)
 
 
 def _takes_user(environment: Mapping[str, str]) -> bool:

@@ -177,7 +177,7 @@ def _closed_file(root: RootFileSystem, build: PythonBuild, program: str, environ
     with suppress(StartFailure):
         paths = find_paths(root, build, program, environment)
         finder = ModuleFinder(root, build.suffixes, build.version)
-        files = [paths.venv.configuration] if paths.venv else []
+        files = [f"{paths.venv.prefix}/pyvenv.cfg"] if paths.venv else []
         files += _read_first(finder, build, program, paths.path)
         obstacles = ((place, users.obstacle(place)) for place in (*files, *map(dirname, files), *paths.path))
         return next((place for place, each in obstacles if each is not None and not each.is_for_some), None)

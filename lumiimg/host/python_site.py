@@ -61,7 +61,7 @@ class Site:
         self._is_virtual = by_variable or (venv is not None and venv.prefix != paths.prefix)
         prefixes = [paths.prefix]
         if venv is not None:
-            self.opened.append(venv.configuration)
+            self.opened.append(f"{venv.prefix}/pyvenv.cfg")
             self._add_sites([venv.prefix])
             prefixes = [venv.prefix, *(prefixes if venv.takes_system else ())]
         enables_user = paths.takes_user and (venv is None or venv.takes_system)

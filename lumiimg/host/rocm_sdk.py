@@ -25,6 +25,7 @@ _MORE = "ROCM_SDK_PRELOAD_LIBRARIES"
 _PRELOADED = re.compile(r"preload_shortnames\s*=\s*\[([^\]]*)\]")
 _SHORT_NAME = re.compile(r"[\"']([A-Za-z0-9_-]+)[\"']")
 _OF_FAMILY = "{target_family}"
+_MOST_LIBRARIES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +62,18 @@ class _Distribution:
 
     def ordered(self, names: list[str]) -> list[str]:
         """Return short names, each behind those that it depends on."""
-        found: dict[str, None] = {}
+        found, seen = list[str](), set[str]()
 
-        def add(name: str, above: tuple[str, ...]) -> None:
-            for below in self.libraries[name].deps if name in self.libraries and name not in above else ():
-                add(below, (*above, name))
-            found[name] = None
+        def add(name: str) -> None:
+            if name not in seen:
+                seen.add(name)
+                for below in self.libraries[name].deps if name in self.libraries else ():
+                    add(below)
+                found.append(name)
 
         for name in names:
-            add(name, ())
-        return list(found)
+            add(name)
+        return found
 
 
 def preloaded(python: PythonProcess, init: ModuleSpec) -> Preloads:
@@ -132,7 +135,7 @@ def _read_distribution(python: PythonProcess) -> _Distribution | None:
             case ast.Expr(ast.Call(ast.Name("LibraryEntry"), args, keywords)):
                 texts = [*map(_constant, args)]
                 more = {each.arg: _constant(each.value) for each in keywords}
-                if len(texts) >= 3:
+                if len(texts) >= 3 and len(said.libraries) < _MOST_LIBRARIES:
                     folder, deps = more.get("posix_relpath") or "lib", more.get("deps")
                     own = tuple(map(str, deps)) if isinstance(deps, list) else ()
                     folder = texts[4] if len(texts) > 4 else folder
