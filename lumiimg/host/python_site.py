@@ -47,15 +47,16 @@ class Site:
         self._process = StartupProcess(self._find, self._read, environment)
         self._within: set[str] = set()
         self._pth_files = self._lines = 0
-        self.path = [*dict.fromkeys(map(normpath, paths.path))]
+        self.path = [*paths.path]
+        self._text = self._source(self._find("site")) or ""
+        """The image's own site.py, which is imported before it puts the path in order."""
+        self.path = [*dict.fromkeys(map(normpath, self.path))]
         self._known = set(self.path)
         self.opened: list[str] = []
         self.effects: dict[StartupCode, CodeEffects] = {}
         """Of all code, in the order in which it runs."""
         self.cut_short: dict[str, None] = {}
         """`.pth` files with folders behind a line of code that may fail, and end its file with it."""
-        self._text = self._source(self._find("site")) or ""
-        """The image's own site.py."""
         by_variable = "'VIRTUAL_ENV' in os.environ" in self._text and "VIRTUAL_ENV" in environment
         venv = paths.venv
         self._is_virtual = by_variable or (venv is not None and venv.prefix != paths.prefix)
