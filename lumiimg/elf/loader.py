@@ -9,7 +9,6 @@ with a program or a library, as `ld.so --list` does it, and may then dlopen more
     result = process.dlopen("libfabric.so.1", requester)
 
 Where ld.so stops at the first error, the model notes it and goes on, so that one run reports everything that is wrong.
-The words are those of ld.so, but for errnos that it does not spell out at the start (`Error 40`), and for headers.
 
 Not modelled: filters (DT_FILTER, DT_AUXILIARY: a warning names the file), what is for a kind of CPU without
 glibc-hwcaps (`tls/`, `haswell/`, up to 2.39: no distribution of today has such files), AT_SECURE (setuid programs: LD_*
@@ -42,7 +41,8 @@ from lumiimg.elf.search import Candidate, ElfCache, SearchRules, origin_of
 if TYPE_CHECKING:
     from lumiimg.core.access import OpenFile
 
-_ERRNO_TEXTS = frozenset(map(os.strerror, errno.errorcode))
+_SPELLED_AT_START = (errno.ENOMEM, errno.EINVAL, errno.ENOENT, errno.EPERM, errno.EIO, errno.EACCES)
+_ERRNO_AT_END = re.compile(f": (?:Error [0-9]+|{'|'.join(map(os.strerror, _SPELLED_AT_START))})$")
 PRELOAD_FILE = "/etc/ld.so.preload"
 _MAX_PRELOAD_BYTES = 1 << 20
 _OF_THE_KERNEL = frozenset({"linux-vdso.so.1", "linux-gate.so.1", "linux-vdso64.so.1"})
@@ -228,10 +228,9 @@ class Process:
                 result.objects.append(loaded)
                 result.closure[name] = loaded.path
             for error in attempt.errors:
-                _, *words = error.split(": ")
-                said = ": ".join(words[:-1] if words[-1] in _ERRNO_TEXTS else words)
+                words = _ERRNO_AT_END.sub("", error.split(": ", 1)[-1])
                 result.warnings.append(
-                    f"ERROR: ld.so: object '{name}' from {source} cannot be preloaded ({said}): ignored."
+                    f"ERROR: ld.so: object '{name}' from {source} cannot be preloaded ({words}): ignored."
                 )
 
     def _preload_file(self) -> list[str]:
@@ -350,4 +349,9 @@ class Process:
             return f"{name}: {opened.problem}"
         number = opened.errno or errno.ENOENT
         what = opened.problem or "cannot open shared object file"
-        return f"{name}: {what}: {os.strerror(number)}"
+        return f"{name}: {what}: {os.strerror(number) if self._is_running else _words_at_start(number)}"
+
+
+def _words_at_start(number: int) -> str:
+    """Return the text of an errno as ld.so has it before libc is there: few are spelled out (`elf/dl-minimal.c`)."""
+    return os.strerror(number) if number in _SPELLED_AT_START else f"Error {number}"

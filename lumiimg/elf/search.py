@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 _ELFCLASS64 = 2
 _ELFOSABI_SYSV, _ELFOSABI_GNU = 0, 3
-_HEADER = struct.Struct("<HH")
+_LIBC_ABI_MAX = 4
+_SEGMENT_BYTES = 56
+_HEADER = struct.Struct("<HHI")
 _FIRST_MINOR_PAST_ENOTDIR = 39
 # without braces a token ends where a name ends: $LIBS is no $LIB
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
@@ -135,10 +137,14 @@ def _judge(path: str, file: OpenFile) -> Candidate:
         return Candidate(path, errno=errno.ENOENT, is_other_class=True)
     if problem := _ident_problem(head):
         return Candidate(path, problem=problem)
-    kind, machine = _HEADER.unpack_from(head, 16)
+    kind, machine, version = _HEADER.unpack_from(head, 16)
+    if version != 1:
+        return Candidate(path, problem="ELF file version does not match current one")
     facts = None
     if kind not in (ET_DYN, ET_EXEC):
         problem = "only ET_DYN and ET_EXEC can be loaded"
+    elif int.from_bytes(head[54:56], "little") != _SEGMENT_BYTES:
+        problem = "ELF file's phentsize not the expected size"
     else:
         try:
             facts = read_elf(file, head)
@@ -150,10 +156,18 @@ def _judge(path: str, file: OpenFile) -> Candidate:
 def _ident_problem(head: bytes) -> str:
     if len(head) < HEADER_BYTES:
         return "file too short"
-    if head[:4] == b"\x7fELF" and head[5] != 1:
+    if head[:4] != b"\x7fELF":
+        return "invalid ELF header"
+    data, version, abi, abi_version = head[5:9]
+    if data != 1:
         return "ELF file data encoding not little-endian"
-    is_valid = head[:4] == b"\x7fELF" and head[6] == 1 and head[7] in (_ELFOSABI_SYSV, _ELFOSABI_GNU)
-    return "" if is_valid and not any(head[8:16]) else "invalid ELF header"
+    if version != 1:
+        return "ELF file version ident does not match current one"
+    if abi not in (_ELFOSABI_SYSV, _ELFOSABI_GNU):
+        return "ELF file OS ABI invalid"
+    if abi_version != 0 and (abi != _ELFOSABI_GNU or abi_version >= _LIBC_ABI_MAX):
+        return "ELF file ABI version invalid"
+    return "nonzero padding in e_ident" if any(head[9:16]) else ""
 
 
 def origin_of(path: str, cwd: str = "/") -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import lzma
 import os
-import re
 import struct
 import subprocess
 from dataclasses import dataclass
@@ -97,8 +96,7 @@ def read_trace(path: str, out: str, err: str, *, crashed: bool = False) -> Trace
         found.append((name if arrow and "/ld-linux" not in where else where, where))
     words = set[str]()
     fatal = False
-    for spelled in err.splitlines():
-        line = re.sub(r": Error (\d+)(?=$|\))", lambda found: f": {os.strerror(int(found[1]))}", spelled)
+    for line in err.splitlines():
         before, gave_up, after = line.partition(": error while loading shared libraries: ")
         fatal |= bool(gave_up)
         words.add(after if gave_up else line.removeprefix(f"{path}: "))
