@@ -7,8 +7,9 @@ Of which version they are, libc.so.6 says in a banner, and ld.so from 2.33 on.
 
 What reaches it from outside: environment, kernel, and what it makes of the CPU. glibc 2.33 and newer tries
 `glibc-hwcaps/<level>/` below a folder first, best level first (`sysdeps/x86_64/dl-hwcaps_subdirs.c`; levels: x86-64
-psABI). Platform `haswell` is there on CPUs of Intel only (`sysdeps/x86/cpu-features.c`, 2.26 to 2.43); elsewhere the
-platform is what the kernel says in AT_PLATFORM.
+psABI). Up to 2.36 also the legacy subdirectories (`elf/dl-hwcaps.c:_dl_important_hwcaps`): no distribution of today
+fills them, so they are looked for, and not into. Platform `haswell` is there on CPUs of Intel only
+(`sysdeps/x86/cpu-features.c`, 2.26 to 2.43); elsewhere the platform is what the kernel says in AT_PLATFORM.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ _LEVELS = (
 )
 _ISA_BITS = {"x86-64-v2": 2, "x86-64-v3": 4, "x86-64-v4": 8}
 _PLATFORM_OF_MACHINE = {X86_64: "x86_64", 183: "aarch64"}
+_LEGACY = ("tls/", "haswell/", "avx512_1/", "x86_64/")
+"""Each combination of these is searched; the first part of each is here."""
 
 _LOADER_OF_MACHINE = {
     X86_64: "/lib64/ld-linux-x86-64.so.2",
@@ -99,6 +102,11 @@ class LoaderConfig:
         if machine == X86_64 and self.intel and "x86-64-v3" in self.hwcaps:
             return "haswell"
         return _PLATFORM_OF_MACHINE.get(machine)
+
+
+def legacy_subdirectories(machine: int, glibc_minor: int | None) -> tuple[str, ...]:
+    """Return the subdirectories that such a glibc may look into first, and lumiimg does not."""
+    return _LEGACY if machine == X86_64 and not since(glibc_minor, 37) else ()
 
 
 def cpu_levels(flags: Collection[str]) -> tuple[str, ...]:
@@ -196,6 +204,8 @@ def read_loader(fs: FileSystem, machine: int, interpreter: str | None) -> Loader
     own = _banner(data)
     banner = own or _banner_of_libc(fs, cache)
     minor = banner.minor if banner else None
+    if cache is not None and not since(minor, 40) and cache.has_legacy_entries:
+        warnings.append(f"{CACHE_PATH}: entries for kinds of CPU (tls, haswell), which lumiimg passes over")
     return Loader(path, directories, own, minor, cache, tuple(warnings))
 
 

@@ -60,6 +60,12 @@ class LoaderCache:
         for flags, key, value, _, hwcap in _NEW_ENTRY.iter_unpack(table):
             self._entries.setdefault(self._string(key), []).append((flags, value, hwcap))
 
+    @property
+    def has_legacy_entries(self) -> bool:
+        """Whether an entry is for CPUs that a legacy name is for."""
+        entries = (entry for same in self._entries.values() for entry in same)
+        return any(hwcap and not hwcap & _HWCAP_EXTENSION for _, _, hwcap in entries)
+
     def lookup(self, name: str, machine: int = 62, levels: tuple[str, ...] = (), isa: int = 0x3FF) -> str | None:
         """Return the one path that the loader tries for a name.
 

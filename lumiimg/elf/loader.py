@@ -10,10 +10,9 @@ with a program or a library, as `ld.so --list` does it, and may then dlopen more
 
 Where ld.so stops at the first error, the model notes it and goes on, so that one run reports everything that is wrong.
 
-Not modelled: filters (DT_FILTER, DT_AUXILIARY: a warning names the file), what is for a kind of CPU without
-glibc-hwcaps (`tls/`, `haswell/`, up to 2.39: no distribution of today has such files), AT_SECURE (setuid programs: LD_*
-is dropped, $ORIGIN and names with a slash are restricted), LD_AUDIT and its libraries, GLIBC_TUNABLES, dlmopen,
-dlclose, the preloads of a static program under an explicit ld.so, and whether the symbols behind a version are there.
+Not modelled: filters (DT_FILTER, DT_AUXILIARY: a warning names the file), AT_SECURE (setuid programs: LD_* is
+dropped, $ORIGIN and names with a slash are restricted), LD_AUDIT and its libraries, GLIBC_TUNABLES, dlmopen, dlclose,
+the preloads of a static program under an explicit ld.so, and whether the symbols behind a version are there.
 """
 
 from __future__ import annotations
@@ -334,6 +333,7 @@ class Process:
                 result.warnings.append(
                     f"{loaded.path}: cut off: {loaded.facts.missing_bytes} bytes are not in the file"
                 )
+        result.warnings.extend(self._rules.doubts if self._rules else ())
 
     def _not_run(self, name: str, opened: Candidate) -> str:
         """Return why the kernel does not run a file, in a shell's words."""

@@ -8,13 +8,12 @@ was loaded for it, before any code of it runs. A name that is defined says nothi
 library is the one that was asked for by the name in the need, or has the soname that some object asked for; a soname
 that nobody asked for finds nothing (`find_needed`, `_dl_name_match_p`), and ld.so stops at an assertion.
 
-A library that is dlopened may find no room in the static TLS block. What is there at the start is counted, but for the
-gaps of an alignment that small blocks may take, and some surplus is added: 1664 bytes from 2.26 to 2.43, with the
-tunables as they are. A library that reaches its thread-local data by a fixed offset (DF_STATIC_TLS) must have its block
-in that surplus; others get theirs from malloc. glibc: `_dl_determine_tlsoffset` in `elf/dl-tls.c`,
-`_dl_try_allocate_static_tls` in `elf/dl-reloc.c`, for machines with the thread pointer behind the blocks (x86). Since
-2.41 the block has the rseq area too. Nothing is said of a library without TLS of its own, which means another's data,
-nor are the blocks of TLS descriptors counted (2.32 and newer).
+A library that is dlopened may find no room in the static TLS block. What is there at the start is counted exactly, and
+some surplus is added: 1664 bytes from 2.26 to 2.43, with the tunables as they are. A library that reaches its
+thread-local data by a fixed offset (DF_STATIC_TLS) must have its block in that surplus; others get theirs from malloc.
+glibc: `_dl_determine_tlsoffset` in `elf/dl-tls.c`, `_dl_try_allocate_static_tls` in `elf/dl-reloc.c`, for machines with
+the thread pointer behind the blocks (x86). Since 2.41 the block has the rseq area too. Nothing is said of a library
+without TLS of its own, which means another's data, nor are the blocks of TLS descriptors counted (2.32 and newer).
 """
 
 from __future__ import annotations
@@ -143,12 +142,23 @@ class StaticTls:
         self._is_known = machine == X86_64
         self._align = _TCB_ALIGN
         self._used = 0
+        free_top = free_bottom = 0
         for facts in at_start:
-            if facts.tls_size_bytes:
-                align = facts.tls_align or 1
-                first_byte = -facts.tls_skew_bytes & (align - 1)
-                self._align = max(self._align, align)
-                self._used = _up(self._used + facts.tls_size_bytes - first_byte, align) + first_byte
+            if not facts.tls_size_bytes:
+                continue
+            align = facts.tls_align or 1
+            first_byte = -facts.tls_skew_bytes & (align - 1)
+            self._align = max(self._align, align)
+            # a small block may fit into the gap that the alignment of an earlier one left
+            if free_bottom - free_top >= facts.tls_size_bytes:
+                offset = _up(free_top + facts.tls_size_bytes - first_byte, align) + first_byte
+                if offset <= free_bottom:
+                    free_top = offset
+                    continue
+            offset = _up(self._used + facts.tls_size_bytes - first_byte, align) + first_byte
+            if offset > self._used + facts.tls_size_bytes + (free_bottom - free_top):
+                free_top, free_bottom = self._used, offset - facts.tls_size_bytes
+            self._used = offset
         if since(glibc_minor, _FIRST_MINOR_WITH_RSEQ_BLOCK):
             self._used = _up(self._used, _RSEQ_BYTES) + _RSEQ_BYTES
         self._size = _up(self._used + _SURPLUS_BYTES, self._align)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
 from lumiimg.elf.facts import DF_1_NODEFLIB, ElfFacts, SnapshotElf, read_elf
-from lumiimg.elf.glibc import FileSystem, Loader, LoaderConfig, banner_at, read_loader, since
+from lumiimg.elf.glibc import FileSystem, Loader, LoaderConfig, banner_at, legacy_subdirectories, read_loader, since
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.segments import ET_DYN, ET_EXEC, FIRST_READ_BYTES, HEADER_BYTES, ElfError
 
@@ -180,6 +180,8 @@ class SearchRules:
     """The rules for one process."""
 
     def __init__(self, files: ElfCache, machine: int, config: LoaderConfig, loader: Loader, main: LoadedObject) -> None:
+        self.doubts: dict[str, None] = {}
+        """What may lead elsewhere than is said here."""
         self._files = files
         self._machine = machine
         self._config = config
@@ -189,6 +191,7 @@ class SearchRules:
         self._levels, self._isa = config.levels(machine, self._minor), config.isa
         self._subdirectories = (*(f"glibc-hwcaps/{level}/" for level in self._levels), "")
         """What is put between a directory and a name."""
+        self._legacy = legacy_subdirectories(machine, self._minor)
         past_file = (errno.ENOTDIR,) if since(self._minor, _FIRST_MINOR_PAST_ENOTDIR) else ()
         self._goes_past = (0, errno.ENOENT, errno.EACCES, *past_file)
         """errnos that do not stop a list of directories."""
@@ -257,6 +260,9 @@ class SearchRules:
                     self._absent.add(directory)
                     yield self._open(directory + name)
                 continue
+            for legacy in self._legacy:
+                if self._is_dir(directory + legacy):
+                    self.doubts[f"{directory}{legacy}: glibc up to 2.36 may look there first; lumiimg does not"] = None
             number = 0
             for subdirectory in self._subdirectories:
                 if not subdirectory or self._is_dir(directory + subdirectory):

@@ -100,12 +100,19 @@ def test_levels_are_tried_first_where_glibc_knows_them_and_the_platform_is_of_th
     assert (zen3.platform(183), zen3.platform(243)) == ("aarch64", None)
 
 
-def test_filters_are_said_and_what_is_for_a_kind_of_cpu_is_passed_over(tmp_path: Path) -> None:
+def test_what_a_glibc_may_look_at_and_the_model_does_not_is_said(tmp_path: Path) -> None:
+    """Folders and entries of a cache for kinds of CPU, up to 2.36 and 2.39, and filters."""
     libraries = [so(tmp_path / "opt/a/liba.so"), so(tmp_path / "opt/b/libb.so", "-f", "libx.so", *runpath("/"))]
     exe(tmp_path / "prog", *libraries, *runpath("/opt/a"))
+    so(tmp_path / "opt/a/haswell/liba.so")
     (tmp_path / "etc").mkdir()
     entries = [("libb.so", "/opt/haswell/libb.so", 1 << 50), ("libb.so", "/opt/b/libb.so", 0)]
     (tmp_path / "etc/ld.so.cache").write_bytes(loader_cache(entries))
-    outcome = started(tmp_path, 36)
-    assert [loaded.path for loaded in outcome.objects[1:3]] == ["/opt/a/liba.so", "/opt/b/libb.so"]
-    assert set(outcome.warnings) == {"/opt/b/libb.so: filters libx.so, which lumiimg does not follow"}
+    of_cache = "/etc/ld.so.cache: entries for kinds of CPU (tls, haswell), which lumiimg passes over"
+    of_filter = "/opt/b/libb.so: filters libx.so, which lumiimg does not follow"
+    of_folder = "/opt/a/haswell/: glibc up to 2.36 may look there first; lumiimg does not"
+    said = {of_cache, of_filter, of_folder}
+    for minor, warnings in ((36, said), (37, said - {of_folder}), (39, said - {of_folder}), (40, {of_filter})):
+        outcome = started(tmp_path, minor)
+        assert [loaded.path for loaded in outcome.objects[1:3]] == ["/opt/a/liba.so", "/opt/b/libb.so"]
+        assert set(outcome.warnings) == warnings, minor

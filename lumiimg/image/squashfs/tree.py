@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import lumiimg.image.squashfs.format as disk
+from lumiimg.image.overlay import is_opaque
 from lumiimg.image.squashfs.blocks import Blocks, Cache, Cursor
 from lumiimg.image.squashfs.format import Content, Superblock
 from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, ImageError
@@ -32,6 +33,8 @@ _MAX_TARGET_BYTES = 65535
 # of the kernel: XATTR_SIZE_MAX for a value, XATTR_LIST_MAX for all names of an inode, each of two bytes at least
 _MAX_XATTR_BYTES = 65536
 _MAX_XATTRS = 65536 // 2
+_MOST_SETS = 10_000
+"""Sets of extended attributes that are looked at for an opaque directory."""
 _MANY_XATTRS, _MAX_READ_XATTRS = 100, 1 << 20
 """Attributes in a set that no real inode has, and how many of such sets are read in all: a few seconds."""
 
@@ -122,6 +125,13 @@ class SquashfsTree:
 
     def open(self, node: Inode) -> SquashfsFile:
         return SquashfsFile(self, self._blocks, node, (self._source.identity, node.reference))
+
+    def has_opaque(self) -> bool:
+        """Whether any directory may be opaque; with very many sets of attributes not all are looked at."""
+        if self.superblock.xattr_table == disk.NO_TABLE:
+            return False
+        _, count = self._xattr_table
+        return count > _MOST_SETS or any(is_opaque(self._xattr_set(number)) for number in range(count))
 
     def stored(self, position: int, size: int) -> bytes:
         """Return bytes as they are stored; `size` is the caller's to bound."""

@@ -83,6 +83,7 @@ def _image(data: bytes) -> None:
 def _squashfs(data: bytes) -> None:
     with contextlib.closing(HostFile.of_image(written(data, "squashfs"))) as source:
         tree = SquashfsTree(source)
+        tree.has_opaque()
         tree.xattrs(tree.root)
         _visit(RootFileSystem(OverlayTree([tree, tree])))
         _visit(RootFileSystem(tree))
