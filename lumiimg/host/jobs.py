@@ -12,6 +12,7 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.elf import facts_at
 from lumiimg.fabric.path import LIBRCCL
 from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
+from lumiimg.host.engine_rules import hidden_files
 from lumiimg.host.frameworks import OF_GPUS, OF_JAX, frameworks_of, opened_by_name
 from lumiimg.host.job_process import JobProcess, OpenQuestion, begin
 from lumiimg.host.python_build import NoPythonError
@@ -96,7 +97,12 @@ def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = 
     found = tuple(frameworks_of(python))
     if found or program or python.questions:
         return JobProcesses(found or (plain,))
-    return _other_torch(root, variables, f"{path} has no torch and no jax") or JobProcesses((plain,))
+    why = f"{path} has no torch and no jax"
+    if beside := _other_torch(root, variables, why):
+        return beside
+    hidden = next((library for _, library in hidden_files(image, (*OF_GPUS, OF_JAX))), None)
+    note = f"{why}; {hidden} is in the image, and not in the container" if hidden else None
+    return JobProcesses((plain,), note, is_open=hidden is not None)
 
 
 def _starts(root: RootFileSystem, path: str, variables: Mapping[str, str], without: str) -> bool:

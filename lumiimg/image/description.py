@@ -54,7 +54,7 @@ class SingularityDescription:
         for key in ("data", "attributes", "labels"):
             labels = labels.get(key) if isinstance(labels, dict) else None
         if not isinstance(labels, dict):
-            labels = _parsed(self._text(_LABELS) or "")
+            labels = _parsed(self._text(_LABELS, self._root) or "")
         return {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}
 
     @cached_property
@@ -85,15 +85,15 @@ class SingularityDescription:
         return self._shell.lost
 
     def _scripts(self) -> Iterator[tuple[str, str]]:
-        """Yield (path, text) of the scripts that engines source, in their order."""
-        names: list[str] = []
+        """Yield (path, text) of the scripts that engines source, in their order: those that users may read."""
+        names, users = list[str](), self._root.for_users()
         with suppress(OSError):
-            names += (entry.name for entry in self._root.list_dir(_ENVIRONMENT_FOLDER))
+            names += (entry.name for entry in users.list_dir(_ENVIRONMENT_FOLDER))
         own = [name for name in names if name.endswith(".sh")]
         if len(own) > _MAX_SCRIPTS:
             self._unread[_ENVIRONMENT_FOLDER] = f"{len(own)} scripts, of which {_MAX_SCRIPTS} are read"
         for path in (f"{_ENVIRONMENT_FOLDER}/{name}" for name in islice(own, _MAX_SCRIPTS)):
-            text = self._text(path)
+            text = self._text(path, users)
             if text is not None:
                 yield path, text
 
@@ -106,9 +106,9 @@ class SingularityDescription:
         _ = self.labels  # if they are too long, that is in `_unread` then
         return (*found, *(f"{path}: {reason}" for path, reason in self._unread.items()))
 
-    def _text(self, path: str) -> str | None:
+    def _text(self, path: str, root: RootFileSystem) -> str | None:
         try:
-            return self._root.read_bytes(path, _MAX_TEXT_BYTES).decode("utf-8", "surrogateescape")
+            return root.read_bytes(path, _MAX_TEXT_BYTES).decode("utf-8", "surrogateescape")
         except OSError:
             return None
         except ImageError as error:

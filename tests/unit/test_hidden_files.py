@@ -16,7 +16,7 @@ from lumiimg.host.snapshot import ContainerEngine, read_snapshot, write_snapshot
 from tests.shared.elf_builder import library, runpath
 from tests.shared.fabric_builder import PLUGIN, bundled, host, image, snapshot
 from tests.shared.programs import EVERYTHING
-from tests.shared.python_image import environment, python
+from tests.shared.python_image import environment, python, torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +123,21 @@ def test_what_no_engine_mounts_over_is_there(
     # a search path into somebody's home is an open question of its own
     is_open = way == "runpath" and folder.startswith(("home", "root"))
     assert said["answer"] == ("undecided" if is_open else "no-obstacle"), said["findings"]
+
+
+@pytest.mark.usefixtures("home")
+def test_a_torch_that_nothing_imports_since_it_is_mounted_over_leaves_the_answer_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = bundled(tmp_path / "image")
+    python(root, "usr")
+    environment(root, LD_LIBRARY_PATH="/opt/rocm/lib", PATH="/home/alice/venv/bin:/usr/bin")
+    assert answer(root, capsys)["answer"] == "no-obstacle"
+    torch(root, "home/alice/venv")
+    said = answer(root, capsys)
+    (found,) = [finding for finding in said["findings"] if finding["id"] == "program.unknown"]
+    assert said["answer"] == "undecided"
+    assert "torch/lib/libtorch_hip.so is in the image, and not in the container" in found["summary"]
 
 
 def on_node(tmp_path: Path, name: str = "nid001", **settings: str) -> str:

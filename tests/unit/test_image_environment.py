@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from lumiimg.image import DEFAULT_PATH, open_image
+from tests.shared.closed_roots import strangers_mode
 from tests.shared.programs import EVERYTHING
 from tests.shared.shells import OPEN, PLAIN, exported, generated, read, wrongly_sure
 
@@ -208,3 +209,13 @@ def test_files_that_an_image_has_are_there_and_what_it_lacks_a_host_may_have(tmp
     (tmp_path / "tmp").mkdir()
     for test in ("-d /opt/none", "-f /opt/venv", "-d /tmp", "-d /opt/../tmp", "-d opt", "-d /opt/v*", "-s /opt/venv"):
         assert _after(tmp_path, f"[ {test} ] && export A=1\n", "")[1] == {"A"}, test
+
+
+def test_a_script_that_only_root_may_read_sets_nothing(tmp_path: Path) -> None:
+    """`. "$script"` of the engine's action script fails, and the next one is sourced (Apptainer 1.4.5)."""
+    (tmp_path / _ENV).mkdir(parents=True)
+    (tmp_path / _ENV / "90-environment.sh").write_text("export A=1\n")
+    (tmp_path / _ENV / "91-own.sh").write_text("export A=2\n")
+    (tmp_path / _ENV / "91-own.sh").chmod(strangers_mode(0o700))
+    with open_image(tmp_path) as image:
+        assert (image.environment["A"], image.description.warnings) == ("1", ())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lumiimg.joblog import Measurement
 
 PATH = "The path to the fast network"
-_ALWAYS = frozenset({"image", "gpu"})
+_ALWAYS = frozenset({"image", "gpu", "program"})
 """Of no weight for the network, and jobs meet it."""
 
 
