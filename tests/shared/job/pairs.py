@@ -115,7 +115,7 @@ def _difference(static: StaticResult, happened: tuple[Happened, ...]) -> str:
     if not static.opened or not any(each.is_fast for each in happened):
         return ""
     predicted = {*static.opened, *static.opened_by_libfabric}
-    own = re.compile(r"/lib-dynload/[^/]*$")
+    own = re.compile(r"/lib-dynload/[^/]*$|/_ctypes\.")
     # of several jobs the prediction is about the one that fares worst
     nearest = min(happened, key=lambda each: len(predicted ^ each.mapped))
     mapped = {path for path in nearest.mapped if not own.search(path) and "/libffi.so" not in path and path != LOCALE}
