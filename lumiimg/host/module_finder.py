@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from lumiimg.core.access import stream_of
+from lumiimg.core.access import read_exactly, stream_of
 from lumiimg.core.errors import BadInputError
 from lumiimg.host.root_queries import names_in
 
@@ -28,6 +28,8 @@ _NOT_AN_ARCHIVE = (OSError, BadInputError, EOFError, ValueError, NotImplementedE
 _IMPLIED_FOLDERS_SINCE = (3, 14)
 """The first version to which a folder is in a zip where a file below it is."""
 _MAX_DEPTH = 32
+_PYC_HEAD = struct.Struct("<2s2sIII")
+_HASHED = 1
 _NOTHING = MappingProxyType[str, str]({})
 
 
@@ -96,17 +98,29 @@ class ModuleFinder:
     def code_file(self, spec: ModuleSpec) -> str | None:
         """Return the file whose code runs for a module; None for a namespace, and where users may read none.
 
-        Compiled code is that of the source beside it: whether it has become old is not asked.
+        Compiled code beside a source that is closed counts where its header says that it was made from that.
         """
         if spec.origin is None or spec.kind is SpecKind.ZIP:
             return spec.origin  # of a zip, the directory has been read
         folder, _, name = spec.origin.rpartition("/")
         compiled = f"{folder}/__pycache__/{name.removesuffix('.py')}.cpython-{self.version[0]}{self.version[1]}.pyc"
-        for path in (spec.origin, *([compiled] if spec.kind is SpecKind.SOURCE else [])):
-            with contextlib.suppress(OSError, BadInputError):
-                self._root.open(path).close()
-                return path
-        return None
+        with contextlib.suppress(OSError, BadInputError):
+            self._root.open(spec.origin).close()
+            return spec.origin
+        return compiled if spec.kind is SpecKind.SOURCE and self._is_fresh(compiled, spec.origin) else None
+
+    def _is_fresh(self, compiled: str, source: str) -> bool:
+        """Tell whether compiled code is of a source as it is now (SourceLoader.get_code, _validate_timestamp_pyc)."""
+        try:
+            status = self._root.stat(source)
+            with contextlib.closing(self._root.open(compiled)) as file:
+                _, end, flags, mtime_s, size_bytes = _PYC_HEAD.unpack(read_exactly(file, 0, _PYC_HEAD.size))
+        except (OSError, BadInputError, EOFError):
+            return False
+        if flags & _HASHED:
+            return bool(flags == _HASHED)  # unchecked; else the source is read to be compared
+        same = (status.mtime_s & 0xFFFFFFFF, status.size_bytes & 0xFFFFFFFF) == (mtime_s, size_bytes)
+        return end == b"\r\n" and same
 
     def _find_in(self, name: str, path: Iterable[str]) -> ModuleSpec | None:
         portions: list[str] = []

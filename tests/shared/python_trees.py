@@ -440,7 +440,7 @@ class _Making:
             cache.mkdir(exist_ok=True)
             major, minor = self.kit.version
             status = source.stat()
-            seconds = int(status.st_mtime)
+            seconds = int(status.st_mtime) - (100 if self.maybe(0.2) else 0)
             head = next((self.kit.folder / "stdlib/__pycache__").glob("os.*.pyc")).read_bytes()[:4]
             body = next((self.kit.folder / "stdlib/__pycache__").glob("stat.*.pyc")).read_bytes()[16:]
             data = (
