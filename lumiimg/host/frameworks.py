@@ -67,7 +67,7 @@ def frameworks_of(python: PythonProcess) -> Iterator[JobProcess]:
 
 def opened_by_name(python: PythonProcess) -> JobProcess:
     """Return the process of a script that opens RCCL by its name, with ctypes."""
-    process = _reading(python, replace(python.plain, asks=LIBRCCL), "ctypes")
+    process = _reading(python, replace(python.plain, opens=_of_ctypes(python), asks=LIBRCCL), "ctypes")
     return replace(process, imports="ctypes") if process.failure is not None else process
 
 
@@ -104,9 +104,13 @@ def _loaded(python: PythonProcess, process: JobProcess, package: str, source: st
     """Return the process of a PyTorch with what its import opens."""
     root, init = python.root, python.find_spec("torch._rocm_init")
     first = preloaded(python, init) if init is not None else Preloads()
+    ctypes = python.find_spec("_ctypes")
     process = replace(
         process,
-        opens=first.paths,
+        opens=(
+            *([ctypes.origin] if ctypes and ctypes.kind is SpecKind.EXTENSION and ctypes.origin else []),
+            *first.paths,
+        ),
         opens_for_all=first.paths,
         built_for=built_for(root, package),
         questions=(*process.questions, *first.questions),
@@ -156,7 +160,15 @@ def _reading(python: PythonProcess, process: JobProcess, module: str) -> JobProc
     """Return a process with what an import reads; all frameworks import ctypes, too."""
     read = imported_files(python, module, "ctypes")
     process = replace(process, reads=_reads(python, read))
+    if read.missing is not None:
+        return _failing(process, f"{module} needs a module {read.missing}, which this Python does not find", None)
     return _failing(process, f"only root may read {read.denied}", read.denied) if read.denied else process
+
+
+def _of_ctypes(python: PythonProcess) -> tuple[str, ...]:
+    """Return the library that is the module _ctypes, which needs libffi; none where it is built in."""
+    spec = python.find_spec("_ctypes")
+    return (spec.origin,) if spec is not None and spec.kind is SpecKind.EXTENSION and spec.origin is not None else ()
 
 
 def _value(text: str, name: str) -> str | None:

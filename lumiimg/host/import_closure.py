@@ -43,7 +43,7 @@ class ImportedFiles:
     denied: str | None = None
     """The file, or folder, that only root may read or enter: the import fails, or the module is empty."""
     missing: str | None = None
-    """The module outside the standard library that one of them needs, and that is nowhere: the import fails."""
+    """The module that one of them needs, and that is nowhere: the import fails."""
 
 
 def imported_files(python: PythonProcess, *names: str) -> ImportedFiles:
@@ -129,7 +129,7 @@ def _bound_in(source: str, package: str) -> frozenset[str]:
 
 def _is_missing(python: PythonProcess, spec: ModuleSpec, name: str) -> bool:
     """Whether a module that is nowhere is imported for sure: by a statement of its own, and nobody gives it out."""
-    if "." in name or name in sys.stdlib_module_names or python.questions or python.find_spec(name) is not None:
+    if "." in name or name in python.builtins or python.questions or python.find_spec(name) is not None:
         return False
     try:
         body = ast.parse(source := python.read(spec) or "").body

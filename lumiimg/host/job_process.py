@@ -126,17 +126,18 @@ class Begun:
 def begin(root: RootFileSystem, settings: LoaderConfig, job: JobProcess) -> Begun:
     """Model the process of a job up to its RCCL."""
     process = Process(root, settings)
-    outcome = process.start(job.program, exec_start=job.is_program)
+    outcome = begun = process.start(job.program, exec_start=job.is_program)
     if not job.is_program and not job.framework:
         return _begun(process, outcome, asked_of)
     for path in job.opens:
         if outcome.errors:
             return Begun(process, outcome, None)
         outcome = process.dlopen(path, rtld_global=path in job.opens_for_all)
-    if job.failure is not None:
+    if job.failure is not None or outcome.errors:
         return Begun(process, outcome, None)
-    started, linked = outcome, _begun(process, outcome, linked_with)
-    if outcome.errors or not job.asks or (not job.framework and linked.caller is not None):
+    started = outcome if job.framework else begun  # what a script opens first is none that calls RCCL
+    linked = _begun(process, started, linked_with)
+    if not job.asks or (not job.framework and linked.caller is not None):
         return linked
     for name in job.asks:
         outcome = process.dlopen(name)

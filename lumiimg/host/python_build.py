@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError, one_safe_line
-from lumiimg.elf import LoaderConfig, Process, Segments, facts_at
+from lumiimg.elf import LoaderConfig, Process, Segments, exported_at, facts_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,12 @@ _PREFIX = re.compile(rb"\0(/[^\0]{0,300})\0(?:(?:lib(?:64)?/)?python3\.[0-9]+|EX
 _LIB64 = (b"\0lib64\0", "lib64/python00.zip".encode("utf-32-le"))
 _PIECE_BYTES, _MAX_BYTES = 4 << 20, 64 << 20
 _OVERLAP_BYTES, _HEAD_BYTES = 512, 256
+_INIT = "PyInit_"
+_WITHOUT_INIT = {
+    *("sys", "builtins", "marshal", "_warnings", "zipimport", "__main__"),
+    *("_frozen_importlib", "_frozen_importlib_external", "distutils"),
+}
+"""Built in, frozen or made at the start; setuptools gives out the last (_distutils_hack)."""
 _ARCHITECTURES = {62: "x86_64", 183: "aarch64"}
 
 
@@ -50,6 +57,8 @@ class PythonBuild:
     """PREFIX, as it was configured."""
     prefers_base: bool
     """Whether getpath of this build looks beside the program that an environment was made with (gh-106045)."""
+    builtins: frozenset[str]
+    """Modules of the standard library that need no file; all of them where the binary does not show which."""
 
 
 def read_build(root: RootFileSystem, path: str, environment: Mapping[str, str]) -> PythonBuild:
@@ -88,7 +97,14 @@ def read_build(root: RootFileSystem, path: str, environment: Mapping[str, str]) 
         lib="lib64" if strings.has_lib64 else "lib",
         prefix=strings.prefix or "/usr/local",
         prefers_base=strings.prefers_base,
+        builtins=_builtins(exported_at(root, library or path, _INIT)),
     )
+
+
+def _builtins(inits: frozenset[str]) -> frozenset[str]:
+    """Return the modules in a binary that exports these functions (Modules/config.c, PyMODINIT_FUNC)."""
+    compiled = {name.removeprefix(_INIT) for name in inits}
+    return frozenset(compiled | _WITHOUT_INIT) if "posix" in compiled else sys.stdlib_module_names
 
 
 def _library(root: RootFileSystem, path: str, environment: Mapping[str, str]) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -70,6 +71,8 @@ class PythonProcess:
     """sys.path after site and the code that it ran, without the folder of the script."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """With which it was started."""
+    builtins: frozenset[str] = sys.stdlib_module_names
+    """Modules that need no file."""
     effects: Mapping[StartupCode, CodeEffects] = field(default_factory=dict)
     """Of the code that runs at each start, in the order in which it runs."""
     files: tuple[str, ...] = ()
@@ -108,7 +111,7 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
     build = read_build(root.for_root(), program, environment)  # who may run it need not be allowed to read it
     users = root.for_users()
     finder = ModuleFinder(users, build.suffixes, build.version)
-    python = PythonProcess(root, program, finder, (), environment, files=(program,))
+    python = PythonProcess(root, program, finder, (), environment, build.builtins, files=(program,))
     if name := refused_value(build.version, environment, is_free_threaded=build.is_free_threaded):
         why = f"{program} does not start: {name} cannot be {one_safe_line(environment[name])}"
         return replace(python, failure=Failure(why, program))

@@ -8,10 +8,12 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lumiimg.host.import_closure import imported_files
 from lumiimg.host.module_finder import SpecKind
 from lumiimg.host.python_build import NoPythonError, read_build
 from lumiimg.host.python_process import PythonProcess, refused_value, start_process
@@ -171,3 +173,18 @@ def test_more_lines_than_any_environment_has_are_code_that_is_not_read(
         with monkeypatch.context() as patch:
             patch.setattr(f"lumiimg.host.python_site.{name}", most)
             assert unread() == paths, name
+
+
+def test_the_standard_library_of_a_real_python_lacks_nothing_that_it_imports() -> None:
+    """Which of its modules need no file shows in its binary, and `_ctypes` may be gone where libffi was not there."""
+    prefix = Path(sys.base_prefix)
+    here = Path(sys.executable).resolve().relative_to(prefix)
+    with open_image(prefix) as image:
+        python = start_process(image.root, f"/{here}", {"PYTHONHOME": "/", "LD_LIBRARY_PATH": "/lib"})
+        python = replace(python, questions=())  # of start-up code on this machine
+        assert {"posix", "sys"} <= python.builtins
+        for name in ("ctypes", "multiprocessing", "inspect", "socket", "typing", "uuid", "zipfile", "rlcompleter"):
+            assert imported_files(python, name).missing is None, name
+        without = replace(python, path=tuple(path for path in python.path if "lib-dynload" not in path))
+        assert without.find_spec("_ctypes") is None
+        assert imported_files(without, "ctypes").missing == "_ctypes"

@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING
 from lumiimg.core.findings import Answer
 from tests.shared.job.bases import BASES, make
 from tests.shared.job.changes import NotHereError
-from tests.shared.job.kinds import binding, cuda, frameworks, imports, settings, startup_code, strangers, torch_forms
+from tests.shared.job.kinds import (
+    binding,
+    cuda,
+    frameworks,
+    imports,
+    lacking,
+    settings,
+    startup_code,
+    strangers,
+    torch_forms,
+)
 from tests.shared.job.pairs import Pair, pair_of
 from tests.shared.job.world import World, clone
 
@@ -31,7 +41,7 @@ KINDS: dict[str, dict[str, Kind]] = {
     "A": {"startup code": startup_code.startup_code},
     "B": {"pth order": imports.pth_order},
     "C": {"site folders": imports.site_folders, "virtual environments": imports.virtual_environments, "variables of Python": imports.python_variables, "ways to Python": imports.ways_to_python},
-    "D": {"which Python": imports.which_python},
+    "D": {"which Python": imports.which_python, "lacking": lacking.lacking},
     "E": {"forms of torch": torch_forms.forms_of_torch},
     "F": {"RECORD": frameworks.record_of_torch},
     "G": {"other frameworks": frameworks.other_frameworks, "a named RCCL": frameworks.named_rccl, "beside torch": frameworks.other_python_beside},
@@ -44,7 +54,7 @@ KINDS: dict[str, dict[str, Kind]] = {
 }  # fmt: skip
 """By the letter, and by name within it."""
 
-_OURS = "torch|rocm_sdk|_C|vllm|sglang|jax_plugins|tensorflow|cupy|not_here|own_|_virtualenv|encodings|ctypes|_ctypes|struct|heapq|tokenize"
+_OURS = "_struct|_heapq|types|warnings|collections|os|torch|rocm_sdk|_C|vllm|sglang|jax_plugins|tensorflow|cupy|not_here|own_|_virtualenv|encodings|ctypes|_ctypes|struct|heapq|tokenize"
 _LACKS = re.compile(rf"No module named '(?!{_OURS})([^']*)'")
 """The generator's fault: a part of the standard library that images do not have."""
 

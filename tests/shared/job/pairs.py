@@ -114,11 +114,11 @@ def _difference(static: StaticResult, happened: tuple[Happened, ...]) -> str:
     """Return which libraries one side alone has; what Python's standard library opens itself is left out."""
     if not static.opened or not any(each.is_fast for each in happened):
         return ""
-    predicted = {*static.opened, *static.opened_by_libfabric}
-    own = re.compile(r"/lib-dynload/[^/]*$|/_ctypes\.")
+    own = re.compile(r"/lib-dynload/[^/]*$|/_ctypes\.|/libffi\.so")
+    predicted = {path for path in (*static.opened, *static.opened_by_libfabric) if not own.search(path)}
     # of several jobs the prediction is about the one that fares worst
     nearest = min(happened, key=lambda each: len(predicted ^ each.mapped))
-    mapped = {path for path in nearest.mapped if not own.search(path) and "/libffi.so" not in path and path != LOCALE}
+    mapped = {path for path in nearest.mapped if not own.search(path) and path != LOCALE}
     lines = [f"not mapped: {', '.join(sorted(predicted - mapped))}"] if predicted - mapped else []
     lines += [f"not predicted: {', '.join(sorted(mapped - predicted))}"] if mapped - predicted else []
     return "; ".join(lines)
