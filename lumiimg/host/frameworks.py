@@ -104,13 +104,9 @@ def _loaded(python: PythonProcess, process: JobProcess, package: str, source: st
     """Return the process of a PyTorch with what its import opens."""
     root, init = python.root, python.find_spec("torch._rocm_init")
     first = preloaded(python, init) if init is not None else Preloads()
-    ctypes = python.find_spec("_ctypes")
     process = replace(
         process,
-        opens=(
-            *([ctypes.origin] if ctypes and ctypes.kind is SpecKind.EXTENSION and ctypes.origin else []),
-            *first.paths,
-        ),
+        opens=(*_of_ctypes(python), *first.paths),
         opens_for_all=first.paths,
         built_for=built_for(root, package),
         questions=(*process.questions, *first.questions),
