@@ -314,11 +314,11 @@ def test_what_a_user_binds_is_in_the_container_and_read_only_where_he_says_so(
 
 
 CACHES = """\
-caches = "/tmp/$USER-$SLURM_JOB_ID"
+caches = "/tmp/caches-$USER-$SLURM_JOB_ID"
 
 [[environment]]
 name = "OF_JOB"
-value = "/tmp/$USER-$SLURM_JOB_ID/cache"
+value = "/tmp/caches-$USER-$SLURM_JOB_ID/cache"
 nodes = "any"
 because = "a cache of the job"
 source = "the tests"
@@ -344,7 +344,7 @@ def test_ranks_have_what_the_script_sets_however_it_was_submitted(
     assert re.findall(r"rank \d of 4 at nid00000\d, /tmp/\S+/cache", out) != []
     number = re.search(r"batch job (\d+)", done.stdout)
     assert number is not None
-    wait_until(lambda: not list(Path("/tmp").glob(f"*-{number[1]}")))
+    wait_until(lambda: not list(Path("/tmp").glob(f"caches-*-{number[1]}")))
 
 
 @pytest.mark.parametrize("robust", [False, True])
@@ -371,9 +371,9 @@ def test_what_a_cancelled_job_has_in_tmp_goes_with_it(demo: Path, slurm: dict[st
     done = subprocess.run(argv, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=True)
     number = done.stdout.strip()
     # all nodes are this machine
-    wait_until(lambda: len(list(Path("/tmp").glob(f"*-{number}/cache/of-*"))) == 4)
+    wait_until(lambda: len(list(Path("/tmp").glob(f"caches-*-{number}/cache/of-*"))) == 4)
     subprocess.run(["scancel", number], env=slurm, check=True)
-    wait_until(lambda: not list(Path("/tmp").glob(f"*-{number}")))
+    wait_until(lambda: not list(Path("/tmp").glob(f"caches-*-{number}")))
     queue = ["squeue", "-h", "--jobs", number]
     wait_until(lambda: not subprocess.run(queue, env=slurm, capture_output=True, check=False).stdout)
 
