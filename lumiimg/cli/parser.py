@@ -76,7 +76,8 @@ class Parser(argparse.ArgumentParser):
         return [*named, *moved] if named and not at.below else list(words)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - as argparse has it
-        if isinstance(action, argparse._SubParsersAction) and value not in self.commands:  # noqa: SLF001
+        is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
+        if is_command and action.choices is not None and value not in action.choices:
             from lumiimg.cli.suggestions import did_you_mean  # only where something is wrong
 
             self.error(f"there is no command {value!r}{did_you_mean(value, self.commands)}")
