@@ -225,7 +225,8 @@ def _serving(python: PythonProcess, torch: JobProcess) -> Iterator[JobProcess]:
         spec = python.find_spec(name)
         if spec is not None and spec.kind is not SpecKind.NAMESPACE and spec.locations:
             asks = (python.variable(path_variable) or LIBRCCL[0],)
-            yield replace(torch, asks=asks, framework=name, package=spec.locations[0])
+            process = _reading(python, replace(torch, asks=asks, framework=name, package=spec.locations[0]), name)
+            yield replace(process, imports=name) if process.failure is not None else process
 
 
 def _jax(python: PythonProcess) -> Iterator[JobProcess]:
