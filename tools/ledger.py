@@ -10,20 +10,27 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
+from msgspec import structs
 
 from lumiimg import __version__
+from lumiimg.build.cost import measured
 from lumiimg.build.provenance import read_plan
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.layers import own_values
 from lumiimg.catalog.ledger import LEDGER, REACHES, Trial, content_of, read_ledger, rows_of
+from lumiimg.catalog.settings import read_settings
 from lumiimg.core.errors import BadInputError, LumiimgError
 from lumiimg.core.files import write_text
+from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import find_engine
+from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve.lock import layer_digest
+from lumiimg.resolve.lock_check import lock_of
 from lumiimg.resolve.lock_file import LockedBase, request_of
 from lumiimg.resolve.make_lock import lock_layer
 from lumiimg.resolve.stack import for_gpu
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import LockedLayer
     from lumiimg.resolve.lock_file import LockedEntry, LockFile
 
+COST = ("download_bytes", "size_bytes", "seconds")
 HEAD = "# How far each base and release was tried. Written by `make rehearse` and `python -m tools.ledger`, never by hand.\n"
 
 
@@ -115,16 +123,26 @@ def record_image(image: Path) -> int:
     plan = read_plan(image)
     if plan is None:
         raise BadInputError("does not say what it was built of", where=str(image))
-    trials, refused = [], False
+    trials, refused, took = [], False, took_here(plan, image)
     for entry in plan.stack:
         try:
-            trials.append(trial_of(entry, plan, image))
+            trials.append(structs.replace(trial_of(entry, plan, image), **took.get(entry.name, {})))
             print(f"{_title(entry)}: built, {trials[-1].how}")
         except LumiimgError as error:
             refused = True
             print(f"{_title(entry)}: {error}", file=sys.stderr)
     record(trials, LEDGER)
     return 1 if refused else 0
+
+
+def took_here(plan: LockFile, image: Path) -> dict[str, dict[str, Any]]:
+    """Return what base and layers of an image took, by name: those whose results are in this machine's cache."""
+    with suppress(LumiimgError):  # `trial_of` says of which
+        lock = lock_of(plan, [open_catalogue(HOME)], Mirrors({}), os.environ.get("PATH"), image)
+        cache = read_settings(os.environ).cache
+        found = zip(lock.stack, measured(lock, write_chain(lock), cache), strict=False)
+        return {layer.name: dict(zip(COST, cost, strict=True)) for layer, cost in found}
+    return {}
 
 
 def trial_of(entry: LockedEntry, plan: LockFile, image: Path) -> Trial:
@@ -173,7 +191,8 @@ def _how(entry: LockedEntry, locked: LockedLayer, usual: Mapping[str, str], plan
 def write(trials: Iterable[Trial], path: Path) -> None:
     """Write a ledger in its order."""
     ordered = sorted(trials, key=lambda one: (one.name, one.release, REACHES.index(one.reach), one.content))
-    fields = [{name: getattr(trial, name) for name in Trial.__struct_fields__} for trial in ordered]
+    whole = [structs.asdict(trial) for trial in ordered]
+    fields = [{name: value for name, value in trial.items() if value is not None} for trial in whole]
     body = tomli_w.dumps({"trial": fields}) if fields else ""
     write_text(path, f"{HEAD}\n{body}" if body else HEAD)
 

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 from lumiimg.build.base import make_base
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.compile_cache import keeping
+from lumiimg.build.cost import BuildCost, cost_of
 from lumiimg.build.definition_files import write_definitions
 from lumiimg.build.keys import (
     BuildStep,
@@ -30,7 +31,7 @@ from lumiimg.build.keys import (
 from lumiimg.build.layer_build import LayerBuild, require_gpu_code
 from lumiimg.build.merge import can_merge, merge_squashfs
 from lumiimg.build.metadata import write_metadata
-from lumiimg.build.places import log_path, require_room
+from lumiimg.build.places import log_path
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
 from lumiimg.build.provenance import FOLDER, PLAN, SBOM, bill, carried_files, write_folder
 from lumiimg.build.strategy import Overlay, Sandbox, packed_again
@@ -64,8 +65,6 @@ if TYPE_CHECKING:
     from lumiimg.image.compare import FileDifference, ImageDiff
     from lumiimg.resolve.lock import Lock
 
-_UNPACKED = 3
-"""Bytes of a root file system to one of its squashfs (measured: 2.2 to 3.2)."""
 _TAKEN = "taken"
 """The folder in a build's scratch with other names of what it takes from the cache."""
 
@@ -85,8 +84,8 @@ class ImageBuild:
     cache: Path
     downloads: Store
     progress: Progress
-    on_start: Callable[[str], object]
-    """Hears by which engine and way it is built, and why that, before anything is written."""
+    on_start: Callable[[str, BuildCost], object]
+    """Hears by which engine and way it is built, why that, and what it costs, before anything is written."""
     node: Snapshot | None
     """What the bind manifest of the image is made for."""
     strategy: Way | None = None
@@ -178,14 +177,19 @@ def build_image(plan: ImageBuild) -> BuiltImage:
 
 
 def _begin(plan: ImageBuild, steps: Sequence[BuildStep], there: Sequence[CacheEntry]) -> None:
-    """Raise where a build would fail for want of a container, or of room for the layers that are there or a base."""
+    """Raise where a build would fail for want of a container, or of room for what is known of it."""
     way, because = plan.machine.choose_way(plan.strategy) if len(there) < len(steps) else (None, "")
-    base, known, unpacks = plan.chain[0].origin, sum(entry.size_bytes for entry in there), way == "sandbox"
-    if base is not None and base.is_file():
-        known += base.stat().st_size
-        unpacks = unpacks or (content_below(plan.chain[0]) != "" and not can_merge([base]))
-    require_room(scratch_parent(plan.cache), (_UNPACKED if unpacks else 1) * known)
-    plan.on_start(f"{plan.machine.engine.name}, {way}: {because}" if way else "every layer is in the cache")
+    cost = cost_of(
+        plan.lock,
+        plan.chain,
+        plan.cache,
+        plan.output,
+        steps=steps,
+        scratch=scratch_parent(plan.cache),
+        unpacks_all=way == "sandbox",
+    )
+    cost.require_room()
+    plan.on_start(f"{plan.machine.engine.name}, {way}: {because}" if way else "every layer is in the cache", cost)
 
 
 def _is_there(output: Path, number: str) -> bool:
@@ -326,11 +330,11 @@ class Work:
         """Merge the layers, and one more that says what is in them, into the image."""
         plan, clock = self.plan, StageClock()
         plan.progress.step_started(IMAGE)
-        with written_by_rename(plan.output) as partial_image:
-            base, *above = layers
-            if not can_merge([base]):
-                base = packed_again(self.step(plan.chain[0], name="base"), base)
-            described, header = self.described([base, *above], number)
+        base, *above = layers
+        if not can_merge([base]):
+            base = packed_again(self.step(plan.chain[0], name="base"), base)
+        described, header = self.described([base, *above], number)
+        with written_by_rename(plan.output) as partial_image:  # nothing else: a full disk in it is that of the output
             merge_squashfs([base, *above, described], partial_image, header.size_bytes)
             write_sif(partial_image, header, identity=number)
             open_image(partial_image).close()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.build.build_host import CONTAINER, WAYS, BuildHost, CapabilityTrial, program_of
-from lumiimg.build.places import FreeSpace, room_at
+from lumiimg.build.room import FreeSpace, room_at
 from lumiimg.core.errors import ExitCode, MissingHereError
 from lumiimg.core.files import temporary_folder
 from lumiimg.core.findings import Advice

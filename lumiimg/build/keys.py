@@ -54,8 +54,10 @@ class BuildStep:
         return CacheKey({**self.inputs, "content": content})
 
 
-def steps_of(chain: Sequence[Definition], machine: BuildHost) -> tuple[BuildStep, ...]:
+def steps_of(chain: Sequence[Definition], machine: BuildHost | None = None) -> tuple[BuildStep, ...]:
     """Return the steps of a chain: the definitions, with the files of the base before them where lumiimg makes these.
+
+    Without a machine their inputs lack what is of that; lumiimg makes the files then.
 
     Raises BadInputError if a base that is a file cannot be read.
     """
@@ -73,12 +75,12 @@ def steps_of(chain: Sequence[Definition], machine: BuildHost) -> tuple[BuildStep
     return tuple(found)
 
 
-def is_by_engine(base: Definition, machine: BuildHost) -> bool:
+def is_by_engine(base: Definition, machine: BuildHost | None) -> bool:
     """Whether the engine builds a base, which then has what the definition says of it."""
-    return not content_below(base) and not machine.makes_base(base.sections.header.agent)
+    return machine is not None and not content_below(base) and not machine.makes_base(base.sections.header.agent)
 
 
-def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildHost) -> dict[str, Any]:
+def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildHost | None) -> dict[str, Any]:
     """Return what the result of a layer depends on, but the content of what is below it.
 
     `exports` set the variables of the layers below. The day is not part of it: a base from a moving archive stays as it
@@ -86,16 +88,16 @@ def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildH
     own variables, is not in the layer.
     """
     sections = definition.sections
-    maker = {}
-    if definition.parent is None:  # Apptainer, where it makes a base, gives the files of a registry's image to root
-        maker["base"] = machine.kind.value if is_by_engine(definition, machine) else "lumiimg"
+    made_by = {}
+    if machine is not None:
+        made_by["engine"] = machine.kind.value
+        made_by["owners"] = "kept" if machine.maps_ids else "lost"
+        made_by["mksquashfs"] = machine.mksquashfs_version  # another packs the same files into other bytes
+        if definition.parent is None:  # Apptainer, where it makes a base, gives the files of a registry's image to root
+            made_by["base"] = machine.kind.value if is_by_engine(definition, machine) else "lumiimg"
     return {
         "format": _LAYER_FORMAT,
-        "engine": machine.kind.value,
-        **maker,
-        "owners": "kept" if machine.maps_ids else "lost",
-        # another packs the same files into other bytes
-        "mksquashfs": machine.mksquashfs_version,
+        **made_by,
         "definition": f"{sections.post}\0{sections.test}" if definition.parent else _without_version(sections),
         # what it is made of is looked through for their code
         "gpus": " ".join(filter(None, (*definition.gpus, definition.gpu_of_wheels))),

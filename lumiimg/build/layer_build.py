@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from lumiimg.engine.binds import BindSpec
 from lumiimg.engine.engine import PACKED
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
-from lumiimg.engine.workspace import scratch_folder
+from lumiimg.engine.workspace import MOVE_CACHE, MOVE_OUTPUT, full_folder, named_folder, no_room, scratch_folder
 from lumiimg.gpu import GpuCodeError, GpuFit, node_gpu
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory
@@ -40,6 +40,11 @@ SCRIPT_ENVIRONMENT = "/.singularity.d/env/91-environment.sh"
 _SCRIPT, _RUNNING = ".script", ".running"
 _FULL_BYTES = 16 * 1024 * 1024
 _DISK_FULL = "No space left on device"
+_NO_SPACE = "no-space"
+"""What failures.toml calls it, and a quota."""
+_SAID_FULL = re.compile(rf"{_DISK_FULL}|Disk quota exceeded", re.IGNORECASE)
+_IN_TMPDIR = re.compile(r"(?<![\w/])(?:/var)?/tmp/")
+"""A file that a script has in TMPDIR (`binds`)."""
 _PACKED_FULL = re.compile(rf"out of space on output|{_DISK_FULL}")
 """What mksquashfs says of a full disk. Source: squashfs-tools mksquashfs.c, write_bytes."""
 _STICKY = 0o1777
@@ -60,7 +65,8 @@ class LayerBuild:
     tell: Callable[[str], None]
     exports: str = ""
     """Commands by which the layers below set variables, which are not in the image before that is whole."""
-    disk_was_full: bool = False
+    full: Path | None = None
+    """The folder, this one or TMPDIR, that had no room left while something ran for the layer."""
 
     @property
     def name(self) -> str:
@@ -97,10 +103,20 @@ class LayerBuild:
     def on_line(self, text: str) -> None:
         """Pass a line on, and see whether there is room left: once something has failed, there is again.
 
-        Programs in a build say many things of a full disk (debootstrap: "Couldn't download packages").
+        Programs in a build say many things of a full disk (debootstrap: "Couldn't download packages"). TMPDIR may be
+        small, and full for others' files: it is at fault only where somebody says so.
         """
-        self.disk_was_full = self.disk_was_full or shutil.disk_usage(self.folder).free < _FULL_BYTES
+        if self.full is None and shutil.disk_usage(self.folder).free < _FULL_BYTES:
+            self.full = self.folder
+        elif _SAID_FULL.search(text):
+            self._see_tmpdir(text)
         self.tell(redact(text))
+
+    def _see_tmpdir(self, text: str) -> None:
+        """Note that TMPDIR is full, where it is, or a line of a full disk names a file in it."""
+        temporary = temporary_folder()
+        if _IN_TMPDIR.search(text.replace(str(self.folder), "_")) or shutil.disk_usage(temporary).free < _FULL_BYTES:
+            self.full = temporary
 
     def say(self, text: str) -> None:
         """Pass on what lumiimg itself does, and write it into the log."""
@@ -179,7 +195,7 @@ class LayerBuild:
             words = engines.script_words(engine, root, argv, binds=binds, writable=writable, own_processes=own)
             environment = engines.unpacking_in(self.scratch, engine, self.environment)
             done = run(within(words) if within else words, env=environment, log=self.log, on_line=self.on_line)
-        self.check(done)
+            self.check(done)  # while what it left in TMPDIR is there
 
     def command(
         self,
@@ -210,7 +226,7 @@ class LayerBuild:
         options += [] if self.machine.maps_ids else ["-all-root"]
         # engines mount their own /dev over it, and leave what an image has there out of a SIF
         options += ["-wildcards", "-e", "dev/*"]
-        pack(self.machine.mksquashfs, folder, target, *options, within=self.as_root)
+        pack(self.machine.mksquashfs, folder, target, *options, within=self.as_root, elsewhere=MOVE_CACHE)
 
     @contextmanager
     def naming_errors(self) -> Iterator[None]:
@@ -218,15 +234,23 @@ class LayerBuild:
         try:
             yield
         except OSError as error:
-            what, where = error.strerror or str(error), f"{error.filename}: " if error.filename else ""
-            known = explain(what)
+            what = error.strerror or str(error)
+            if full := full_folder(error, self.folder, temporary_folder()):
+                raise no_room(full, f"{self.name}: {what}") from error
+            where, known = f"{error.filename}: " if error.filename else "", explain(what)
             raise FailedError(f"{self.name}: {where}{what}", hint=known.remedy if known else None) from error
 
     def check(self, completed: Completed) -> None:
         """Raise FailedError, with what is known of such a failure, for a program that failed."""
         if completed.ok:
             return
-        known = explain(_DISK_FULL if self.disk_was_full else completed.output)
+        known = explain(completed.output)
+        if known and known.id == _NO_SPACE:
+            self._see_tmpdir(telling_line(completed.output))
+        if self.full is not None:
+            raise no_room(self.full, f"{self.name}: the disk or the quota is full; the whole log: {self.log.name}")
+        if known and known.id == _NO_SPACE:
+            known = replace(known, meaning=f"{known.meaning}, that of the cache or of TMPDIR, {temporary_folder()}")
         said = telling_line(completed.output) or f"exit status {completed.exit_code}"
         what = known.meaning if known else f"the build stopped at: {one_line(said)[:300]}"
         log = f"the whole log: {self.log.name}"
@@ -234,13 +258,21 @@ class LayerBuild:
 
 
 def pack(
-    mksquashfs: Path, folder: Path, target: Path, *options: str, within: Callable[[list[str | Path]], Completed]
+    mksquashfs: Path,
+    folder: Path,
+    target: Path,
+    *options: str,
+    within: Callable[[list[str | Path]], Completed],
+    elsewhere: str = MOVE_OUTPUT,
 ) -> None:
-    """Write a folder as a squashfs; `within` runs the program. Raises FailedError if it fails."""
+    """Write a folder as a squashfs; `within` runs the program. Raises FailedError if it fails.
+
+    `elsewhere`: what to do where the disk of `target` is full.
+    """
     argv: list[str | Path] = [mksquashfs, folder, target, "-noappend", "-no-progress", "-quiet"]
     done = within([*argv, *PACKED, "-processors", str(len(os.sched_getaffinity(0))), *options])
     if _PACKED_FULL.search("" if done.ok else done.output):
-        raise FailedError(_DISK_FULL, where=str(target.parent), hint="free some space, or write elsewhere")
+        raise FailedError(_DISK_FULL, where=str(named_folder(target.parent)), hint=elsewhere)
     if not done.ok:
         raise FailedError(f"mksquashfs: {one_line(done.last_line)[:300]}", where=str(target))
 

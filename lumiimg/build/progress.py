@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from lumiimg.core.errors import FailedError
 from lumiimg.core.redact import redact
 from lumiimg.core.text import duration, size
+from lumiimg.engine.workspace import MOVE_OUTPUT
 
 _LINE_LIMIT_BYTES = 64 * 1024
 DOWNLOADS, IMAGE = "downloads", "image"
@@ -88,7 +90,8 @@ class Progress:
 class BuildLog(io.FileIO):
     """A new file for what is printed, without secrets; what had its name is gone, a link is not followed.
 
-    It is written line by line, and at once.
+    It is written line by line, and at once. Writing raises FailedError where the disk of the log is full: an OSError
+    would be taken for one of the layer that is built.
     """
 
     def __init__(self, path: Path, secrets: Collection[str] = ()) -> None:
@@ -114,4 +117,9 @@ class BuildLog(io.FileIO):
     def _put(self, data: bytes) -> None:
         if data:
             text = redact(data.decode("utf-8", "surrogateescape"), self._secrets)
-            super().write(text.encode("utf-8", "surrogateescape"))
+            try:
+                super().write(text.encode("utf-8", "surrogateescape"))
+            except OSError as error:
+                where = Path(os.fsdecode(self.name)).parent
+                what = f"the log cannot be written: {error.strerror}"
+                raise FailedError(what, where=str(where), hint=MOVE_OUTPUT) from error

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from lumiimg.catalog.layers import Layer, LayerSource, Reach, Status, own_values
 from lumiimg.catalog.releases import Release, expand
@@ -36,6 +36,9 @@ _FILE_LIMIT_BYTES = 16 << 20
 """Of a layer's file: larger than any that was tried."""
 
 
+_Count = Annotated[int, Meta(ge=0)]
+
+
 class Trial(Struct, frozen=True, forbid_unknown_fields=True):
     """One entry of the ledger."""
 
@@ -51,6 +54,12 @@ class Trial(Struct, frozen=True, forbid_unknown_fields=True):
     """When it was tried, ISO 8601."""
     how: Text
     """With what it was tried, and what stood in for what, in one line."""
+    download_bytes: _Count | None = None
+    """Of the archives and wheels that were fetched for it; null: it was not measured."""
+    size_bytes: _Count | None = None
+    """Of what it came to, as a squashfs; null: it was not measured."""
+    seconds: Annotated[float, Meta(ge=0)] | None = None
+    """By the clock, that building it took, on two cores where nothing else is said; null: it was not measured."""
 
     def __post_init__(self) -> None:
         refuse({"reach": self.reach == REACHES[0] and f"is {self.reach!r}, which needs no entry"})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 
-from lumiimg.cli.output import Output
+from lumiimg.catalog.settings import read_settings
+from lumiimg.cli.output import Output, output_of
 from lumiimg.cli.request import resolve_request
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import refuse_places
-from lumiimg.definition.writer import BuildPlan, write_chain
+from lumiimg.definition.writer import write_chain
 from lumiimg.report.views.request import plan_document
 from lumiimg.resolve.lock import Lock
 
@@ -27,7 +29,10 @@ def execute(arguments: argparse.Namespace) -> int:
 def make(arguments: argparse.Namespace, lock: Lock) -> int:
     """Build, unless something less is asked for."""
     if arguments.dry_run:
-        plan = BuildPlan(lock, write_chain(lock))
+        from lumiimg.build.cost import BuildPlan, cost_of
+
+        chain = write_chain(lock)
+        plan = BuildPlan(lock, chain, cost_of(lock, chain, read_settings(os.environ).cache, output_of(arguments)))
         return Output.of(arguments).deliver(plan_document(plan), "build-plan", plan)
     from lumiimg.cli import image_build  # downloads and engines
 

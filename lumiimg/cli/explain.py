@@ -6,10 +6,12 @@ import argparse
 import os
 from pathlib import Path
 
+from lumiimg.build.cost import ExplainedRequest, cost_of
 from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.settings import read_settings
 from lumiimg.check.pipeline import CheckReport, explain_image
 from lumiimg.cli.inputs import Inputs
-from lumiimg.cli.output import Output
+from lumiimg.cli.output import Output, output_of
 from lumiimg.cli.request import context_with_servers, options_of, read_request, resolve_request
 from lumiimg.core.errors import BadInputError
 from lumiimg.definition.writer import write_chain
@@ -58,9 +60,12 @@ def _several(arguments: argparse.Namespace, output: Output) -> int:
 
 def _request(arguments: argparse.Namespace, output: Output) -> int:
     plan = resolve_request(arguments)
+    cost = None
     if plan.lock is not None:
-        write_chain(plan.lock)  # a plan whose definitions cannot be written is none
-    return output.deliver(request_document(plan), "explain-request", plan, plan.exit_code)
+        chain = write_chain(plan.lock)  # a plan whose definitions cannot be written is none
+        cost = cost_of(plan.lock, chain, read_settings(os.environ).cache, output_of(arguments))
+    found = ExplainedRequest(plan, cost)
+    return output.deliver(request_document(found), "explain-request", found, plan.exit_code)
 
 
 def _bases(arguments: argparse.Namespace, output: Output) -> int:

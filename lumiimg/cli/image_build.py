@@ -11,12 +11,13 @@ from pathlib import Path
 from lumiimg.build.build_host import host_for_builds
 from lumiimg.build.builder import BuildResult, ImageBuild, build_image
 from lumiimg.build.cache import LayerCache
+from lumiimg.build.cost import BuildCost
 from lumiimg.build.definition_files import write_with_sources
 from lumiimg.build.keys import require_layer, steps_of, why_rebuilt
 from lumiimg.build.places import refuse_folder, refuse_output
 from lumiimg.build.progress import Progress
 from lumiimg.catalog.settings import read_settings
-from lumiimg.cli.output import Output
+from lumiimg.cli.output import Output, output_of
 from lumiimg.cli.request import open_sources
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.files import write_text
@@ -75,9 +76,14 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
     return ExitCode.GOOD
 
 
-def start_of(arguments: argparse.Namespace, lock: Lock, output: Path) -> Callable[[str], None]:
-    """Return what reports that a build begins, and in which way."""
-    return lambda way: None if arguments.quiet else show(start_document(lock, output, way), stderr=True)
+def start_of(arguments: argparse.Namespace, lock: Lock, output: Path) -> Callable[[str, BuildCost], None]:
+    """Return what reports that a build begins, in which way, and what it costs."""
+
+    def tell(way: str, cost: BuildCost) -> None:
+        if not arguments.quiet:
+            show(start_document(lock, output, way, cost), stderr=True)
+
+    return tell
 
 
 def report_built(arguments: argparse.Namespace, result: BuildResult) -> None:
@@ -114,10 +120,6 @@ def refuse_places_of_build(arguments: argparse.Namespace) -> None:
     else:
         may_be_the_same = arguments.lock is None or arguments.locked
         refuse_output(output_of(arguments), force=arguments.force, may_be_the_same=may_be_the_same)
-
-
-def output_of(arguments: argparse.Namespace) -> Path:
-    return arguments.output or Path(f"{Path(arguments.recipe).stem if arguments.recipe else 'image'}.sif")
 
 
 def progress_of(arguments: argparse.Namespace) -> Progress:

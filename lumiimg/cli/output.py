@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import ExitCode, LumiimgError, say
@@ -14,10 +15,10 @@ from lumiimg.report.text import show
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Collection, Sequence
-    from pathlib import Path
 
     from lumiimg.check.pipeline import CheckReport
     from lumiimg.report.document import Document
+
 
 _SOON_S = 5.0
 """Between two lines that say how far it is."""
@@ -114,3 +115,9 @@ class Output:
         self.write_files(document)
         self.show(document)
         return found.exit_code
+
+
+def output_of(arguments: argparse.Namespace) -> Path:
+    """Return the image that a build writes."""
+    recipe = vars(arguments).get("recipe")
+    return vars(arguments).get("output") or Path(f"{Path(recipe).stem if recipe else 'image'}.sif")

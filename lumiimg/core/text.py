@@ -86,6 +86,12 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
+def rough_duration(seconds: float) -> str:
+    """Return a duration for people that another time, or another machine, took: in minutes."""
+    hours, minutes = divmod(max(1, round(seconds / 60)), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
 def numbers_of(version: str) -> tuple[int, ...]:
     """Return the dotted number at the end of a version's name, GLIBC_2.38 or 2.38; nothing where there is none."""
     number = version.rpartition("_")[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,16 +37,6 @@ CLEAN = f"rm -rf {BUILD_FOLDER}\n"
 FLAT = "flat"
 _PURE = "-any.whl"
 """How the name of a wheel ends that has Python alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class BuildPlan:
-    """What would be built."""
-
-    plan: Lock
-    """Of it."""
-    definitions: tuple[Definition, ...]
-    """The chain, in order."""
 
 
 def write_chain(lock: Lock) -> tuple[Definition, ...]:

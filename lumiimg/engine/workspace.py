@@ -48,6 +48,9 @@ _REMOVE_TIMEOUT_S = 600.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _LITTLE_BYTES = 1 << 20
 """Of a file system that has no room for what is written here."""
+MOVE_CACHE = "free some room there (`lumiimg cache prune --keep 0`), or move the cache: LUMIIMG_CACHE=FOLDER"
+"""For a cache, and the scratch in it, that is full."""
+MOVE_OUTPUT = "free some room there, or write it elsewhere: -o"
 
 
 @contextmanager
@@ -66,7 +69,7 @@ def scratch_folder(parent: Path, prefix: str = "work-") -> Iterator[Path]:
         try:
             yield folder
         except OSError as error:
-            if error.errno in _FULL and _is_full(parent, error):
+            if full_folder(error, parent):
                 raise _not_writable(parent, error) from error
             raise
 
@@ -88,7 +91,8 @@ def written_by_rename(target: Path) -> Iterator[Path]:
             yield partial
             partial.replace(target)
     except OSError as error:
-        raise _not_writable(target, error) from error
+        where, hint = (target.parent, MOVE_OUTPUT) if error.errno in _FULL else (target, "nothing was left there")
+        raise FailedError(f"cannot be written: {error.strerror or error}", where=str(where), hint=hint) from error
 
 
 @contextmanager
@@ -177,18 +181,41 @@ def _names(folder: int) -> list[str]:
     return os.listdir(folder)
 
 
-def _is_full(parent: Path, error: OSError) -> bool:
+def full_folder(error: OSError, *folders: Path) -> Path | None:
+    """Return which of some folders has no room left, by the file that an error names, else by what is free; of a quota
+    nothing shows which it is of, so that it is the first. None for another error, and for none of them.
+    """
+    if error.errno not in _FULL:
+        return None
     if error.filename is not None:
-        return Path(os.fsdecode(error.filename)).is_relative_to(parent)
-    seen = os.statvfs(parent)
-    return error.errno == errno.EDQUOT or seen.f_bavail * seen.f_frsize < _LITTLE_BYTES or seen.f_favail == 0
+        named = Path(os.fsdecode(error.filename))
+        return next((folder for folder in folders if named.is_relative_to(folder)), None)
+    return next((one for one in folders if error.errno == errno.EDQUOT or _has_none_left(one)), None)
+
+
+def _has_none_left(folder: Path) -> bool:
+    seen = os.statvfs(folder)
+    return seen.f_bavail * seen.f_frsize < _LITTLE_BYTES or seen.f_favail == 0
+
+
+def named_folder(folder: Path) -> Path:
+    """Return the folder that somebody has named, where `folder` is in one of ours in it."""
+    return next((one.parent for one in (folder, *folder.parents) if one.name.endswith(_ENDING)), folder)
+
+
+def no_room(folder: Path, what: str) -> FailedError | MissingHereError:
+    """Return the error for TMPDIR, or else a cache, that is full."""
+    folder = named_folder(folder)
+    if folder == Path(tempfile.gettempdir()):
+        return MissingHereError(what, where=str(folder), hint=SET_TMPDIR)
+    return FailedError(what, where=str(folder), hint=MOVE_CACHE)
 
 
 def _not_writable(path: Path, error: OSError) -> FailedError | MissingHereError:
-    what, where = f"cannot be written: {error.strerror or error}", str(path)
-    if error.errno in _FULL and path == Path(tempfile.gettempdir()):
-        return MissingHereError(what, where=where, hint=SET_TMPDIR)
-    return FailedError(what, where=where, hint="nothing was left there; LUMIIMG_CACHE names the folder for layers")
+    what = f"cannot be written: {error.strerror or error}"
+    if error.errno in _FULL:
+        return no_room(path, what)
+    return FailedError(what, where=str(path), hint="nothing was left there; LUMIIMG_CACHE names the folder for layers")
 
 
 # -- owners

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Bootstrap, Layer
 
 _SBIN = ":/usr/sbin:/sbin"
-_NOTES = "bases"
+_NOTES, _SIZE = "bases", ".size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,22 @@ def known_digest(image: ImageReference, cache: Path) -> str | None:
     return known and f"sha256:{known}"
 
 
-def note_digest(image: ImageReference, digest: str, cache: Path) -> None:
-    """Note the digest of an image of a registry: the next build is on the same one, without a question to a server."""
+def note_digest(image: ImageReference, digest: str, cache: Path, size_bytes: int) -> None:
+    """Note the digest of an image of a registry: the next build is on the same one, without a question to a server.
+
+    `size_bytes` is what fetching it takes, by its manifest.
+    """
     _note(cache, _name_of(image), digest.removeprefix("sha256:"))
+    _note(cache, _name_of(replace(image, digest=digest)) + _SIZE, f"{size_bytes}")
+
+
+def known_size(image: ImageReference, cache: Path) -> int | None:
+    """Return what fetching an image of a registry takes; None where nobody has asked for its manifest."""
+    digest = image.digest or known_digest(image, cache)
+    with contextlib.suppress(OSError, ValueError):
+        note = cache / _NOTES / f"{_name_of(replace(image, digest=digest))}{_SIZE}"
+        return max(0, int(read_beginning(note, 20, follow=False)))
+    return None
 
 
 def _name_of(image: ImageReference) -> str:
@@ -147,11 +160,11 @@ def _noted(cache: Path, name: str) -> str | None:
     return None
 
 
-def _note(cache: Path, name: str, digest: str) -> None:
+def _note(cache: Path, name: str, text: str) -> None:
     note = cache / _NOTES / name
     with contextlib.suppress(OSError, LumiimgError):  # it is looked up again next time
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_text(note, digest)
+        write_text(note, text)
 
 
 def stamp(origin: Path) -> str:

@@ -104,7 +104,7 @@ def _with_base_digest(lock: Lock, sources: Sources, base: BaseDigest, before: Lo
         with _in_words("the digest of the base is not known", before):
             found = resolve_image(asked, sources.web)
         digest = found.index_digest or found.digest
-        note_digest(image, digest, sources.cache)
+        note_digest(image, digest, sources.cache, sum(layer.size for layer in found.layers))
     return replace(bootstrap, image=replace(image, digest=digest))
 
 

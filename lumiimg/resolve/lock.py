@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -52,6 +52,8 @@ class LockedSource:
     """What a person should know of where the digest is from."""
     version: str = ""
     """Of a wheel."""
+    size_bytes: int | None = field(default=None, compare=False)
+    """That its index says; null: none does. No lock has it."""
 
     @property
     def is_local(self) -> bool:
@@ -59,13 +61,13 @@ class LockedSource:
         return not is_address(self.location)
 
 
-def locked_wheel(url: str, sha256: str | None) -> LockedSource:
+def locked_wheel(url: str, sha256: str | None, size_bytes: int | None = None) -> LockedSource:
     """Return a wheel by its address, whose last part names project and version (PEP 427, 503). Raises ValueError."""
     file = unquote(urlsplit(url).path).rpartition("/")[2]
     name, version, _, _ = parse_wheel_filename(file)
     if not STAGED_FILE.fullmatch(file):
         raise ValueError(f"{file!r} is not a plain name of a file")
-    return LockedSource(name, "", file, sha256, url, version=str(version))
+    return LockedSource(name, "", file, sha256, url, version=str(version), size_bytes=size_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,7 +329,7 @@ def _wheel(package: LockedPackage, target: PythonTarget) -> LockedSource:
     for wheel in package.wheels:
         sha256 = wheel.hashes.get("sha256", "").lower()
         try:
-            one = locked_wheel(wheel.url, sha256 if SHA256.fullmatch(sha256) else None)
+            one = locked_wheel(wheel.url, sha256 if SHA256.fullmatch(sha256) else None, wheel.size)
             rank = target.rank(one.file)
         except ValueError:
             continue

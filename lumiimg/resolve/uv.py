@@ -50,6 +50,7 @@ class LockedWheel(Struct, frozen=True):
 
     url: str = ""
     hashes: Mapping[str, str] = {}
+    size: int | None = None
 
 
 class LockedPackage(Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -195,24 +196,42 @@ def test_a_build_that_is_interrupted_leaves_no_half_image_and_the_next_one_works
     assert leftovers(cache, tmp_path) == []
 
 
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(demo: Path) -> None:
+def test_a_full_disk_is_named_in_one_line_and_leaves_nothing(demo: Path, tmp_path: Path) -> None:
     small = os.environ.get("LUMIIMG_TEST_SMALL_DISK")
     if not small:
         pytest.skip("LUMIIMG_TEST_SMALL_DISK names no small file system (a tmpfs of 64 MB)")
-    output = Path(small) / "x.sif"
-    result = lumiimg("build", "--recipe", "demo", "-o", output)
-    assert result.code == ExitCode.NO
-    assert "No space left on device" in result.err.strip().splitlines()[-1]
-    assert [path.name for path in Path(small).iterdir()] in ([], ["x.sif.log"])
-    # the scratch full, in the middle of the engine's work
-    result = lumiimg(
-        "build", "--recipe", "demo", "-o", demo.with_name("y.sif"), env={"LUMIIMG_CACHE": f"{small}/cache"}
+    disk = Path(small)
+
+    def failed(*argv: str | Path, **env: str) -> str:
+        result = lumiimg("build", *argv, env=env)
+        assert result.code in {ExitCode.NO, ExitCode.MISSING_HERE}, result.err
+        return result.err.strip().splitlines()[-1]
+
+    layers = layer_folder(tmp_path / "layers", "large", LAYER, "head -c 200M /dev/zero >/tmp/big\n")
+    large = ("--layers", layers, "--add", "large", "--site", "generic")
+
+    # the folder of the output, in the middle: what the base comes to in the image is not known before
+    said = failed("--recipe", "demo", "-o", disk / "x.sif")
+    assert (
+        said
+        == f"lumiimg: {disk}: cannot be written: No space left on device; free some room there, or write it elsewhere: -o"
     )
-    assert result.code == ExitCode.NO
-    assert "the build needs about" in result.err.strip().splitlines()[-1]  # told before anything is done
-    assert not demo.with_name("y.sif").exists()
-    assert leftovers(*Path(small).iterdir()) == []  # it is a mount itself
-    shutil.rmtree(Path(small) / "cache", ignore_errors=True)
+    assert [path.name for path in disk.iterdir()] in ([], ["x.sif.log"])
+    (disk / "x.sif.log").unlink(missing_ok=True)
+    # the same, where it is known
+    said = failed(*large, "--base", demo, "-o", disk / "x.sif")
+    assert re.fullmatch(rf"lumiimg: {disk}: the build needs about .* are missing; .* write it elsewhere: -o", said)
+    # TMPDIR, which scripts have as /tmp
+    said = failed(*large, "--base", "debian-13", "-o", tmp_path / "y.sif", TMPDIR=small)
+    assert said.startswith(f"lumiimg: {disk}: layer large: the disk or the quota is full; ")
+    assert said.endswith("set TMPDIR to a folder with space")
+    # the cache, before anything is done
+    said = failed("--recipe", "demo", "-o", tmp_path / "y.sif", LUMIIMG_CACHE=f"{small}/cache")
+    assert "the build needs about" in said
+    assert said.endswith("LUMIIMG_CACHE=FOLDER")
+    assert not (tmp_path / "y.sif").exists()
+    assert leftovers(*disk.iterdir()) == []  # it is a mount itself
+    shutil.rmtree(disk / "cache", ignore_errors=True)
 
 
 def real_cache() -> Path:

@@ -71,7 +71,7 @@ def layers_by(
         cache=root / "cache",
         downloads=store,
         progress=progress or Progress(),
-        on_start=str,
+        on_start=lambda *_: None,
         node=None,
     )
     with (root / "log").open("wb") as log, scratch_folder(root / "cache/work") as scratch:

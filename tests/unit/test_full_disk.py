@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
 import tempfile
 import venv
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.build.layer_build import LayerBuild
+from lumiimg.build.progress import BuildLog
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode, FailedError, MissingHereError
 from lumiimg.core.files import temporary_folder
-from lumiimg.engine.workspace import scratch_folder
+from lumiimg.definition.definition import Definition, Header, Sections
+from lumiimg.engine.engine import Engine, EngineKind
+from lumiimg.engine.process import Completed
+from lumiimg.engine.workspace import MOVE_OUTPUT, own_folder, scratch_folder, written_by_rename
+from tests.shared.build_machine import build_machine
 from tests.shared.programs import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
+FULL = "No space left on device"
+QUOTA = "Disk quota exceeded"
 
 
 @pytest.fixture
@@ -76,3 +92,79 @@ def test_where_no_temporary_folder_can_be_written_one_line_says_so(
     assert said == (
         "lumiimg: /x: nothing can be written there or to another temporary folder; set TMPDIR to a folder with space\n"
     )
+
+
+# -- in the middle of a build: TMPDIR, the cache, or the folder of the output
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Iterator[LayerBuild]:
+    """A layer that is built, in the scratch of a cache."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    definition = Definition("01-a", ("a",), None, Sections(Header("localimage", "x")), ())
+    with own_folder(cache, "work-") as folder, (tmp_path / "log").open("wb") as log:
+        yield LayerBuild(build_machine(ENGINE), {}, definition, folder, log, print)
+
+
+def _free(monkeypatch: pytest.MonkeyPatch, full: Path | None) -> None:
+    """Have nothing be free below a folder."""
+
+    def usage(path: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=0 if full is not None and Path(path).is_relative_to(full) else 1 << 40)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+
+
+def _failed(step: LayerBuild, *lines: str) -> str:
+    for line in lines:
+        step.on_line(line)
+    with pytest.raises((FailedError, MissingHereError)) as raised:
+        step.check(Completed(("x",), 1, "\n".join(lines), 1.0))
+    return str(raised.value)
+
+
+def test_a_layer_that_fails_for_want_of_room_names_tmpdir_or_the_cache(
+    step: LayerBuild, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_tmpdir = f"{temporary}: layer a: the disk or the quota is full; the whole log: {tmp_path}/log; set TMPDIR to a"
+    _free(monkeypatch, temporary)
+    assert _failed(step, f"head: error writing 'standard output': {FULL}").startswith(in_tmpdir)
+    step.full = None
+    assert "the build stopped at: gcc: no" in _failed(step, "gcc: no"), "others may have filled it"
+    _free(monkeypatch, None)
+    for line in (f"OSError: [Errno 122] {QUOTA}: '/tmp/pip-x/a.whl'", f"cp: error writing '/var/tmp/x': {QUOTA}"):
+        step.full = None
+        assert _failed(step, line).startswith(in_tmpdir), "of a quota the file shows it"
+    step.full = None
+    assert re.search(f"the cache or of TMPDIR, {temporary}; ", _failed(step, f"tar: {QUOTA}")), "nothing shows which"
+    assert "TMPDIR" in _failed(step, f"cp: error writing '{step.folder}/tmp/x': {QUOTA}"), "nor is that its /tmp"
+    assert step.full is None
+    _free(monkeypatch, tmp_path / "cache")
+    said = _failed(step, "E: Couldn't download packages: libc6")
+    assert said.startswith(f"{tmp_path}/cache: layer a: the disk or the quota is full; ")
+    assert said.endswith("or move the cache: LUMIIMG_CACHE=FOLDER")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_what_lumiimg_itself_writes_for_a_layer_does_so_too(step: LayerBuild, temporary: Path, number: int) -> None:
+    for folder, remedy in ((step.folder, "LUMIIMG_CACHE"), (temporary, "set TMPDIR")):
+        with pytest.raises((FailedError, MissingHereError), match=remedy), step.naming_errors():
+            raise OSError(number, os.strerror(number), f"{folder}/file")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_the_folder_of_the_output_is_named_with_o(tmp_path: Path, number: int) -> None:
+    with pytest.raises(FailedError) as raised, written_by_rename(tmp_path / "x.sif"):
+        raise OSError(number, os.strerror(number))
+    assert str(raised.value) == f"{tmp_path}: cannot be written: {os.strerror(number)}; {MOVE_OUTPUT}"
+
+
+def test_a_log_that_finds_no_room_names_the_folder_of_the_output_and_not_the_layer(
+    tmp_path: Path, step: LayerBuild
+) -> None:
+    with BuildLog(tmp_path / "x.sif.log") as log, Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), log.fileno())
+        with pytest.raises(FailedError) as raised, step.naming_errors():
+            log.write(b"a line\n")
+    assert str(raised.value) == f"{tmp_path}: the log cannot be written: {FULL}; {MOVE_OUTPUT}"

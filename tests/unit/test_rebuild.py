@@ -426,7 +426,7 @@ def build(lock: Lock, output: Path, cache: Path, stand: Stand, **changes: Any) -
         environment=dict(os.environ),
         cache=cache,
         downloads=Store(cache / "sources", Http(), Mirrors({})),
-        on_start=str,
+        on_start=lambda *_: None,
         **{"node": None, "progress": Progress(), **changes},
     )
     return build_image(plan).is_new

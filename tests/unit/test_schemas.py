@@ -25,8 +25,8 @@ from lumiimg.build.builder import BuildResult, BuiltImage
 from lumiimg.build.cache import CacheEntry
 from lumiimg.build.doctor import DoctorResult
 from lumiimg.build.keys import CacheLookup, Difference
-from lumiimg.build.places import FreeSpace
 from lumiimg.build.progress import BuildStage
+from lumiimg.build.room import FreeSpace
 from lumiimg.build.venv import WrittenVenv
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site

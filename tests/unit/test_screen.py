@@ -136,7 +136,7 @@ def test_a_stream_that_is_closed_changes_no_answer_and_no_file(place: Path) -> N
             ["sh", "-c", command], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
         )
         files = {path.name: path.read_bytes() for path in [*place.glob("*"), *place.glob("defs/*")] if path.is_file()}
-        return done.returncode, done.stdout, files
+        return done.returncode, re.sub(r"free: .*", "", done.stdout), files  # others write to the disk meanwhile
 
     commands = [
         words

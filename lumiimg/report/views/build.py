@@ -10,13 +10,14 @@ from lumiimg.core.findings import NO_ADVICE, Advice, Severity
 from lumiimg.core.text import as_operand, count, duration, shell_join, size
 from lumiimg.report.document import Block, Document, Item, Lines, Meter, Paragraph, Section, Shown
 from lumiimg.report.views.image import difference_lines, differences_document
-from lumiimg.report.views.request import doubts_section, stack_table
+from lumiimg.report.views.request import cost_lines, doubts_section, stack_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from lumiimg.build.builder import BuildResult, BuiltImage
+    from lumiimg.build.cost import BuildCost
     from lumiimg.build.definition_files import WrittenDefinitions
     from lumiimg.catalog.layers import Layer
     from lumiimg.check.adaptation import NothingAdded
@@ -43,8 +44,8 @@ def definitions_document(written: WrittenDefinitions) -> Document:
     return Document("build", str(folder), sentence, sections=sections, is_list=True)
 
 
-def start_document(lock: Lock, output: Path, way: str) -> Document:
-    """Return what is about to be built, and how."""
+def start_document(lock: Lock, output: Path, way: str, cost: BuildCost) -> Document:
+    """Return what is about to be built, how, and what it costs."""
     notes = (
         f"{one.location}: {one.note} (sha256 {one.sha256})" for layer in lock.stack for one in layer.sources if one.note
     )
@@ -53,7 +54,12 @@ def start_document(lock: Lock, output: Path, way: str) -> Document:
         "build",
         str(output),
         f"building {names} → {output}",
-        summary=(way, f"{lock.base.name} by {lock.bootstrap.agent}: {lock.bootstrap.because}", *notes),
+        summary=(
+            way,
+            f"{lock.base.name} by {lock.bootstrap.agent}: {lock.bootstrap.because}",
+            *notes,
+            *cost_lines(cost),
+        ),
         sections=(doubts_section(lock),),
         is_list=True,
     )

@@ -12,7 +12,7 @@ from lumiimg.report.document import Document, Item, Section, facts_section, seve
 if TYPE_CHECKING:
     from lumiimg.build.build_host import CapabilityTrial
     from lumiimg.build.doctor import DoctorResult
-    from lumiimg.build.places import FreeSpace
+    from lumiimg.build.room import FreeSpace
     from lumiimg.core.errors import MissingHereError
     from lumiimg.core.findings import Advice
 
@@ -51,7 +51,8 @@ def no_engine_document(error: MissingHereError, advice: Advice) -> Document:
 
 def _room(room: FreeSpace) -> str:
     kind = "of memory: it is a tmpfs, whose files count as memory of a job" if room.in_memory else "free"
-    return f"{size(room.free_bytes)} {kind}"
+    quota = "" if room.quota_bytes is None else f"; your quota leaves {size(room.quota_bytes)}"
+    return f"{size(room.free_bytes)} {kind}{quota}{f'; {room.note}' if room.note else ''}"
 
 
 def _trial(trial: CapabilityTrial) -> Item:

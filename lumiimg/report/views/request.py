@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.ledger import LEGEND, MEANING, REACHES
 from lumiimg.core.findings import Severity
-from lumiimg.core.text import count
+from lumiimg.core.text import count, rough_duration, size
 from lumiimg.report.document import (
     Document,
     Facts,
@@ -25,16 +25,20 @@ from lumiimg.resolve.request import in_short
 from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from lumiimg.definition.writer import BuildPlan
+    from lumiimg.build.cost import BuildCost, BuildPlan, ExplainedRequest
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.plan import Plan, PossibleBases
     from lumiimg.resolve.stack import ReleasedLayer
 
+_NAMED = 3
+"""Names of a line."""
 
-def request_document(plan: Plan) -> Document:
+
+def request_document(found: ExplainedRequest) -> Document:
     """Return what `explain --base … --add …` says."""
+    plan = found.plan
     rules = worst_first(plan.rules)
     compared = tuple(Row((rule.id, rule.need, rule.have), rule.outcome.severity) for rule in rules)
     return Document(
@@ -43,7 +47,7 @@ def request_document(plan: Plan) -> Document:
         plan.sentence,
         plan.severity,
         plan.advice,
-        tuple(_summary(plan)),
+        (*_summary(plan), *(cost_lines(found.cost) if found.cost else ())),
         sections=(
             Section("What is chosen", () if plan.refused else (stack_table(plan.base_and_layers),), Shown.PAGE),
             Section("The rules", map(_rule, rules)),
@@ -77,7 +81,10 @@ def plan_document(plan: BuildPlan) -> Document:
         "build",
         " + ".join(definition.name for definition in plan.definitions),
         f"would build {' + '.join(layer.name for layer in lock.stack)}",
-        summary=() if lock.site is None else (f"for {lock.site}, fabric {lock.fabric.value}",),
+        summary=(
+            *(() if lock.site is None else (f"for {lock.site}, fabric {lock.fabric.value}",)),
+            *cost_lines(plan.cost),
+        ),
         sections=(
             facts_section("Base and layers", ((lock.base.title, base), *layers)),
             *(Section(layer.title, (Lines(tuple(_made_of(layer))),), is_headed=True) for layer in lock.stack),
@@ -85,6 +92,44 @@ def plan_document(plan: BuildPlan) -> Document:
         ),
         closing=("nothing was built; --definitions DIR writes the definition files",),
     )
+
+
+def cost_lines(cost: BuildCost) -> Iterator[str]:
+    """Yield what a build costs in a line, what is free in another, and what does not fit."""
+    parts = cost.parts
+    unknown = [part.title for part in parts if part.size_bytes is None]
+    download = f"download {_amount(cost.download_bytes, [part.download_bytes for part in parts], size)}"
+    amounts = [
+        download,
+        f"cache {_amount(cost.cache_bytes, [part.new_bytes for part in parts], size)}",
+        f"image {'' if unknown else 'at most '}{_amount(cost.image_bytes, [part.size_bytes for part in parts], size)}",
+        f"time {_amount(cost.seconds, [part.seconds for part in parts], rough_duration)}",
+    ]
+    more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+    nobody = f"nobody has recorded a build of {', '.join(unknown[:_NAMED])}{more}"
+    if all(part.known_by in {"cache", "file"} for part in parts):
+        yield f"cost: nothing, all is here already; image at most {size(cost.image_bytes or 0)}"
+    elif cost.image_bytes is None:
+        yield f"cost: not known, nobody has recorded a build of these{f'; {download}' if cost.download_bytes else ''}"
+    else:
+        yield f"cost: {', '.join(amounts)}{f' ({nobody})' if unknown else ''}"
+    free: dict[str, list[str]] = {}
+    for place in cost.places:
+        room = place.room
+        of = " of the quota" if room.quota_bytes == room.left_bytes else ""
+        note = f", {room.note}" if room.note else ""
+        free.setdefault(f"{size(room.left_bytes)}{of}{note}", []).append(place.use)
+    left = (f"{room} ({', '.join(uses)})" for room, uses in free.items())
+    yield f"free: {'; '.join(left)}"
+    if cost.lacking is not None:
+        place = cost.lacking.place
+        yield f"does not fit: {cost.lacking.sentence} in {place.room.folder}; {place.hint}"
+
+
+def _amount(whole: float | None, parts: Sequence[float | None], words: Callable[[Any], str]) -> str:
+    if whole is None or (not whole and None in parts):
+        return "not known"
+    return f"{'more than ' if None in parts else ''}{words(whole)}"
 
 
 def doubts_section(lock: Lock) -> Section:
