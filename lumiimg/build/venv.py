@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.fetch.store import Sources
+    from lumiimg.resolve.conda_environment import HasProject
     from lumiimg.resolve.lock import LockedSource
 
 _WHEELS, _SCRIPT = "/lumiimg-wheels", "/lumiimg-venv.py"
@@ -98,10 +99,12 @@ def refuse_venv(output: Path, image: Path, *, as_folder: bool, force: bool) -> N
         raise BadInputError("exists already", where=str(output), hint=hint)
 
 
-def request_for_venv(image: Path, files: Sequence[str], words: Sequence[str]) -> Request:
+def request_for_venv(
+    image: Path, files: Sequence[str], words: Sequence[str], has_project: HasProject | None = None
+) -> Request:
     """Return the packages that an environment is to have. Raises BadInputError, also for none."""
-    asked = Request(str(image), own=read_own(files, words, "the command line"))
-    if not asked.own:
+    asked = Request(str(image), own=read_own(files, words, "the command line", has_project=has_project))
+    if not asked.own_texts:
         raise BadInputError("no packages", hint="name them, or a file of them: -r requirements.txt")
     return asked
 

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,24 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
 
         return choose_site(arguments, read_snapshot(arguments.host), site_to_make_for)
 
-    return request_of(options_of(arguments), catalogue, choose, known_secrets(os.environ), needs_base=needs_base)
+    return request_of(
+        options_of(arguments),
+        catalogue,
+        choose,
+        known_secrets(os.environ),
+        needs_base=needs_base,
+        has_project=index_of(arguments),
+    )
+
+
+def index_of(arguments: argparse.Namespace) -> Callable[[str], bool]:
+    """Return what asks the package index of a command whether it has a project. Raises LumiimgError when asked."""
+    from lumiimg.fetch.mirrors import general_index
+    from lumiimg.fetch.package_index import has_project
+
+    general = cache(lambda: general_index(mirrors_of(arguments)))
+    web = Http(offline=arguments.offline, retry=False)
+    return lambda project: has_project(general(), project, web)
 
 
 def context_with_servers(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> PlanContext:

@@ -15,7 +15,7 @@ from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonica
 from packaging.version import InvalidVersion, Version
 
 from lumiimg.core.errors import FailedError, one_line
-from lumiimg.fetch.http import Http, display_url
+from lumiimg.fetch.http import Bounds, Http, display_url
 
 PAGE_LIMIT_BYTES = 32 << 20
 """The largest page of everybody's index has 8 MB."""
@@ -58,6 +58,13 @@ def project_page(index: str, project: str, http: Http) -> tuple[IndexFile, ...]:
         return ()
     is_json = "json" in answer.headers.get("content-type", "")
     return (files_in_json if is_json else files_in_html)(answer.body, answer.url, project)
+
+
+def has_project(index: str, project: str, http: Http) -> bool:
+    """Whether an index has a project; its page is not read. Raises as `project_page`."""
+    url = f"{index.rstrip('/')}/{project}/"
+    with http.open(url, Bounds(PAGE_LIMIT_BYTES), {"Accept": _ACCEPT}, _ABSENT) as answer:
+        return answer.status not in _ABSENT
 
 
 def metadata_of(file: IndexFile, http: Http) -> str:

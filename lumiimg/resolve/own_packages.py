@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from lumiimg.catalog.needs import NOT_PYTHON, is_version
+from lumiimg.catalog.needs import NOT_PYTHON, is_version, version_of
 from lumiimg.core.errors import RefusedError
 from lumiimg.resolve.lock import LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.python_project import (
@@ -21,16 +21,28 @@ from lumiimg.resolve.python_project import (
     version_of_pin,
     with_digests,
 )
-from lumiimg.resolve.python_target import OF_TORCH, ROCM_TRITONS, TRITON, PythonTarget, instead_of, is_of_cuda
+from lumiimg.resolve.python_target import (
+    OF_TORCH,
+    ROCM_TRITONS,
+    TRITON,
+    PythonTarget,
+    full_version,
+    instead_of,
+    is_of_cuda,
+)
+from lumiimg.resolve.requirements import PYTHON
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.uv import NoSolutionError
 
 if TYPE_CHECKING:
     import datetime as dt
 
+    from packaging.version import Version
+
     from lumiimg.catalog.layers import Layer
     from lumiimg.fetch.store import Sources
     from lumiimg.resolve.request import Request
+    from lumiimg.resolve.requirements import OwnRequirement
     from lumiimg.resolve.stack import Stack
 
 _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
@@ -64,9 +76,13 @@ def check_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[Ru
         )
         yield RuleResult("layers", RuleOutcome.UNKNOWN, "the image's packages", "some of them", because, base.source)
     there = _planned(stack)
+    offered = stack.offers.get(PYTHON)
+    for one, python in _other_python(asked, version_of(offered.version if offered else None)):
+        because = f"{one.where} requires {one.text}, and the image has Python {python}, which stays"
+        yield RuleResult("layers", RuleOutcome.REFUSED, one.text, f"Python {python}", because, _SOURCE)
     for one in asked.own:
         version, by = there.get(one.name, (None, ""))
-        if one.requirement.marker is not None:
+        if one.requirement.marker is not None or one.name == PYTHON:
             continue
         if one.name not in there:
             if objection := _not_for_image(one.name, asked, there):
@@ -75,6 +91,15 @@ def check_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[Ru
         elif version and is_version(version) and not one.requirement.specifier.contains(version, prereleases=True):
             because = f"{one.where} requires {one.text}, and {by} has {one.name} {version}, which stays"
             yield RuleResult("layers", RuleOutcome.REFUSED, one.text, f"{one.name} {version}", because, _SOURCE)
+
+
+def _other_python(asked: Request, python: Version | None) -> Iterator[tuple[OwnRequirement, str]]:
+    """Yield each requirement that the image's Python does not meet, and which that is; None: it is not known."""
+    if python is not None and len(python.release) > 1:
+        late = full_version((python.major, python.minor))
+        for one in asked.own:
+            if one.name == PYTHON and not one.requirement.specifier.contains(late):
+                yield one, f"{python.major}.{python.minor}"
 
 
 def _planned(stack: Stack) -> dict[str, tuple[str | None, str]]:
@@ -121,6 +146,8 @@ def resolve_own(
     `preferred` are versions to keep where they fit; `beside` are projects that lumiimg adds. Raises RefusedError for
     what is CUDA's, or a layer's; FailedError for what cannot be had, or does not go together.
     """
+    for one, python in _other_python(asked, version_of(target.python)):
+        raise RefusedError(f"{one.where} requires {one.text}, and the image has Python {python}, which stays")
     there = {canonicalize_name(name) for layer in below for name in (*layer.has, *pins_by_project(layer.requires))}
     if not there.isdisjoint(ROCM_TRITONS):
         there.add(canonicalize_name(TRITON))

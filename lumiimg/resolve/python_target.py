@@ -69,7 +69,7 @@ class PythonTarget:
     @property
     def full_version(self) -> str:
         """With a patch release: see `_PATCH`."""
-        return f"{self.python}.{_PATCH}"
+        return full_version(self.version)
 
     @property
     def platform(self) -> str:
@@ -108,6 +108,11 @@ class PythonTarget:
             if minor in _LEGACY:
                 yield f"{_LEGACY[minor]}_x86_64"
         yield "linux_x86_64"
+
+
+def full_version(minor: tuple[int, int]) -> str:
+    """Return a Python as one that bounds are held against: see `_PATCH`."""
+    return f"{minor[0]}.{minor[1]}.{_PATCH}"
 
 
 @lru_cache(8)

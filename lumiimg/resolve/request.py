@@ -22,13 +22,14 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.core.redact import is_secret_name, redact
 from lumiimg.core.text import count
 from lumiimg.fabric.path import Fabric
-from lumiimg.resolve.requirements import OF_OPTION, OwnRequirement, read_own
+from lumiimg.resolve.requirements import OF_OPTION, PYTHON, OwnRequirement, read_own
 from lumiimg.resolve.stack import PACKAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.resolve.conda_environment import HasProject
 
 _LIMIT = 300
 """Characters of a layer and its versions."""
@@ -83,8 +84,8 @@ class Request(LockedRequest, frozen=True):
 
     @property
     def own_texts(self) -> tuple[str, ...]:
-        """The requirements of the user's own alone."""
-        return tuple(one.text for one in self.own)
+        """The requirements of the user's own alone, but for one of Python, which the image has."""
+        return tuple(one.text for one in self.own if one.name != PYTHON)
 
     @property
     def own_words(self) -> tuple[str, ...]:
@@ -226,6 +227,7 @@ def request_of(
     secrets: Collection[str],
     *,
     needs_base: bool = True,
+    has_project: HasProject | None = None,
 ) -> Request:
     """Return what is asked for; `choose_site` names the site where they do not. Raises BadInputError.
 
@@ -247,7 +249,7 @@ def request_of(
         base=base,
         add=(*add, *(text for text in given if text not in add)),
         own_files=tuple(options.requirements),
-        own=read_own(options.requirements, [*recipe_packages, *packages]),
+        own=read_own(options.requirements, [*recipe_packages, *packages], has_project=has_project),
         arguments=(recipe.options if recipe else {}) | _once("--arg", map(_argument, options.arg)),
         fabric=fabric,
         sources=_once("--source", map(_source, options.source)),

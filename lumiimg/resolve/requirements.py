@@ -1,5 +1,7 @@
 """Requirements of Python packages: a user's files and words (`pip:einops==0.8.1`), and files in archives of layers.
 
+A file may be an environment of conda, whose pip part has such lines.
+
 Each line is taken as it is meant, or refused with its file, its line, and what to do. Nothing of the files runs.
 Sources: pip, "Requirements File Format"; PEP 508.
 """
@@ -11,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -20,10 +23,17 @@ from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.redact import redact
 from lumiimg.resolve.stack import PACKAGE
 
+if TYPE_CHECKING:
+    from lumiimg.resolve.conda_environment import HasProject
+
 OF_OPTION = "the option --add"
 """Where a requirement is from that no file has."""
+PYTHON = "python"
+"""Of a requirement that only the image's Python meets: no index has it."""
 _FILE_LIMIT_BYTES = 8 << 20
 """A file of 300 packages with all their digests has 1 MB."""
+_OF_CONDA = (".yml", ".yaml")
+"""Endings of an environment of conda."""
 _SHOWN = 200
 _MOST, _MOST_FILES = 2_000, 50
 """Requirements, and files, in all."""
@@ -73,12 +83,16 @@ class OwnRequirement:
         return canonicalize_name(self.requirement.name)
 
 
-def read_own(files: Sequence[str], words: Sequence[str], where: str = OF_OPTION) -> tuple[OwnRequirement, ...]:
+def read_own(
+    files: Sequence[str], words: Sequence[str], where: str = OF_OPTION, *, has_project: HasProject | None = None
+) -> tuple[OwnRequirement, ...]:
     """Return what files and words like `pip:einops==0.8.1` (from `where`) ask for, each once.
+
+    `has_project` asks the package index, which only the refusal of conda's packages does.
 
     Raises BadInputError for what cannot be read, is larger than anybody writes, or could not be settled by a lock.
     """
-    reader = RequirementReader(lambda path: read_text(Path(path), _FILE_LIMIT_BYTES))
+    reader = RequirementReader(lambda path: read_text(Path(path), _FILE_LIMIT_BYTES), has_project=has_project)
     for file in files:
         reader.read(file)
     for word in words:
@@ -91,10 +105,16 @@ def read_own(files: Sequence[str], words: Sequence[str], where: str = OF_OPTION)
 class RequirementReader:
     """Reads requirement files, and those that they include, each relative to the one that names it, and once."""
 
-    def __init__(self, text_of: Callable[[str], str], without: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        text_of: Callable[[str], str],
+        without: Collection[str] = (),
+        has_project: HasProject | None = None,
+    ) -> None:
         """`text_of` returns the text of a file by its path; projects of `without` are left out, whatever they say."""
         self._text_of = text_of
         self._without = without
+        self._has_project = has_project
         self._found: dict[tuple[str, tuple[str, ...]], OwnRequirement] = {}
         self._files = set[str]()
 
@@ -120,7 +140,7 @@ class RequirementReader:
         self._files.add(path)
         if len(self._files) > _MOST_FILES:
             raise BadInputError(f"more than {_MOST_FILES} requirement files", where=path)
-        for number, line in _lines(self._text_of(path)):
+        for number, line in self._lines(path):
             where = f"line {number} of {path}"
             if (included := _INCLUDE.fullmatch(line)) is None:
                 self.add(_HASH.sub("", line), where, _hashes(line, where))
@@ -128,6 +148,15 @@ class RequirementReader:
                 raise BadInputError("-r names an address", where=where, hint="fetch the file, and name that")
             else:
                 self.read(posixpath.join(posixpath.dirname(path), included[1]))
+
+    def _lines(self, path: str) -> Iterator[tuple[int, str]]:
+        """Return the lines of a file with their numbers. Raises BadInputError."""
+        text = self._text_of(path)
+        if not path.endswith(_OF_CONDA):
+            return _lines(text)
+        from lumiimg.resolve.conda_environment import pip_lines  # YAML, for those who have some
+
+        return pip_lines(text, path, self._has_project)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -152,6 +152,21 @@ def test_own_packages_are_the_last_layer_and_what_is_below_stays(world: World, f
     assert "--requirements and --locked" in capsys.readouterr().err
 
 
+def test_the_pip_part_of_an_environment_of_conda_is_a_layer_on_the_images_python(
+    world: World, folder: Path, capsys: Capture
+) -> None:
+    text = "channels: [conda-forge]\ndependencies:\n  - python={}\n  - pip\n  - pip:\n    - spam\n    - yolk<2.5\n"
+    lock(world, folder, *own(text.format("3.12.8"), "environment.yml"))
+    assert of_layer("own-packages") == {"spam": "1.0", "yolk": "2.0"}
+    words = ["--layers", str(folder), *world.mirrors]
+    assert main(["build", *words, "--locked", "--definitions", "defs"]) == ExitCode.GOOD
+    Path("lumiimg.lock").unlink()
+    said = refused(world, folder, capsys, *own(text.format("3.11"), "environment.yml"))
+    assert "line 3 of environment.yml requires python==3.11.*, and the image has Python 3.12, which stays" in said
+    said = refused(world, folder, capsys, *own(text.format("3.12").replace("yolk<2.5", "torch==2.9.0"), "e.yml"))
+    assert "line 7 of e.yml requires torch==2.9.0, and the layer torch-rocm-layer has torch" in said
+
+
 def test_newer_withdrawn_extras_and_what_the_image_meets(world: World, folder: Path, capsys: Capture) -> None:
     world.yanked = ("yolk 2.5",)
     world.uploaded = {"yolk 2.0": "2026-10-01T00:00:00Z", "dotted-name 1.0": "2026-10-01T00:00:00Z"}

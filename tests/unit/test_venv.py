@@ -11,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.build.venv import _Listing, _refuse_wrong, make_venv
+from lumiimg.build.venv import VenvPlan, _Listing, _refuse_wrong, make_venv, plan_venv, request_for_venv
+from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.core.decode import to_json
-from lumiimg.core.errors import BadInputError, ExitCode, FailedError, MissingHereError
+from lumiimg.core.errors import BadInputError, ExitCode, FailedError, MissingHereError, RefusedError
+from lumiimg.fetch.http import Http
+from lumiimg.fetch.mirrors import parse_mirrors
+from lumiimg.fetch.store import Sources, Store
 from lumiimg.host.python_process import start_process
 from lumiimg.image import open_image
 from lumiimg.resolve.venv import RECORD, VenvRecord, mark_of, open_venv, with_venv
@@ -304,6 +308,26 @@ def test_what_the_image_has_is_never_replaced(
     (refusal,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("lumiimg:")]
     assert said in refusal
     assert not output.exists()
+
+
+def test_an_environment_of_conda_is_resolved_beside_the_image_and_its_python(
+    world: World, image: Path, tmp_path: Path
+) -> None:
+    def plan(python_version: str) -> VenvPlan:
+        file.write_text(f"dependencies:\n  - python={python_version}\n  - pip:\n    - einops\n    - torch\n")
+        mirrors = parse_mirrors({}, world.mirrors[1::2])
+        sources = Sources(Http(), Store(tmp_path / "s", Http(), mirrors, 1), mirrors, tmp_path, lambda _: None)
+        asked = request_for_venv(image, [str(file)], [])
+        return plan_venv(image, asked, open_catalogue({"HOME": str(tmp_path)}, ()), sources, None)
+
+    file = tmp_path / "environment.yml"
+    record = plan("3.12").record
+    assert record.requirements == ("einops", "torch")
+    assert record.packages["einops"] == "0.8.1"
+    assert record.packages.keys() == {"einops", "pip"}
+    with pytest.raises(RefusedError) as caught:
+        plan("3.11")
+    assert str(caught.value).startswith(f"line 2 of {file} requires python==3.11.*, and the image has Python 3.12")
 
 
 def test_offline_no_server_is_asked(world: World, image: Path, tmp_path: Path, capsys: Capture) -> None:

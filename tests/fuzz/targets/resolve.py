@@ -24,6 +24,7 @@ from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, validated_url
 from lumiimg.fetch.package_index import IndexFile, files_in_html, files_in_json
 from lumiimg.fetch.registry import parse_reference, resolve_image
+from lumiimg.resolve.conda_environment import pip_lines
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import read_document, request_of
 from lumiimg.resolve.requirements import read_own
@@ -73,6 +74,12 @@ def _own_requirements(data: bytes) -> str:
     own, more = parts(data, 2)
     written(more, "own/more.txt")
     return str(read_own([f"{written(own, 'own/own.txt')}"], ["pip:egg==1"]))
+
+
+@target("conda-environment", "core.yaml.parse_yaml", "resolve.conda_environment.pip_lines")
+def _conda_environment(data: bytes) -> str:
+    """An environment of conda; every second name is in the index."""
+    return str([*pip_lines(text_of(data), "environment.yml", lambda name: len(name) % 2 == 0)])
 
 
 @target("venv", "resolve.venv.open_venv", "resolve.venv.faults_of", "build.venv._listed")

@@ -1,0 +1,256 @@
+"""An environment of conda in the place of a requirements file: what is read of it, and what is said of the rest."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lumiimg.cli.main import main
+from lumiimg.core.errors import BadInputError, ExitCode, MissingHereError
+from lumiimg.core.yaml import YamlNode, parse_yaml
+from lumiimg.resolve.requirements import read_own
+from tests.shared.programs import EVERYTHING
+from tests.shared.world import World, serve
+
+Capture = pytest.CaptureFixture[str]
+# As in Lumi-supercomputer/Getting_Started_with_AI_workshop, bonus_material/exercise_container_recipes
+OF_THE_WORKSHOP = """\
+name: pytorch_transformers
+channels:
+  - conda-forge
+dependencies:
+  - datasets=2.19.1
+    #  - fsspec=2024.2.0
+  - git=2.45.1
+  - python=3.12.8
+  - pip=24.0
+  - huggingface_hub=0.24.6
+  - pip:
+    - --extra-index-url https://download.pytorch.org/whl/rocm6.2/
+    - accelerate==1.3.0
+    - torch==2.5.1+rocm6.2
+"""
+FOR_PIP = """\
+---
+name: mine  # and nobody's
+channels: [conda-forge, 'nodefaults']
+dependencies:
+- conda-forge::python >=3.10,<3.13
+- pip
+- pip:
+  - accelerate==1.3.0  # as in the paper
+  - "datasets[audio]>=3; python_version >= '3.8'"
+  - -r more.txt
+  - egg --hash=sha256:{digest}
+prefix: /home/me/envs/mine
+"""
+
+
+def plain(node: YamlNode) -> object:
+    """Return a node as PyYAML has it where all texts stay texts."""
+    if isinstance(node.value, tuple):
+        return [plain(one) for one in node.value]
+    if isinstance(node.value, dict):
+        return {key: plain(one) for key, one in node.value.items()}
+    return node.value or ""
+
+
+PARTS = (
+    *(
+        "a",
+        "b: c",
+        "- ",
+        "- a",
+        "- - a",
+        "k:",
+        "k: ",
+        ": ",
+        ":",
+        "[",
+        "a, b",
+        "]",
+        ",",
+        "'",
+        "'a''b'",
+        '"',
+        '"x"',
+        "''",
+    ),
+    *(
+        " # c",
+        "#",
+        "a#b",
+        "\t",
+        "---",
+        "...",
+        "&a",
+        "*a",
+        "!t",
+        "|",
+        ">",
+        "{",
+        "}",
+        "?",
+        "%",
+        "@",
+        "`",
+        "~",
+        "\\",
+        "\u2028",
+    ),
+    *("3.10", "numpy=1.2", "-e .", "--x y", "x::y", "http://a/b", "-", "?x", ":x", "\xa0"),
+    *("\n", "\n", "\n  ", "\n    ", "\n- ", "\n  - ", "\n  k: ", "\n---\n", "\r\n", "\r", "  ", " "),
+)
+
+
+def test_what_is_taken_of_yaml_means_what_it_means_to_pyyaml() -> None:
+    chance = random.Random("yaml")  # noqa: S311 - the same texts each time
+    taken = 0
+    for length in [*range(2, 10)] * (10_000 if EVERYTHING else 500):
+        text = "".join(chance.choices(PARTS, k=length))
+        try:
+            found = plain(parse_yaml(text, "x.yml"))
+        except BadInputError:
+            continue
+        taken += 1
+        assert found == (yaml.load(text, yaml.BaseLoader) or ""), text  # noqa: S506 - of all loaders the one without types
+    assert taken > 500
+    assert plain(parse_yaml(OF_THE_WORKSHOP, "x.yml")) == yaml.load(OF_THE_WORKSHOP, yaml.BaseLoader)  # noqa: S506
+    assert plain(parse_yaml(FOR_PIP, "x.yml")) == yaml.load(FOR_PIP, yaml.BaseLoader)  # noqa: S506
+
+
+def test_its_pip_part_is_as_lines_of_a_requirements_file_and_python_is_the_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    digest = "ab" * 32
+    Path("environment.yml").write_text(FOR_PIP.format(digest=digest))
+    Path("more.txt").write_text("# more\ntqdm\n")
+    assert [(one.text, one.where, one.hashes) for one in read_own(["environment.yml"], [])] == [
+        ("python<3.13,>=3.10", "line 5 of environment.yml", ()),
+        ("accelerate==1.3.0", "line 8 of environment.yml", ()),
+        ('datasets[audio]>=3; python_version >= "3.8"', "line 9 of environment.yml", ()),
+        ("tqdm", "line 2 of more.txt", ()),
+        ("egg", "line 11 of environment.yml", (digest,)),
+    ]
+    for said, meant in (
+        ("python=3.12.8", "==3.12.*"),
+        ("python==3.12", "==3.12.*"),
+        ("python 3.12.8 h2628c8c_0_cpython", "==3.12.*"),
+        ("python=3.12.8=h2628c8c_0_cpython", "==3.12.*"),
+        ("python=3", "==3.*"),
+        ("python=3.12.*", "==3.12.*"),
+        ("python>=3.9", ">=3.9"),
+        ("Python", ""),
+    ):
+        Path("x.yaml").write_text(f"dependencies:\n  - {said}\n  - pip: [egg]\n")
+        assert [one.text for one in read_own(["x.yaml"], [])] == [f"python{meant}", "egg"], said
+
+
+def test_of_condas_packages_is_said_what_pip_would_take_in_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, clean_home: Path
+) -> None:
+    del clean_home
+    monkeypatch.chdir(tmp_path)
+    Path("workshop.yml").write_text(OF_THE_WORKSHOP)
+    with serve(World(wheels={"datasets": {"2.19.1": ()}, "huggingface-hub": {"1.0": ()}})) as world:
+        words = ["explain", "--base", "debian-13", "--site", "lumi", *world.mirrors, "-r", "workshop.yml"]
+        assert main(words) == ExitCode.BAD_INPUT
+        assert capsys.readouterr().err == (
+            "lumiimg: line 5 of workshop.yml: conda's packages are not put in: datasets=2.19.1 and 2 more; as lines of "
+            "`pip:`, where the index has a project of that name: datasets==2.19.1 huggingface-hub==0.24.6; to be left "
+            "out, as pip has nothing of that name: git=2.45.1\n"
+        )
+        assert world.asked == [f"/pypi/simple/{name}/" for name in ("datasets", "git", "huggingface-hub")]
+        assert main([*words, "--offline"]) == ExitCode.BAD_INPUT
+        said = "(it was not asked for all): datasets==2.19.1 git==2.45.1 huggingface-hub==0.24.6\n"
+        assert capsys.readouterr().err.endswith(said)
+        assert len(world.asked) == 3
+
+
+def test_versions_of_condas_are_in_pips_words_and_torch_and_cuda_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def said(*packages: str) -> str:
+        Path("x.yml").write_text("dependencies:\n" + "".join(f"  - {package}\n" for package in packages))
+        with pytest.raises(BadInputError) as caught:
+            read_own(["x.yml"], [], has_project=lambda _: True)
+        assert str(caught.value).isprintable()
+        return str(caught.value).partition("that name: ")[2]
+
+    for package, line in (
+        ("numpy=1.26", "numpy==1.26.*"),
+        ("numpy=1.26.4", "numpy==1.26.4"),
+        ("numpy==1.26", "numpy==1.26"),
+        ("numpy 1.26", "numpy==1.26"),
+        ("numpy 1.26 py312_0", "numpy==1.26"),
+        ("numpy=1.26=py312_0", "numpy==1.26"),
+        ("numpy=1.26.*", "numpy==1.26.*"),
+        ("numpy>=1.26, <2", "numpy>=1.26,<2"),
+        ("nvidia/label/x::matplotlib-base", "matplotlib"),
+        ("Msgpack_Python=1.0", "msgpack==1.0.*"),
+        ("pytorch::pytorch=2.5", "torch"),
+    ):
+        assert said(package) == line, package
+    for package in ("cudatoolkit=11.8", "pytorch-cuda", "jpeg=9e", "_libgcc_mutex=0.1=conda_forge", "a=1|2", "b[c]"):
+        assert said(package) == package
+    assert said(*(f"p{n}" for n in range(400))).endswith(" p59 and 240 more (--verbose)")
+    Path("x.yml").write_text("dependencies: [p0, p1]\n")
+    with pytest.raises(BadInputError, match=r"\(it was not asked for all\): p0 p1$"):
+        read_own(["x.yml"], [], has_project=_offline)
+
+
+def _offline(_: str) -> bool:
+    raise MissingHereError("no network")
+
+
+@pytest.mark.threat
+def test_what_is_no_environment_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bomb = "a: &a [x]\n" + "".join(f"b{n}: &b{n} [*a, *a, *a, *a]\n" for n in range(20))
+    for text, said in (
+        ("channels:\n  - conda-forge\n", "has no dependencies, so there is nothing to put in"),
+        ("dependencies:\n", "has no dependencies"),
+        ("dependencies: [python=3.12, pip]\n", "has no pip part, so there is nothing to put in; write what you need"),
+        ("dependencies:\n  - pip:\n", "has no pip part"),
+        ("dependencies: egg\n", "line 1 of x.yml: dependencies is not a list"),
+        ("dependencies:\n  - pip: egg\n", "has no pip part"),
+        ("dependencies:\n  - pip: [egg]\n    npm: [x]\n", "line 2 of x.yml: is not a dependency of conda's"),
+        ("dependencies:\n  - pip:\n    - - egg\n", "line 3 of x.yml: the pip part has lines only"),
+        ("dependencies:\n  - '\x00'\n", "line 2 of x.yml: YAML: a tab, or another character that is not printed,"),
+        ("dependencies:\n  - '='\n", "line 2 of x.yml: is not a package of conda's"),
+        ("dependencies:\n  - pip:\n    - -e .\n", "line 3 of x.yml: the option -e is not followed"),
+        ("dependencies:\n  - pip: [egg\u200b]\n", "line 2 of x.yml: YAML: a tab, or another character"),
+        ("variables:\n  A: sesame\ndependencies: [pip]\n", "line 1 of x.yml: the key 'variables' is not followed"),
+        ("- egg\n", "it has no keys"),
+        ("egg", "it has no keys"),
+        ("", "it has no keys"),
+        ("name: !!python/object/apply:os.system [sesame]\n", "line 1 of x.yml: YAML: a tag is not followed"),
+        (bomb, "line 1 of x.yml: YAML: an anchor is not followed"),
+        ("name: *a\n", "YAML: an alias"),
+        ("name: {a: b}\n", "YAML: a mapping in braces"),
+        ("name: |\n  sesame\n", "YAML: a text of several lines"),
+        ("name: a\n  sesame\n", "line 2 of x.yml: YAML: its indentation, or a text of several lines,"),
+        ('name: "\\x41"\n', "YAML: a text with a backslash, or that does not end"),
+        ("name: a\nname: b\n", "line 2 of x.yml: YAML: a key that is there twice"),
+        ("name: a\n---\nname: b\n", "line 2 of x.yml: YAML: a directive, or a second document,"),
+        ("%YAML 1.2\n", "YAML: a directive"),
+        ("name: [a\n", "YAML: a list in brackets that does not end in its line"),
+        ("dependencies: " + "[" * 90_000, "line 1 of x.yml: YAML: a text that begins so"),
+        ("dependencies:\n" + "- " * 90_000 + "a\n", "line 2 of x.yml: YAML: what is nested more than 8 deep"),
+        ("# " + "a" * 300_000, "x.yml: has more than 262144 characters"),
+        ("dependencies:\n  - '" + "''" * 90_000 + "\n", "line 2 of x.yml: YAML: what stands behind the end of a text"),
+    ):
+        Path("x.yml").write_text(text)
+        assert main(["venv", "image.sif", "-r", "x.yml", "-o", "e.sqsh", "--offline"]) == ExitCode.BAD_INPUT
+        (line,) = capsys.readouterr().err.splitlines()
+        assert said in line
+        assert "sesame" not in line
+        assert len(line) < 400
