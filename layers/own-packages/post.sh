@@ -13,8 +13,10 @@ else
 fi
 install_wheels
 list_distributions >after.txt
-# The lock holds what it knows of. An environment's own tools are newer then, and nothing else may be.
-lost=$(LC_ALL=C comm -23 before.txt after.txt | grep -vE '^(pip|setuptools|wheel)==' || true)
+# The lock holds what it knows of. An environment's own tools are newer then, and what is replaced on purpose; nothing
+# else may be.
+others="pip|setuptools|wheel${REPLACED:+|${REPLACED// /|}}"
+lost=$(LC_ALL=C comm -23 before.txt after.txt | grep -vE "^($others)==" || true)
 [ -z "$lost" ] || fail "these of the image were replaced, as the lock did not know of them: $(tr '\n' ' ' <<<"$lost")"
 mkdir -p "${constraints%/*}"
 LC_ALL=C comm -13 before.txt after.txt >"${constraints%/*}/own-packages.txt"

@@ -100,10 +100,16 @@ def refuse_venv(output: Path, image: Path, *, as_folder: bool, force: bool) -> N
 
 
 def request_for_venv(
-    image: Path, files: Sequence[str], words: Sequence[str], has_project: HasProject | None = None
+    image: Path,
+    files: Sequence[str],
+    words: Sequence[str],
+    *,
+    replaced: Sequence[str] = (),
+    has_project: HasProject | None = None,
 ) -> Request:
     """Return the packages that an environment is to have. Raises BadInputError, also for none."""
-    asked = Request(str(image), own=read_own(files, words, "the command line", has_project=has_project))
+    own = read_own(files, words, "the command line", replaced=replaced, has_project=has_project)
+    asked = Request(str(image), own=own)
     if not asked.own_texts:
         raise BadInputError("no packages", hint="name them, or a file of them: -r requirements.txt")
     return asked
@@ -152,6 +158,7 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
         torch=of_image.get("torch"),
         requirements=asked.own_texts,
         packages={one.name: one.version for one in wheels},
+        replaces={name: has[name] for name in sorted(asked.replaced)},
         made_by=f"lumiimg {__version__}",
     )
     doubt = next((f"{each.file} {each.what}" for each in python.questions), None)
@@ -235,7 +242,8 @@ def _refuse_wrong(record: VenvRecord, before: _Listing, after: _Listing, checked
     if record.python != after.python:
         what = f"its Python is {after.python}, and its files are those of Python {record.python}"
         raise FailedError(what, where=record.image)
-    lost = [f"{name} {was} ({there.get(name, 'gone')})" for name, was in before.there.items() if there.get(name) != was]
+    before_it = {name: was for name, was in before.there.items() if name not in record.replaces}
+    lost = [f"{name} {was} ({there.get(name, 'gone')})" for name, was in before_it.items() if there.get(name) != was]
     if lost:
         hint = "leave out what brings it: what the image has stays as it is"
         raise FailedError(f"these of the image would be replaced: {', '.join(lost[:_SHOWN])}", hint=hint)
@@ -243,7 +251,11 @@ def _refuse_wrong(record: VenvRecord, before: _Listing, after: _Listing, checked
     if unseen := [f"{name} {version}" for name, version in own.items() if there.get(name) != version]:
         hint = "does the image set PYTHONHOME or PYTHONPATH?"
         raise FailedError(f"its Python does not see what was put in: {', '.join(unseen[:_SHOWN])}", hint=hint)
-    if unmet := [one_line(line) for line in checked.splitlines() if line.partition(" ")[0] in own]:
+    lines = [one_line(line) for line in checked.splitlines()]
+    if unmet := [line for line in lines if any(f", but you have {name} " in line.lower() for name in record.replaces)]:
+        hint = "name a version that goes with what the image has, or replace that, too"
+        raise FailedError("; ".join(unmet[:_SHOWN]), hint=hint)
+    if unmet := [line for line in lines if line.partition(" ")[0] in own]:
         hint = "the index says something else of a wheel than the wheel itself: name another version"
         raise FailedError("; ".join(unmet[:_SHOWN]), hint=hint)
 

@@ -37,7 +37,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
-    if given := options_of(arguments).given("arg", "source", "mirror", "layers", "fabric"):
+    if given := options_of(arguments).given("arg", "source", "replace", "mirror", "layers", "fabric"):
         hint = f"of an image: --host FILE; of a request on it: --base {arguments.images[0]}"
         raise BadInputError(f"{given} says nothing about a finished image", hint=hint)
 

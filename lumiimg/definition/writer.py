@@ -163,6 +163,8 @@ def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work:
         variables["LAYER_FILES"] = f"{BUILD_FOLDER}/{name}/files"
         if layer.wheels or (lock.resolved and wants_python(layer)):
             variables["WHEELS"] = f"{BUILD_FOLDER}/{name}/wheels"
+        if name == OWN_PACKAGES and lock.request.replaced:
+            variables["REPLACED"] = " ".join(sorted(lock.request.replaced))
         if layer is lock.base:
             variables["INCLUDE"] = " ".join(lock.bootstrap.include)
             variables["MIRROR"] = lock.bootstrap.mirror_url or ""

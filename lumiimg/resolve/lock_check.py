@@ -162,7 +162,8 @@ def _release(entry: LockedEntry, layer: Layer) -> Release | None:
 def _faults(lock: Lock) -> Iterator[str]:
     """Yield what is left out, or there twice, which a build would not notice; versions were for the rules."""
     wheels = [wheel for layer in lock.stack for wheel in layer.wheels]
-    for what, names in (("layer", [one.name for one in lock.stack]), ("Python package", [one.name for one in wheels])):
+    once = [one.name for layer in lock.stack for one in layer.wheels if not _replaces(one, layer, lock)]
+    for what, names in (("layer", [one.name for one in lock.stack]), ("Python package", once)):
         yield from (f"the {what} {name} is listed twice" for name, count in Counter(names).items() if count > 1)
     there = {"libfabric", "libcxi"} if lock.fabric is Fabric.HOST else set[str]()
     packages = set[str]()  # a wheel that calls itself torch is not the component
@@ -188,6 +189,11 @@ def _faults(lock: Lock) -> Iterator[str]:
             yield f"request.own names {one.text}, which is left out"
         elif version is not None and not wish.specifier.contains(version, prereleases=True):
             yield f"request.own names {one.text}, and {version} is there"
+
+
+def _replaces(wheel: LockedSource, layer: LockedLayer, lock: Lock) -> bool:
+    """Whether a wheel is put in the place of another, as asked for."""
+    return layer.name == OWN_PACKAGES and wheel.name in lock.request.replaced
 
 
 def _not_as_asked(lock: Lock) -> Iterator[str]:
@@ -267,7 +273,9 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
     for layer in lock.stack:
         for wheel in layer.wheels:
             pinned, indexes = pins.get(wheel.name, (None, ()))
-            if pinned is None:
+            if pinned is not None and not indexes and _replaces(wheel, layer, lock):
+                is_wanted = wheel.name not in OF_TORCH
+            elif pinned is None:
                 is_wanted = wheel.name not in {*in_no_index, *OF_TORCH} and not is_of_cuda(wheel.name)
             else:
                 is_wanted = pinned.specifier.contains(wheel.version, prereleases=True)
@@ -283,7 +291,7 @@ def _in_no_index(lock: Lock, pinned: Collection[str]) -> set[str]:
     for layer in lock.stack:
         if layer is lock.base or wants_python(layer):
             has = {name for name, version in layer.versions.items() if name not in NOT_PYTHON and is_version(version)}
-            found |= set(map(canonicalize_name, has))
+            found |= set(map(canonicalize_name, has)) - (lock.request.replaced if layer is lock.base else set())
     return found | {"triton"} if "torch" in {*found, *pinned} else found
 
 

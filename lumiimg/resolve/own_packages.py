@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -48,7 +49,11 @@ if TYPE_CHECKING:
 _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
 """What a layer whose wheels are not those of the index requires."""
 _SOURCE = "your own requirements; what the layers below have"
-_STAYS = "what is below stays as it is, only wheels are taken, and what is in no index goes into a layer of your own"
+_STAYS = (
+    "what is below stays as it is unless --replace names it, only wheels are taken, and what is in no index goes into "
+    "a layer of your own"
+)
+_OF_ROCM = re.compile(r"(?:.*-)?rocm(?:-?[0-9].*|-.*)?")
 _SHOWN = 8
 
 
@@ -76,13 +81,21 @@ def check_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[Ru
         )
         yield RuleResult("layers", RuleOutcome.UNKNOWN, "the image's packages", "some of them", because, base.source)
     there = _planned(stack)
+    for one in asked.own:
+        version, by = there.get(one.name, (None, ""))
+        if one.replaces and (why := _never_replaced(one.name, asked)):
+            yield RuleResult("layers", RuleOutcome.REFUSED, one.name, one.text, f"{one.where}: {why}", _SOURCE)
+        elif one.replaces:
+            was = f"{one.name} {version}" if version else f"another {one.name}"
+            because = f"as you asked, {one.text} is put in the place of {was} of {by or 'the layers below'}"
+            yield RuleResult("layers", RuleOutcome.UNKNOWN, was, one.text, because, _SOURCE)
     offered = stack.offers.get(PYTHON)
     for one, python in _other_python(asked, version_of(offered.version if offered else None)):
         because = f"{one.where} requires {one.text}, and the image has Python {python}, which stays"
         yield RuleResult("layers", RuleOutcome.REFUSED, one.text, f"Python {python}", because, _SOURCE)
     for one in asked.own:
         version, by = there.get(one.name, (None, ""))
-        if one.requirement.marker is not None or one.name == PYTHON:
+        if one.requirement.marker is not None or one.name == PYTHON or one.name in asked.replaced:
             continue
         if one.name not in there:
             if objection := _not_for_image(one.name, asked, there):
@@ -131,6 +144,13 @@ def _not_for_image(name: str, asked: Request, there: Collection[str]) -> tuple[s
     return None
 
 
+def _never_replaced(name: str, asked: Request) -> str | None:
+    """Return why a package of the image is not replaced, whoever asks; None where it may be."""
+    if name in OF_TORCH or _OF_ROCM.fullmatch(name) or is_of_cuda(name, of_index=True) or name in asked.brought:
+        return f"{name} is made for the image's ROCm and RCCL, so it stays"
+    return None
+
+
 def resolve_own(
     below: Sequence[LayerRequirements],
     asked: Request,
@@ -151,6 +171,14 @@ def resolve_own(
     there = {canonicalize_name(name) for layer in below for name in (*layer.has, *pins_by_project(layer.requires))}
     if not there.isdisjoint(ROCM_TRITONS):
         there.add(canonicalize_name(TRITON))
+    for one in asked.own:
+        if one.replaces and (objection := _never_replaced(one.name, asked)):
+            raise RefusedError(objection, where=one.where, hint="leave it out")
+        if one.replaces and one.name not in there:
+            what = f"the image has no {one.name}, as far as it is known"
+            raise RefusedError(what, where=one.where, hint=f"put it in: pip:{one.text}")
+    there -= asked.replaced
+    below = [_less(layer, asked.replaced) for layer in below]
     named = {one.name for one in asked.own}
     below = [replace(layer, without=tuple(name for name in layer.without if name not in named)) for layer in below]
     wanted = (*asked.own_texts, *beside)
@@ -173,12 +201,23 @@ def resolve_own(
     return locked
 
 
+def _less(layer: LayerRequirements, replaced: Collection[str]) -> LayerRequirements:
+    """Return what a layer has without what others take the place of."""
+    return replace(
+        layer,
+        requires=tuple(text for name, text in pins_by_project(layer.requires).items() if name not in replaced),
+        has={name: version for name, version in layer.has.items() if canonicalize_name(name) not in replaced},
+    )
+
+
 def _hint(said: str, asked: Request, there: Collection[str]) -> str:
     """Return what to do about a refusal of uv's: the lines that it names, or the layer that makes what they require."""
     for name, layer in asked.brought.items():
         if name not in there and is_named(name, said):
             return f"the index does not have {name} for this image: --add {layer}"
     lines = [f"{one.where} ({one.text})" for one in asked.own if is_named(one.name, said)]
+    if asked.replaced:
+        return f"change {'; '.join(lines[:_SHOWN])}, or replace the others, too: --replace NAME==VERSION"
     return f"change {'; '.join(lines[:_SHOWN])}: {_STAYS}" if lines else _STAYS
 
 

@@ -88,6 +88,11 @@ class Request(LockedRequest, frozen=True):
         return tuple(one.text for one in self.own if one.name != PYTHON)
 
     @property
+    def replaced(self) -> frozenset[str]:
+        """Names of the packages in the image in whose place others are put."""
+        return frozenset(one.name for one in self.own if one.replaces)
+
+    @property
     def own_words(self) -> tuple[str, ...]:
         """Those that are words of `--add`."""
         return tuple(f"{PACKAGE}{one.text}" for one in self.own if one.where == OF_OPTION)
@@ -95,7 +100,8 @@ class Request(LockedRequest, frozen=True):
     @property
     def own_summary(self) -> str:
         """All of them, in a few words."""
-        where = ", ".join([*(file.rpartition("/")[2] for file in self.own_files), *self.own_words])[:_SHOWN]
+        words = (*self.own_words, *(f"{one.text} in the place of another" for one in self.own if one.replaces))
+        where = ", ".join([*(file.rpartition("/")[2] for file in self.own_files), *words])[:_SHOWN]
         return f"{count(len(self.own), 'requirement')} of yours ({where})"
 
 
@@ -161,6 +167,7 @@ def options_of(request: Request) -> str:
         ("--add", request.add),
         ("-r", request.own_files),
         ("--add", request.own_words),
+        ("--replace", (one.text for one in request.own if one.replaces)),
         ("--arg", (f"{name}={value}" for name, value in request.arguments.items())),
         ("--source", (f"{name}={location}" for name, location in request.sources.items())),
         ("--mirror", request.mirrors),
@@ -192,6 +199,7 @@ class RequestOptions:
     recipe: str | None = None
     add: Sequence[str] = ()
     requirements: Sequence[str] = ()
+    replace: Sequence[str] = ()
     arg: Sequence[str] = ()
     source: Sequence[str] = ()
     mirror: Sequence[str] = ()
@@ -249,7 +257,12 @@ def request_of(
         base=base,
         add=(*add, *(text for text in given if text not in add)),
         own_files=tuple(options.requirements),
-        own=read_own(options.requirements, [*recipe_packages, *packages], has_project=has_project),
+        own=read_own(
+            options.requirements,
+            [*recipe_packages, *packages],
+            replaced=options.replace,
+            has_project=has_project,
+        ),
         arguments=(recipe.options if recipe else {}) | _once("--arg", map(_argument, options.arg)),
         fabric=fabric,
         sources=_once("--source", map(_source, options.source)),
@@ -267,7 +280,7 @@ def request_again(options: RequestOptions, before: Request | None, path: Path) -
     """Return what the lock at `path` was made from. Raises BadInputError, also for options that would change it."""
     if before is None:
         raise BadInputError("no base", hint=f"give --base NAME or --recipe NAME; there is no {path} yet")
-    if given := options.given("add", "requirements", "arg", "source", "site", "host", "fabric"):
+    if given := options.given("add", "requirements", "replace", "arg", "source", "site", "host", "fabric"):
         raise BadInputError(f"{given} without --base or --recipe", hint="name the whole request to change it")
     until = options.exclude_newer or before.until
     return structs.replace(before, mirrors=tuple(options.mirror), layers=tuple(options.layers), until=until)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 OF_OPTION = "the option --add"
 """Where a requirement is from that no file has."""
+OF_REPLACE = "the option --replace"
+"""The same, of one that takes the place of what the image has."""
 PYTHON = "python"
 """Of a requirement that only the image's Python meets: no index has it."""
 _FILE_LIMIT_BYTES = 8 << 20
@@ -78,21 +80,34 @@ class OwnRequirement:
         return Requirement(self.text)
 
     @property
+    def replaces(self) -> bool:
+        """Whether it takes the place of what the image has."""
+        return self.where == OF_REPLACE
+
+    @property
     def name(self) -> str:
         """Of the distribution, as PEP 503 writes it."""
         return canonicalize_name(self.requirement.name)
 
 
 def read_own(
-    files: Sequence[str], words: Sequence[str], where: str = OF_OPTION, *, has_project: HasProject | None = None
+    files: Sequence[str],
+    words: Sequence[str],
+    where: str = OF_OPTION,
+    *,
+    replaced: Sequence[str] = (),
+    has_project: HasProject | None = None,
 ) -> tuple[OwnRequirement, ...]:
     """Return what files and words like `pip:einops==0.8.1` (from `where`) ask for, each once.
 
-    `has_project` asks the package index, which only the refusal of conda's packages does.
+    `replaced` take the place of what the image has: `numpy==2.1.0`. `has_project` asks the package index, for the
+    refusal of conda's packages.
 
     Raises BadInputError for what cannot be read, is larger than anybody writes, or could not be settled by a lock.
     """
     reader = RequirementReader(lambda path: read_text(Path(path), _FILE_LIMIT_BYTES), has_project=has_project)
+    for word in replaced:  # first: what a file says too counts once
+        reader.add(_in_one_version(word), OF_REPLACE)
     for file in files:
         reader.read(file)
     for word in words:
@@ -188,6 +203,15 @@ def parsed(text: str) -> Requirement | None:
         return Requirement(text)
     except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
         return None
+
+
+def _in_one_version(text: str) -> str:
+    """Return a word of --replace. Raises BadInputError for what names no version, or more than one."""
+    requirement = requirement_of(text, OF_REPLACE)
+    versions = [one for one in requirement.specifier if one.operator == "==" and not one.version.endswith(".*")]
+    if len(versions) != 1 or f"{requirement}" != f"{requirement.name}{versions[0]}":
+        raise BadInputError(f"{requirement.name} is to be in one version", where=OF_REPLACE, hint="NAME==VERSION")
+    return text
 
 
 def requirement_of(text: str, where: str) -> Requirement:

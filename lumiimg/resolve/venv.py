@@ -69,6 +69,8 @@ class VenvRecord:
     """That were asked for, as in PEP 508."""
     packages: Mapping[_Word, _Word] = field(default_factory=dict)
     """Versions of what was put in, by name."""
+    replaces: Mapping[_Word, _Word] = field(default_factory=dict)
+    """Versions of the image's packages in whose place some of these are, as asked for."""
     made_by: _Line = ""
     """The release of lumiimg."""
 

@@ -74,6 +74,7 @@ def made(images: Path) -> Iterator[Made]:
         ("torch", TORCH, (), torch),
         ("little_tool", "1.5", ("torch>=2", "helper"), greeting),
         ("helper", "0.1", (), "def greeting():\n    return 'hello'\n"),
+        ("helper", "0.0.5", (), "def greeting():\n    return 'bye'\n"),
         ("beside", "1.0", ("torch>=2", "helper"), greeting),
     ):
         files.append(folder / f"{name}-{version}-py3-none-any.whl")
@@ -132,3 +133,23 @@ def test_an_environment_over_it_sees_its_torch_and_what_else_it_has(made: Made, 
     assert said == ["hello", TORCH, "/opt/venv/lib/python3.13/site-packages/torch/__init__.py"]
     assert run("head", "-1", "/user-software/bin/pip").strip() == "#!/user-software/bin/python"
     assert "No broken requirements found" in run("/user-software/bin/pip", "check")
+
+
+def test_what_is_replaced_on_purpose_is_another_in_an_environment_and_in_an_image_over_it(
+    made: Made, engine: Engine
+) -> None:
+    done = made.run(
+        "build", "--base", "image.sif", "--replace", "helper==0.0.5", "--site", "generic", "-o", "other.sif"
+    )
+    assert done.code == ExitCode.GOOD, done.err
+    assert inside(engine, made.folder / "other.sif", "python3", "-c", USE).split() == ["bye", TORCH]
+    assert "as you asked, helper==0.0.5 is put in the place of helper 0.1" in json.dumps(
+        lumiimg("show", made.folder / "other.sif", "--json").data["plan"]["rule"]
+    )
+    venv = ("venv", "image.sif", "--replace", "helper==0.0.5", "-o", "replaced.sqsh")
+    done = lumiimg(*venv, *made.common[2:], cwd=made.folder)
+    assert done.code == ExitCode.GOOD, done.err
+    assert "1 package, in the place of the image's helper 0.1" in " ".join(done.out.split())
+    bind = ["--bind", f"{made.folder / 'replaced.sqsh'}:/user-software:image-src=/,ro"]
+    words: list[str | Path] = [engine.path, "exec", *bind, made.image, "/user-software/bin/python", "-c", USE]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == ["bye", TORCH]

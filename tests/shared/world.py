@@ -200,15 +200,16 @@ def _of_image(image: bytes, path: str) -> tuple[int, str, bytes]:
 
 def _on_disk(world: World, path: str) -> tuple[int, str, bytes] | None:
     """Return a wheel that is a file, or the page of its project."""
+    page: list[dict[str, object]] = []
+    wanted = path.rstrip("/").rpartition("/")[2]
     for file in world.files:
         url = f"/whl/files/{file.name}"
         if path == url:
             return 200, "application/octet-stream", file.read_bytes()
-        name = file.name.partition("-")[0].lower().replace("_", "-")
-        if path.rstrip("/").endswith(f"/{name}"):
+        if wanted == file.name.partition("-")[0].lower().replace("_", "-"):
             hashes = {"sha256": digest(file.read_bytes()).removeprefix("sha256:")}
-            return _page(name, [{"filename": file.name, "url": quote(url), "hashes": hashes}])
-    return None
+            page.append({"filename": file.name, "url": quote(url), "hashes": hashes})
+    return _page(wanted, page) if page else None
 
 
 def _page(name: str, files: list[dict[str, object]]) -> tuple[int, str, bytes]:

@@ -116,6 +116,13 @@ def refused(world: World, layers: Path, capsys: Capture, *words: str, code: int 
     return error[0]
 
 
+def forged(text: str) -> None:
+    """Write a lock that a stranger has changed, with the digest that it has then."""
+    head, _, body = text.partition("\n\n")
+    head = "\n".join(line for line in head.splitlines() if not line.startswith("digest"))
+    Path("lumiimg.lock").write_text(f'{head}\ndigest = "{digest(body.encode())}"\n\n{body}')
+
+
 def own(text: str, name: str = "requirements.txt") -> tuple[str, str]:
     Path(name).write_text(text)
     return "-r", name
@@ -297,6 +304,57 @@ def test_on_a_torch_whose_triton_is_not_known_that_of_the_index_is_refused(
     assert "which other Python packages with-torch has is known only where the image is read" in told
 
 
+# --- what is replaced on purpose
+
+
+def test_a_package_that_is_below_is_replaced_where_it_is_named_and_all_else_goes_with_it(
+    world: World, folder: Path, capsys: Capture
+) -> None:
+    lock(world, folder, "--replace", "Egg==1.0", *own("egg>=1\nyolk\n"))
+    assert of_layer("torch-rocm-layer")["egg"] == "1.5"
+    assert of_layer("own-packages") == {"egg": "1.0", "yolk": "2.5"}
+    said = "as you asked, Egg==1.0 is put in the place of"
+    assert said in Path("lumiimg.lock").read_text()
+    words = ["--layers", str(folder), *world.mirrors, "--locked"]
+    assert main(["build", *words, "--definitions", "defs", "--dry-run"]) == ExitCode.GOOD
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert main(["build", *words, "--definitions", "defs"]) == ExitCode.GOOD
+    assert "export REPLACED=egg\n" in Path("defs/flat.def").read_text()
+    lock(world, folder, "--add", "ham", "--replace", "ham==2.0")  # which a layer pins
+    assert main(["build", *words, "--dry-run"]) == ExitCode.GOOD
+    text = Path("lumiimg.lock").read_text()
+    forged(
+        text.replace("ham==2.0", "torch==9.9").replace("/ham-2.0-", "/torch-9.9-").replace("/ham/2.0/", "/torch/9.9/")
+    )
+    capsys.readouterr()
+    assert main(["build", *words, "--dry-run"]) == ExitCode.BAD_INPUT
+    assert "takes what is not from the catalogue: Python package torch 9.9 of own-packages" in capsys.readouterr().err
+    Path("lumiimg.lock").unlink()
+    said = refused(world, folder, capsys, "--add", "ham", "--replace", "egg==1.5")
+    assert "layer-ham depend on ham==1.0" in said or "ham==1.0 depends on egg<1.5" in said
+    assert "change the option --replace (egg==1.5), or replace the others, too: --replace NAME==VERSION" in said
+
+
+def test_what_is_of_rocm_or_is_not_there_is_not_replaced(world: World, folder: Path, capsys: Capture) -> None:
+    for name in (
+        "torch",
+        "Triton",
+        "pytorch_triton_rocm",
+        "torchvision",
+        "rocm-sdk-core",
+        "jax-rocm7-plugin",
+        "fast-attn",
+    ):
+        said = refused(world, folder, capsys, "--replace", f"{name}==9.9")
+        assert "is made for the image's ROCm and RCCL, so it stays" in said, name
+    said = refused(world, folder, capsys, "--replace", "yolk==2.0")
+    assert "the option --replace: the image has no yolk, as far as it is known; put it in: pip:yolk==2.0" in said
+    for word in ("egg", "egg>=1", "egg==1.*", "egg[x]==1", "egg==1,==1", "egg==1; os_name == 'posix'"):
+        said = refused(world, folder, capsys, "--replace", word, code=ExitCode.BAD_INPUT)
+        assert "the option --replace: egg is to be in one version; NAME==VERSION" in said, word
+    assert "a path or an address" in refused(world, folder, capsys, "--replace", "./egg", code=ExitCode.BAD_INPUT)
+
+
 # --- hashes
 
 
@@ -409,9 +467,7 @@ def test_a_lock_that_does_not_agree_with_its_own_packages_is_refused(
         ('text = "dotted-name"', 'text = "left"', "request.own names left, which is left out"),
         ('text = "dotted-name"', 'text = "-e ."', "the option -e is not followed"),
     ):
-        head, _, body = text.replace(old, new).partition("\n\n")
-        head = "\n".join(line for line in head.splitlines() if not line.startswith("digest"))
-        Path("lumiimg.lock").write_text(f'{head}\ndigest = "{digest(body.encode())}"\n\n{body}')
+        forged(text.replace(old, new))
         words = ["build", "--layers", str(folder), *world.mirrors, "--locked", "--dry-run"]
         assert main(words) == ExitCode.BAD_INPUT
         assert said in capsys.readouterr().err

@@ -253,7 +253,7 @@ def test_a_recipe_is_changed_by_what_stands_beside_it_and_the_options_stay_as_th
 def test_a_request_is_read_back_from_the_options_that_it_is_written_as(tmp_path: Path) -> None:
     """A command that is proposed is planned from its words, as one that is typed."""
     (tmp_path / "a b.txt").write_text("einops==0.8.1\n")
-    own = read_own([str(tmp_path / "a b.txt")], ["pip:rich>=14"])
+    own = read_own([str(tmp_path / "a b.txt")], ["pip:rich>=14"], replaced=["numpy==2.1.0"])
     values: dict[str, tuple[object, object]] = {
         "base": ("rocm-6.4.4", "./it's an image.sif"),
         "add": ((), ("aws-ofi-nccl", "vllm==0.12.0")),

@@ -352,6 +352,28 @@ def test_what_pip_says_is_not_met_ends_it_where_it_is_of_what_was_put_in(tmp_pat
             _refuse_wrong(record, _Listing("3.12", {}), there, said)
 
 
+def test_what_is_replaced_on_purpose_is_named_and_goes_with_what_the_image_has(
+    world: World, image: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    dist(tmp_path, "of_image-1.0")
+    (tmp_path / "of_image-1.0.dist-info/METADATA").write_text("Name: of-image\nVersion: 1.0\nRequires-Dist: Mine<2\n")
+    dist(tmp_path, "mine-2.0")
+    (tmp_path / "mine-2.0.dist-info/METADATA").write_text("Name: Mine\nVersion: 2.0\n")
+    pip = [sys.executable, "-m", "pip", "check", "--disable-pip-version-check"]
+    env = {"PYTHONPATH": str(tmp_path)}
+    said = subprocess.run(pip, env=env, capture_output=True, text=True, check=False).stdout
+    before, after = (_Listing("3.12", {"mine": version, "of-image": "1.0"}) for version in ("1.0", "2.0"))
+    record = VenvRecord("/x.sif", None, "3.12", None, (), {"mine": "2.0"}, {"mine": "1.0"})
+    with pytest.raises(FailedError, match=r"of-image 1\.0 has requirement Mine<2, but you have mine 2\.0"):
+        _refuse_wrong(record, before, after, said)
+    _refuse_wrong(record, before, after, "")
+    words = ["venv", str(image), "-o", str(tmp_path / "x.sqsh"), *world.mirrors]
+    assert main([*words, "--replace", "torch==2.9.0"]) == ExitCode.NO
+    assert "the option --replace: torch is made for the image's ROCm and RCCL, so it stays" in capsys.readouterr().err
+    with pytest.raises(FailedError, match="would be replaced: of-image"):
+        _refuse_wrong(record, before, _Listing("3.12", {"mine": "2.0"}), "")
+
+
 def test_without_mksquashfs_a_folder_is_proposed(tmp_path: Path) -> None:
     (tmp_path / "apptainer").write_text("#!/bin/sh\necho apptainer version 1.4.5\n")
     (tmp_path / "apptainer").chmod(0o755)

@@ -77,6 +77,7 @@ def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
     """Return what was made over an image, both as they were named."""
     record, doubt = made.record, made.doubt
     stays = f"its torch {record.torch} stays" if record.torch else "what it has stays"
+    instead = (f"in the place of the image's {name} {was}" for name, was in record.replaces.items())
     words = ("lumiimg", "job", as_operand(str(image)), "--venv", as_operand(str(output)), "-o", "job.sh")
     packages = ", ".join(f"{name} {version}" for name, version in sorted(record.packages.items()))
     doubts = (Item(Severity.UNKNOWN, f"{doubt}: packages that only it adds were not looked at"),) if doubt else ()
@@ -84,7 +85,7 @@ def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
     return Document(
         "venv",
         str(output),
-        f"made {output} over {image}: {count(len(record.packages), 'package')}, {stays}",
+        ", ".join((f"made {output} over {image}: {count(len(record.packages), 'package')}", *instead, stays)),
         Severity.OK,
         Advice(next=f"{shell_join(words)} -- python train.py"),
         sections=(
