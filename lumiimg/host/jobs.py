@@ -126,8 +126,10 @@ def _find(root: RootFileSystem, name: str, folders: Sequence[str]) -> str | None
     if "/" in name:
         folder, _, name = name.rpartition("/")
         folders = (folder,) if folder.startswith("/") else ()
-    found = find_program(root, name, folders)
-    return found.path if found else None
+    if (found := find_program(root, name, folders)) is not None:
+        return found.path
+    # what nobody may run is not passed over where nothing else has the name
+    return next((path for folder in folders if root.is_file(path := f"{folder}/{name}")), None)
 
 
 def _no_python(root: RootFileSystem, folders: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from lumiimg.image import Image, RootFileSystem
 
-_RUN = 0o1
+_EXECUTABLE, _RUN = 0o111, 0o1
 _PROGRAM = re.compile(r".*/python(3\.\d{1,2})")
 _FRAMEWORKS = frozenset(("torch", "jax"))
 
@@ -42,7 +42,7 @@ def find_program(root: RootFileSystem, name: str, folders: Sequence[str]) -> Pro
             status = root.stat(path := f"{folder}/{name}")
             if status.kind is FileKind.FILE and status.gives(_RUN):
                 return Program(name, path)
-            if status.kind is FileKind.FILE:
+            if status.kind is FileKind.FILE and status.permissions & _EXECUTABLE:
                 first = first or Program(name, path)
     return first
 
