@@ -225,8 +225,10 @@ def _serving(python: PythonProcess, torch: JobProcess) -> Iterator[JobProcess]:
         spec = python.find_spec(name)
         if spec is not None and spec.kind is not SpecKind.NAMESPACE and spec.locations:
             asks = (python.variable(path_variable) or LIBRCCL[0],)
-            process = _reading(python, replace(torch, asks=asks, framework=name, package=spec.locations[0]), name)
-            yield replace(process, imports=name) if process.failure is not None else process
+            process = replace(torch, asks=asks, framework=name, package=spec.locations[0])
+            if python.finder.code_file(spec) is None:
+                process = _failing(replace(process, imports=name), f"only root may read {spec.origin}", spec.origin)
+            yield process
 
 
 def _jax(python: PythonProcess) -> Iterator[JobProcess]:
