@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lumiimg.build.keys import BuildStep
     from lumiimg.catalog.ledger import Trial
     from lumiimg.definition.definition import Definition
-    from lumiimg.resolve.lock import Lock, LockedLayer
+    from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
     from lumiimg.resolve.plan import Plan
 
 _LEAST_BYTES = 256 << 20
@@ -216,7 +216,7 @@ def measured(lock: Lock, chain: Sequence[Definition], cache: Path) -> Iterator[t
     """
     layers = LayerCache(cache)
     for layer, result in zip(lock.stack, _kept(steps_of(chain), len(chain), layers), strict=False):
-        files = [cache / "sources" / f"{one.sha256}" for one in (*layer.sources, *layer.wheels)]
+        files = [_source_file(one, cache) for one in (*layer.sources, *layer.wheels)]
         is_fetched = layer is not lock.base and all(file.is_file() for file in files)
         fetched = sum(file.stat().st_size for file in files) if is_fetched else None
         yield fetched, result.size_bytes, result.seconds
@@ -296,9 +296,17 @@ def _download(lock: Lock, layer: LockedLayer, cache: Path) -> int | None:
         return None
     if not lock.resolved and wants_python(layer):
         return None
-    files = [one for one in (*layer.sources, *layer.wheels) if not (cache / "sources" / f"{one.sha256}").is_file()]
-    sizes = [one.size_bytes for one in files if one.size_bytes is not None]
-    return sum(sizes) if len(sizes) == len(files) else None
+    if not all(_source_file(one, cache).is_file() for one in layer.sources):
+        return None
+    there = [file for file in (_source_file(one, cache) for one in layer.wheels) if file.is_file()]
+    if len(there) == len(layer.wheels):
+        return 0
+    return None if layer.wheel_bytes is None else layer.wheel_bytes - sum(file.stat().st_size for file in there)
+
+
+def _source_file(source: LockedSource, cache: Path) -> Path:
+    """Return where a cache has a source or a wheel once it is fetched."""
+    return cache / "sources" / f"{source.sha256}"
 
 
 def _recorded(layer: LockedLayer) -> Iterator[Trial]:

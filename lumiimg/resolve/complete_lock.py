@@ -153,7 +153,7 @@ def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], unt
     stack = list(lock.stack[:-1] if own else lock.stack)
     if any(map(wants_python, stack)):
         found = _of_layers(stack, python, sources, preferred, until)
-        stack = [replace(layer, wheels=found[layer.name]) for layer in stack]
+        stack = [layer.with_wheels(found[layer.name]) for layer in stack]
     if own:
         from lumiimg.resolve.own_packages import installed_layer, resolve_own
 
@@ -162,7 +162,7 @@ def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], unt
         with _in_words("the catalogue does not have the wheels of your own packages"):
             wheels = resolve_own(there, lock.request, python, sources, until=until, preferred=preferred)
         sources.on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {lock.layers[-1].name}")
-        stack.append(replace(lock.layers[-1], wheels=wheels))
+        stack.append(lock.layers[-1].with_wheels(wheels))
     return replace(lock, base=stack[0], layers=tuple(stack[1:]), resolved=True)
 
 

@@ -22,7 +22,7 @@ from lumiimg.resolve.rules import NO_MACHINE, RuleResult
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.catalog.layers import Layer
@@ -53,7 +53,7 @@ class LockedSource:
     version: str = ""
     """Of a wheel."""
     size_bytes: int | None = field(default=None, compare=False)
-    """That its index says; null: none does. No lock has it."""
+    """That its index says; null: none does."""
 
     @property
     def is_local(self) -> bool:
@@ -78,6 +78,8 @@ class LockedLayer(ReleasedLayer):
     """Files that the layer is made of."""
     wheels: tuple[LockedSource, ...] = ()
     """Python distributions, those that it names and all that they require; `name` and `version` tell which."""
+    wheel_bytes: int | None = field(default=None, compare=False)
+    """Of all of them together, as their index says; null: it does not say of each."""
 
     @property
     def versions(self) -> dict[str, str]:
@@ -86,6 +88,11 @@ class LockedLayer(ReleasedLayer):
             return dict(self.layer.has)
         found = self.layer.has_of(self.release)
         return {name: expand(version, self.arguments) for name, version in found.items()}
+
+    def with_wheels(self, wheels: Sequence[LockedSource]) -> LockedLayer:
+        """Return the layer with these Python distributions, as an index offers them."""
+        sizes = [one.size_bytes for one in wheels if one.size_bytes is not None]
+        return replace(self, wheels=tuple(wheels), wheel_bytes=sum(sizes) if len(sizes) == len(wheels) else None)
 
     def with_digests(self, known: Mapping[str, str]) -> LockedLayer:
         """Return the layer with a digest for each source that has none, from those that are known by address."""

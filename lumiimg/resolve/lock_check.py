@@ -79,7 +79,7 @@ def _lock(document: LockFile, catalogues: Sequence[Catalogue], mirrors: Mirrors,
         released.append((layer, _release(entry, layer)))
     check_used(request, released)
     stack = [
-        replace(lock_layer(layer, release, request), wheels=entry.locked_wheels)
+        replace(lock_layer(layer, release, request), wheels=entry.locked_wheels, wheel_bytes=entry.wheel_bytes)
         for entry, (layer, release) in zip(document.stack, released, strict=True)
     ]
     unknown = {source.location for layer in stack for source in layer.sources if source.sha256 is None}

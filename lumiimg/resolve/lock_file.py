@@ -72,6 +72,8 @@ class LockedEntry(_Written, frozen=True):
     """Of a release that no layer.toml has: what was taken for it."""
     wheels: dict[str, Sha256] = {}
     """Digests of its Python distributions by their addresses, without a mirror."""
+    wheel_bytes: Annotated[int, msgspec.Meta(ge=0, lt=1 << 50)] | None = None
+    """Of all of them together; null: their index did not say."""
 
     def __post_init__(self) -> None:
         refuse({"wheels": next(filter(None, map(_wheel_fault, self.wheels)), None)})
@@ -224,6 +226,7 @@ def _entry(layer: LockedLayer) -> dict[str, Any]:
         "release": release.version if release else "",
         "row": release if layer.is_unlisted else None,
         "wheels": {wheel.location: wheel.sha256 for wheel in layer.wheels},
+        "wheel_bytes": layer.wheel_bytes or None,
     }
 
 

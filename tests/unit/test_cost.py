@@ -27,6 +27,7 @@ from lumiimg.report.views.request import cost_lines
 from lumiimg.resolve.bootstrap import known_size, note_digest
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock import locked_wheel
+from lumiimg.resolve.lock_file import document_of
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.shared.build_machine import build_machine, stored
@@ -96,7 +97,7 @@ def test_wheels_and_images_of_registries_have_the_sizes_that_their_servers_say(t
     wheel = locked_wheel("https://wheels.test/a-1-py3-none-any.whl", "a" * 64, 5 << 20)
     lock = locked("rocm-6.4.4", "pytorch", site="lumi")
     at, torch = next((at, one) for at, one in enumerate(lock.layers) if one.name == "pytorch")
-    layers = (*lock.layers[:at], replace(torch, wheels=(wheel,)), *lock.layers[at + 1 :])
+    layers = (*lock.layers[:at], torch.with_wheels([wheel]), *lock.layers[at + 1 :])
     lock = replace(lock, layers=layers, resolved=True)
 
     def downloads(lock: Lock) -> dict[str, int | None]:
@@ -112,6 +113,8 @@ def test_wheels_and_images_of_registries_have_the_sizes_that_their_servers_say(t
     assert downloads(lock)["rocm-6.4.4"] == 7 << 30
     of_digest = replace(lock, bootstrap=replace(lock.bootstrap, image=replace(image, digest=f"sha256:{'b' * 64}")))
     assert downloads(of_digest)["rocm-6.4.4"] == 7 << 30
+    (entry,) = (one for one in document_of(of_digest).layer if one.wheels)
+    assert entry.wheel_bytes == 5 << 20, "a lock has them, too"
     assert known_size(parse_reference("a/b", Mirrors({})), tmp_path) is None
     (tmp_path / "sources").mkdir()
     (tmp_path / "sources" / wheel.sha256).touch()  # type: ignore[operator]  # it has one
