@@ -67,26 +67,26 @@ def pip_lines(text: str, path: str, has_project: HasProject | None) -> Iterator[
                 found.append((line.line, line.value))
                 has_pip = True
         else:
-            hint = "a package of conda's, or `pip:` with a list, is needed"
-            raise BadInputError("is not a dependency of conda's", where=where, hint=hint)
+            hint = "a conda package, or `pip:` with a list, is needed"
+            raise BadInputError("is not a dependency", where=where, hint=hint)
     if of_conda:
         raise _instead(of_conda, has_project)
     if not has_pip:
-        raise BadInputError("has no pip part, so there is nothing to put in", where=path, hint=_INSTEAD)
+        raise BadInputError("has no pip part, so there is nothing to install", where=path, hint=_INSTEAD)
     yield from found
 
 
 def _dependencies(document: YamlNode, path: str) -> Sequence[YamlNode]:
     """Return the dependencies of an environment. Raises BadInputError."""
     if not isinstance(document.value, dict):
-        raise BadInputError("is not an environment of conda: it has no keys", where=path, hint="dependencies: …")
+        raise BadInputError("is not a conda environment: it has no keys", where=path, hint="dependencies: …")
     for key, node in document.value.items():
         if key not in _SAYS_NOTHING | {"dependencies"}:
             where = f"line {node.line} of {path}"
             raise BadInputError(f"the key {shortened(key)!r} is not followed", where=where, hint="leave it out")
     dependencies = document.value.get("dependencies")
     if dependencies is None or not dependencies.value:
-        raise BadInputError("has no dependencies, so there is nothing to put in", where=path, hint=_INSTEAD)
+        raise BadInputError("has no dependencies, so there is nothing to install", where=path, hint=_INSTEAD)
     if not isinstance(dependencies.value, tuple):
         raise BadInputError("dependencies is not a list", where=f"line {dependencies.line} of {path}")
     return dependencies.value
@@ -96,7 +96,7 @@ def _package(text: str, where: str) -> _Package:
     """Return what a line asks conda for. Raises BadInputError."""
     match = _PACKAGE.match(text)
     if match is None:
-        raise BadInputError("is not a package of conda's", where=where, hint="one like numpy=2.1 is needed")
+        raise BadInputError("is not a conda package", where=where, hint="one like numpy=2.1 is needed")
     name = canonicalize_name(match[1])
     version = _pip_version(match[2].strip()) if match.end() == len(text) else None
     return _Package(text, where, _facts()["names"].get(name, name), version)
@@ -134,10 +134,10 @@ def _instead(packages: Sequence[_Package], has_project: HasProject | None) -> Ba
                 has_project = None
         (lines if is_for_pip else without).append(f"{package.name}{package.version}" if is_for_pip else package.text)
     asked = "" if has_project else " (it was not asked for all)"
-    hint = f"as lines of `pip:`, where the index has a project of that name{asked}: {_named(lines)}; " if lines else ""
-    hint += f"to be left out, as pip has nothing of that name: {_named(without)}" if without else ""
+    hint = f"write under `pip:`, as the index has a project of that name{asked}: {_named(lines)}; " if lines else ""
+    hint += f"leave out, as pip has nothing of that name: {_named(without)}" if without else ""
     more = f" and {len(packages) - 1} more" if len(packages) > 1 else ""
-    what = f"conda's packages are not put in: {shortened(one_line(packages[0].text))}{more}"
+    what = f"conda packages are not installed: {shortened(one_line(packages[0].text))}{more}"
     return BadInputError(what, where=packages[0].where, hint=hint.removesuffix("; "), more=[*lines, *without])
 
 

@@ -83,9 +83,9 @@ def test_of_condas_packages_is_said_what_pip_would_take_in_their_place(
         words = ["explain", "--base", "debian-13", "--site", "lumi", *world.mirrors, "-r", "workshop.yml"]
         assert main(words) == ExitCode.BAD_INPUT
         assert capsys.readouterr().err == (
-            "lumiimg: line 5 of workshop.yml: conda's packages are not put in: datasets=2.19.1 and 2 more; as lines of "
-            "`pip:`, where the index has a project of that name: datasets==2.19.1 huggingface-hub==0.24.6; to be left "
-            "out, as pip has nothing of that name: git=2.45.1\n"
+            "lumiimg: line 5 of workshop.yml: conda packages are not installed: datasets=2.19.1 and 2 more; write under "
+            "`pip:`, as the index has a project of that name: datasets==2.19.1 huggingface-hub==0.24.6; leave out, "
+            "as pip has nothing of that name: git=2.45.1\n"
         )
         assert world.asked == [f"/pypi/simple/{name}/" for name in ("datasets", "git", "huggingface-hub")]
         assert main([*words, "--offline"]) == ExitCode.BAD_INPUT
@@ -139,16 +139,16 @@ def test_what_is_no_environment_is_refused_in_one_line(
     monkeypatch.chdir(tmp_path)
     bomb = "a: &a [x]\n" + "".join(f"b{n}: &b{n} [*a, *a, *a, *a]\n" for n in range(20))
     for text, said in (
-        ("channels:\n  - conda-forge\n", "has no dependencies, so there is nothing to put in"),
+        ("channels:\n  - conda-forge\n", "has no dependencies, so there is nothing to install"),
         ("dependencies:\n", "has no dependencies"),
-        ("dependencies: [python=3.12, pip]\n", "has no pip part, so there is nothing to put in; write what you need"),
+        ("dependencies: [python=3.12, pip]\n", "has no pip part, so there is nothing to install; write what you need"),
         ("dependencies:\n  - pip:\n", "has no pip part"),
         ("dependencies: egg\n", "line 1 of x.yml: dependencies is not a list"),
         ("dependencies:\n  - pip: egg\n", "has no pip part"),
-        ("dependencies:\n  - pip: [egg]\n    npm: [x]\n", "line 2 of x.yml: is not a dependency of conda's"),
+        ("dependencies:\n  - pip: [egg]\n    npm: [x]\n", "line 2 of x.yml: is not a dependency"),
         ("dependencies:\n  - pip:\n    - - egg\n", "line 3 of x.yml: the pip part has lines only"),
         ("dependencies:\n  - '\x00'\n", "x.yml: not YAML: it has characters that are not printed"),
-        ("dependencies:\n  - '='\n", "line 2 of x.yml: is not a package of conda's"),
+        ("dependencies:\n  - '='\n", "line 2 of x.yml: is not a conda package"),
         ("dependencies:\n  - pip:\n    - -e .\n", "line 3 of x.yml: the option -e is not followed"),
         (
             "dependencies:\n  - pip: [egg\u200b]\n",
