@@ -37,7 +37,7 @@ from tests.shared.world import World, serve, wheels_of_layers
 CATALOGUE = open_catalogue({"HOME": "/nonexistent"})
 LUMI = find_site("lumi", {"HOME": "/nonexistent"})
 NAMES = CATALOGUE.layer_names()
-WITHOUT_DIGEST = {"aiter", "deepspeed", "flash-attn", "sglang", "vllm", "xformers"}
+WITHOUT_DIGEST = {"aiter", "deepspeed", "flash-attn", "vllm", "xformers"}
 """Layers with an archive of which the project knows no digest; the set may only shrink."""
 FOLDERS = sorted(file.parent for file in shipped_layers().glob("*/layer.toml"))
 SCRIPTS = sorted(shipped_layers().glob("*/*.sh"))
