@@ -273,6 +273,8 @@ def _nearby_requests(request: Request, context: PlanContext) -> Iterator[Request
         yield from each(_bases_near(here, context), (same, *alike(same)))
     if asked.fabric != AUTO:
         yield structs.replace(asked, fabric=AUTO)
+    elif not {"rccl", "rocm"} & {*context.base(here).provides, *context.base(here).has}:
+        yield structs.replace(asked, fabric="none")  # nothing for GPUs: there is no RCCL that would take a plugin
     yield from each([here], _same_software(asked, plugins, context), asked.fabric)
     # only a base of the same kind where nothing is added
     folder = context.base(here).folder

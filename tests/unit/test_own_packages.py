@@ -471,3 +471,11 @@ def test_a_lock_that_does_not_agree_with_its_own_packages_is_refused(
         words = ["build", "--layers", str(folder), *world.mirrors, "--locked", "--dry-run"]
         assert main(words) == ExitCode.BAD_INPUT
         assert said in capsys.readouterr().err
+
+
+def test_an_image_without_rccl_is_offered_a_build_without_a_plugin(folder: Path, capsys: Capture) -> None:
+    words = ["explain", "--layers", str(folder), "--base", "box", "--add", "pip:spam", "--site", "lumi"]
+    assert main(words) == ExitCode.NO
+    (proposal,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next")]
+    assert "lumiimg build --base box --add pip:spam" in proposal
+    assert "--fabric none" in proposal
