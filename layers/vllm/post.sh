@@ -25,10 +25,12 @@ if ! has_wheel vllm; then
     fi
     # An address of git, which no lock holds; vLLM loads weights without it, too.
     sed -i '/^fastsafetensors @ /d' vllm/requirements/rocm.txt
+    # Its parts in Rust are optional. With a cargo in the image they would come from crates that no lock holds.
+    export CARGO_NET_OFFLINE=true
     # Outside of git it cannot tell its own version.
     export SETUPTOOLS_SCM_PRETEND_VERSION=$VERSION VLLM_TARGET_DEVICE=rocm
     build_wheel vllm
-    unset SETUPTOOLS_SCM_PRETEND_VERSION TRITON_KERNELS_SRC_DIR
+    unset CARGO_NET_OFFLINE SETUPTOOLS_SCM_PRETEND_VERSION TRITON_KERNELS_SRC_DIR
     restore_tools
 fi
 finish_python vllm

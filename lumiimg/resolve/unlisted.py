@@ -94,17 +94,26 @@ def derived(layer: Layer, version: Version, why: str) -> Release:
         facts = {fact: value for name, value in arguments.items() for fact in placeholders(rule.arguments[name])[:1]}
         release = row_of(rule, facts | {"VERSION": f"{version}", "FOUND": f"{version}"}, near.source)
     # what is newer asks for no older Python or glibc; what is older may take one that the row does not
-    rising = {"python", "glibc"} if version > (version_of(near.version) or NO_VERSION) else set[str]()
+    is_newer = version > (version_of(near.version) or NO_VERSION)
+    rising = {"python", "glibc"} if is_newer else set[str]()
     hard = [need for need in near.requires if need.component in rising or not need.versions]
+    floors = [floor for need in near.expects if (floor := _floor(need))] if is_newer else []
     return replace(
         release,
-        requires=(*release.requires, *hard),
+        requires=(*release.requires, *hard, *floors),
         expects=(*(need for need in near.requires if need not in hard), *near.expects),
         source=near.source,
         date=near.date,
         derived=near.version,
         doubts=(f"{why}; it is planned like {near.version}",),
     )
+
+
+def _floor(need: Need) -> Need | None:
+    """Return the minor release below which a need does not hold: `rocm>=7.14` of `rocm==7.14.*`; None: none."""
+    lowest = [spec.version for spec in need.versions if spec.operator in {">=", "==", "~="}]
+    least = version_of(lowest[0].removesuffix(".*")) if lowest else None
+    return Need(need.component, SpecifierSet(f">={least.major}.{least.minor}")) if least else None
 
 
 def _can_be_named(layer: Layer, version: Version) -> bool:

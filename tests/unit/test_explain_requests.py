@@ -79,7 +79,7 @@ CASES = [
     # vLLM and SGLang
     Case("rocm-6.2.4 vllm", "bundled torch=2.7.1+rocm6.2.4 vllm=0.10.1", "as in AMD's last image for LUMI"),
     Case("rocm-6.4.4 vllm", "host torch=2.9.1+rocm6.4 vllm=0.12.0", "as LUMI AI Factory built it"),
-    Case("rocm-7.0 vllm", "host torch=2.10.0+rocm7.0 vllm=0.22.1", "as in LUMI AI Factory's image of August"),
+    Case("rocm-7.0 vllm", "host torch=2.10.0+rocm7.0 vllm=0.22.1 warning=layers", "as in LUMI AI Factory's image of August"),
     Case("rocm-7.0 vllm==0.25.0", "refused layers -> rocm-7.0 vllm", "from 0.23 on it needs torch 2.11"),
     Case("rocm-6.3 vllm", "refused layers -> rocm-6.2.4 vllm", "nobody is known to have built it on 6.3"),
     Case("rocm-6.2.4 vllm==0.18.0", "refused layers -> rocm-6.2.4 vllm", "its wheels want ROCm 7.0 and Python 3.12"),
@@ -91,6 +91,8 @@ CASES = [
     Case("rocm-6.3 vllm sglang", "refused layers -> rocm-6.2.4 vllm", "one of both, and where it works"),
     Case("rocm-sglang-0.5.5", "refused layers", "SGLang's images are for MI300 and MI350"),
     Case("rocm-6.4.4 vllm sglang", "refused layers -> rocm-6.4.4 vllm", "one server an image, and no layer twice"),
+    Case("rocm-6.2.4 flash-attn", "bundled torch=2.7.1+rocm6.2.4", "FlashAttention 2.7.3, as AMD built it for LUMI"),
+    Case("rocm-7.0 flash-attn", "host torch=2.10.0+rocm7.0 warning=torch", "LUMI AI Factory takes a later commit than 2.8.3 there"),
     Case("rocm-6.2.4 xformers", "refused layers -> rocm-6.3 xformers", "xformers is for torch 2.9 and 2.10"),
     Case("rocm-6.4.4 fabric-bundled", "bundled", "the fabric that is named is the one that is taken"),
     Case("rocm-6.4.4 vllm @alps", "refused driver-window", "Alps has GPUs of NVIDIA"),
@@ -99,14 +101,15 @@ CASES = [
     Case("rocm-vllm-0.8.5 apex %bundled", "bundled unknown=layers", "which torch it has is not known, and apex is for one"),
     # releases of 2026, and what they are made for
     Case("rocm-7.2.4 jax", "host jax=0.9.2 unknown=driver-window", "0.12.0 is made for ROCm 7.14, and 0.9.2 for this one"),
+    Case("rocm-7.0 jax==0.13.0", "refused layers -> rocm-7.14.0 jax==0.13.0", "0.12.0 is made for ROCm 7.14: what is newer takes no older one"),
     Case("rocm-7.2.4 jax==0.12.0", "refused layers -> rocm-7.2.4 jax", "it is made for ROCm 7.14, or 10"),
     Case("debian-rocm debian-rocm-libraries jax==0.9.2 @generic", "refused layers -> debian-rocm debian-rocm-libraries jax", "the same, named"),
     Case("rocm-7.14.0 pytorch", "host torch=2.14.1+rocm7.14 unknown=driver-window warning=torch", "its ROCm is in AMD's Python packages, which a lock does not get"),
     Case("rocm-10.0.0 pytorch", "host torch=2.13.0+rocm10.0.0 unknown=driver-window warning=torch", "AMD's own index alone has one"),
-    Case("rocm-7.2.4 vllm", "host torch=2.11.0+rocm7.2 vllm=0.25.0 unknown=driver-window", "its CMakeLists.txt names torch 2.11"),
+    Case("rocm-7.2.4 vllm", "host torch=2.11.0+rocm7.2 vllm=0.25.0 warning=layers unknown=driver-window", "its CMakeLists.txt names torch 2.11"),
     # for which GPU
     Case("rocm-6.4.4 apex @generic", "none torch=2.9.1+rocm6.4 unknown=layers", "any machine, any GPU"),
-    Case("rocm-7.0 vllm @generic", "none torch=2.10.0+rocm7.0 vllm=0.22.1 unknown=layers", "built from source, for a GPU that nobody named"),
+    Case("rocm-7.0 vllm @generic", "none torch=2.10.0+rocm7.0 vllm=0.22.1 warning=layers unknown=layers", "built from source, for a GPU that nobody named"),
 ]  # fmt: skip
 
 
