@@ -24,6 +24,8 @@ _PROJECT = re.compile(r"^ *(?P<project>\d{1,10}) ")
 """Source: lfs-project(1)."""
 _KIB = 1024
 _LUSTRE = "lustre"
+_HANG: set[str] = set()
+"""Programs that did not answer in this run: for its other folders they are not asked."""
 _WITHOUT = _IN_MEMORY | {"overlay", "squashfs", ""}
 """Types of file systems that have no quota of a user."""
 
@@ -129,11 +131,16 @@ def _asked(argv: list[str]) -> Quota:
 
 def _output(argv: list[str]) -> str | None:
     """Return what a program prints, whatever its status: of `quota` it says that a limit is reached; None: it hangs."""
+    if argv[0] in _HANG:
+        return None
     try:
         done = run(argv, env={**os.environ, "LC_ALL": "C"}, timeout_s=_LIMIT_S)
     except MissingHereError:
         return ""
-    return None if done.timed_out else done.output
+    if done.timed_out:
+        _HANG.add(argv[0])
+        return None
+    return done.output
 
 
 def _tightest(found: list[Quota]) -> Quota:

@@ -18,6 +18,7 @@ from msgspec import structs
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from lumiimg.catalog.catalogue import UnknownNameError
 from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.catalog.releases import expand
@@ -121,7 +122,9 @@ def _layer(entry: LockedEntry, catalogues: Sequence[Catalogue]) -> Layer:
             return layer
         others.append(layer)
     if not others:
-        raise missing[0]
+        if isinstance(unknown := missing[0], UnknownNameError):
+            raise BadInputError(unknown.what, hint="--layers DIR, with the folder that the lock was written with")
+        raise unknown
     here, wanted = layer_digest(others[0])[:19], f"{entry.layer}"[:19]
     raise RefusedError(
         f"the layer {entry.name} is not the one that was locked: its digest is {here}…, not {wanted}…",

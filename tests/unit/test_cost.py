@@ -200,13 +200,15 @@ def test_the_tightest_quota_counts(programs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("quota", "ext4"), ("lfs", "lustre")])
-def test_a_quota_tool_that_hangs_is_one_line(
+def test_a_quota_tool_that_hangs_is_asked_once_and_one_line(
     name: str, kind: str, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "_LIMIT_S", 0.1)
     monkeypatch.setattr(room, "_mount", lambda _: Mount(kind, "/"))
-    program(programs / name, "#!/bin/sh\nexec sleep 100\n")
+    program(programs / name, f"#!/bin/sh\necho >>{tmp_path}/asked\nexec sleep 100\n")
     cost = BuildCost((), (PlaceNeed("cache", room_at(tmp_path), 0),))
+    assert room_at(programs).note == cost.places[0].room.note
+    assert (tmp_path / "asked").read_text() == "\n"
     assert f"{name} did not answer within 0 s (cache)" in list(cost_lines(cost))[-1]
     assert cost.places[0].room.quota_bytes is None
 

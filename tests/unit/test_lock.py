@@ -257,6 +257,9 @@ def test_a_lock_that_was_changed_is_refused_in_one_line(
         error = capsys.readouterr().err
         assert fault in error
         assert error.count("\n") == 1
+    file.write_text(text)
+    assert main(["build", "--locked", "--dry-run"]) == ExitCode.BAD_INPUT
+    assert "--layers DIR, with the folder that the lock was written with" in capsys.readouterr().err
 
 
 @pytest.mark.threat
