@@ -25,6 +25,8 @@ LAYER_LABEL = "lumiimg.layer."
 NOTE = f"# Written by lumiimg {__version__}. Run it in its own folder: what it copies lies beside it."
 """The first line of each definition."""
 POST = "%post -c /bin/bash"
+SCRIPT_MARK = "# lumiimg: layer "
+"""Begins the line before the first of a layer's script, with the names of both: `netprobe, post.sh`."""
 VERSION_LABEL = "lumiimg.version"
 
 

@@ -11,6 +11,7 @@ from lumiimg.definition.definition import (
     BUILD_FOLDER,
     DEBOOTSTRAP,
     LAYER_LABEL,
+    SCRIPT_MARK,
     VERSION_LABEL,
     Definition,
     Header,
@@ -168,10 +169,11 @@ def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work:
         if layer is lock.base:
             variables["INCLUDE"] = " ".join(lock.bootstrap.include)
             variables["MIRROR"] = lock.bootstrap.mirror_url or ""
-    lines = [f"# lumiimg: layer {name}, {script}", "("]
+    lines = ["("]
     lines += (f"export {key}={quote_bash(value)}" for key, value in variables.items())
     if work:
         lines += [f"mkdir -p {BUILD_FOLDER}/{name}/work", f"cd {BUILD_FOLDER}/{name}/work"]
+    lines.append(f"{SCRIPT_MARK}{name}, {script}")
     text = "\n".join(lines) + "\n" + checked_body(body or "", f"{layer.layer.folder}/{script}") + ")\n"
     if work:
         # What the layers above find in the container's environment, they also find when all are built at once.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import ExitCode
 from lumiimg.definition.text import checked_body
 from lumiimg.definition.writer import write_chain, write_flat
+from lumiimg.engine.failures import explain
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve.lock import layer_digest
@@ -32,6 +34,7 @@ from lumiimg.resolve.lock_check import lock_of
 from lumiimg.resolve.lock_file import read_document
 from lumiimg.resolve.stack import OWN_PACKAGES
 from tests.shared.layer_builder import RECIPES
+from tests.shared.programs import needs
 from tests.shared.world import World, serve, wheels_of_layers
 
 CATALOGUE = open_catalogue({"HOME": "/nonexistent"})
@@ -226,6 +229,62 @@ unpack() { mkdir -p "$2/bin"; printf '#!/bin/sh\\n' >"$2/bin/julia"; chmod 755 "
         if library:
             found = tomllib.loads(preferences.read_text())["MPIPreferences"]
             assert (found["libmpi"], found["abi"]) == (library.format(mpi=mpi), "MPICH")
+
+
+IN_AN_OLD_IMAGE = """\
+set -euo pipefail
+for folder in /var/lib/apt/lists /var/cache/apt /opt; do mount -t tmpfs none "$folder"; done
+mount --bind "$1" /etc/apt
+if [ "$2" = complete ]; then mkdir -p /opt/rocm/include/rccl; touch /opt/rocm/include/rccl/rccl.h; fi
+. "$3"
+"""
+
+
+@pytest.mark.parametrize("image", ["complete", "without RCCL's headers"])
+def test_an_expired_key_of_amds_ends_no_build_that_can_do_without_and_has_its_line(image: str, tmp_path: Path) -> None:
+    needs("apt-get", "gpg", "unshare")
+    for name, packages in (("own", "autoconf automake libtool make pkg-config"), ("repo.radeon.com", "rccl-dev")):
+        (tmp_path / name).mkdir()
+        texts = (f"Package: {one}\nVersion: 99\nArchitecture: all\nFilename: x\nSize: 1\n" for one in packages.split())
+        listed = "\n".join(texts).encode()
+        (tmp_path / name / "Packages").write_bytes(listed)
+        digest = f"{hashlib.sha256(listed).hexdigest()} {len(listed)} Packages"
+        (tmp_path / name / "Release").write_text(f"Suite: x\nDate: Wed, 01 Jan 2020 00:00:00 UTC\nSHA256:\n {digest}\n")
+    home = tmp_path / "gpg"
+    home.mkdir(mode=0o700)
+    gpg = ("gpg", "--homedir", home, "--batch", "--quiet", "--no-tty")
+    made = ("--faked-system-time", "20200101T000000", "--passphrase", "", "--quick-generate-key", "AMD", "rsa2048")
+    subprocess.run([*gpg, *made, "sign", "1d"], check=True, capture_output=True)
+    amd, key = tmp_path / "repo.radeon.com", tmp_path / "amd.gpg"
+    signed = ("--faked-system-time", "20200101T010000", "--output", amd / "InRelease", "--clearsign", amd / "Release")
+    subprocess.run([*gpg, *signed], check=True, capture_output=True)
+    key.write_bytes(subprocess.run([*gpg, "--export"], check=True, capture_output=True).stdout)
+    for name in ("apt.conf.d", "preferences.d", "sources.list.d"):
+        (tmp_path / "etc" / name).mkdir(parents=True)
+    parts = tmp_path / "etc/sources.list.d"
+    (parts / "own.sources").write_text(f"Types: deb\nURIs: file:{tmp_path}/own\nSuites: ./\nTrusted: yes\n")
+    (parts / "rocm.list").write_text(f"deb [signed-by={key}] file:{amd} ./\n")
+    # the real apt_get, and no system that packages could be installed into
+    library = (shipped_layers() / "lib/packages.sh").read_text()
+    stub = 'add_packages() { apt_get update && apt_get -s install "$@" >/dev/null; }\n'
+    (tmp_path / "packages.sh").write_text(library + stub)
+    words = ["unshare", "--mount", "--map-root-user", "bash", "-c", IN_AN_OLD_IMAGE, "bash"]
+    done = subprocess.run(
+        [*words, tmp_path / "etc", image, shipped_layers() / "rocm/post.sh"],
+        env=os.environ | {"LAYER_FILES": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    kept = sorted(path.name for path in parts.iterdir())
+    if image == "complete":
+        assert (done.returncode, kept) == (0, ["own.sources", "rocm.list.disabled"]), done.stderr
+        assert "the key of AMD's archive in this image has expired" in done.stdout
+        return
+    found = explain(done.stdout + done.stderr)
+    assert (done.returncode, kept) == (100, ["own.sources", "rocm.list"])
+    assert found is not None
+    assert f"file:{amd} has expired" in found.meaning
 
 
 def test_a_layer_of_ones_own_has_the_shared_files_of_lumiimg_or_its_own(tmp_path: Path) -> None:
