@@ -47,6 +47,7 @@ def make_base(step: LayerBuild, target: Path, store: Store) -> None:
     else:
         build_by_engine(step, root)
         date_labels(root)
+        step.run_helper("drop", root)
     step.say("packing the files")
     step.run_helper("tidy", root)
     write_base(step, root, target)
@@ -70,6 +71,7 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
                 for name in _OF_THIS_MACHINE:
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=etc)
+            step.run_helper("drop", root)
             return
         case "docker":
             config = store.image(header.origin, image, step.say, insecure=step.definition.plain_http)

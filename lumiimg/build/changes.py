@@ -8,16 +8,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 import struct
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from lumiimg.build.safe_fs import OWN, open_file
+from lumiimg.build.safe_fs import folder as opened_folder
 from lumiimg.core.errors import FailedError, LumiimgError
 from lumiimg.core.files import EPOCH
 from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack
@@ -26,6 +28,23 @@ _OWN_XATTRS = ("user.overlay.", "user.fuseoverlayfs.")
 """What overlays note down about their own work. Source: kernel Documentation/filesystems/overlayfs.rst, `userxattr`."""
 _OPAQUE = "user.overlay.opaque"
 _PYC = struct.Struct("<4sIII")
+_OF_ONE_BUILD: dict[str, tuple[str, ...]] = {
+    "/etc": ("machine-id",),
+    "/var/cache/apt": ("pkgcache.bin", "srcpkgcache.bin"),
+    "/var/cache/ldconfig": ("aux-cache",),
+    "/var/lib/apt/lists": (),
+    "/var/lib/dbus": ("machine-id",),
+    "/var/log": ("alternatives.log", "bootstrap.log", "dpkg.log"),
+    "/var/log/apt": ("eipp.log.xz", "history.log", "term.log"),
+}
+"""Files by folder, all of it where none is named, that installing leaves, and that are others each time: with the hour,
+inodes, a random number, or what a mirror offered that day. Source: two builds of equal packages compared;
+machine-id(5): images have none.
+"""
+_SET_ON = re.compile(rb"(?m)^([^:\n]*:[^:\n]*:)(\d{1,9})(?=:)")
+"""The day on which a password was set. Source: shadow(5)."""
+_DAY = EPOCH // 86_400
+_SHADOW_LIMIT_BYTES = 1 << 20
 _COPIED = (b"user.", b"security.capability")
 """Attributes of files that are theirs: labels of SELinux, which a whole image may have, are its machine's."""
 _CHUNK_BYTES = 8 << 20
@@ -60,13 +79,30 @@ def take_back(upper: Path, noted: Path) -> None:
                 (upper / path).unlink()
 
 
+def drop(root: Path, spared: Container[str] = ()) -> None:
+    """Remove the files that differ between two builds of the same; not those in `spared`, nor a whiteout.
+
+    What a layer below has of them shows again, as it was.
+    """
+    for path, names in _OF_ONE_BUILD.items():
+        with suppress(FileNotFoundError, NotADirectoryError), opened_folder(root, path) as at:
+            for name in names or os.listdir(at):  # noqa: PTH208 - a descriptor has no path
+                with suppress(FileNotFoundError):
+                    mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
+                    if stat.S_ISREG(mode) and f"{path}/{name}"[1:] not in spared:
+                        os.unlink(name, dir_fd=at)
+
+
 def tidy(upper: Path, layers: Sequence[Path]) -> None:
     """Make the upper folder of an overlay into a layer that any engine shows as the build saw it.
 
     A folder that hides all that is below it becomes one whiteout a name: the overlay of an engine at run time
     honours no other mark. Compiled Python files get the time that their source will have in the image, else Python
-    would compile again at each start.
+    would compile again at each start. Passwords were set on that day, too.
     """
+    with suppress(FileNotFoundError, NotADirectoryError), opened_folder(upper, "/etc") as etc:
+        for name in ("shadow", "shadow-"):
+            _date_passwords(etc, name)
     opaque: set[Path] = set()
     for folder, _, files, at in os.fwalk(upper):
         here = Path(folder)
@@ -240,6 +276,7 @@ def difference(root: Path, before: dict[str, list[Any]], delta: Path) -> None:
 
     Files are links to those of the folder, so that none is copied; what is gone becomes a whiteout.
     """
+    drop(root, spared=before)
     after = listing(root)
     delta.mkdir()
     for path in (path for path, seen in after.items() if before.get(path) != seen):
@@ -253,8 +290,9 @@ def difference(root: Path, before: dict[str, list[Any]], delta: Path) -> None:
         if parent:
             _take(root, delta, parent)
         os.mknod(delta / path, stat.S_IFCHR, os.makedev(0, 0))
-    for folder, _, _ in os.walk(delta, topdown=False):  # when all is in it
-        shutil.copystat(root / Path(folder).relative_to(delta), folder)
+    drop(delta)
+    for here, _, _ in os.walk(delta, topdown=False):  # when all is in it
+        shutil.copystat(root / Path(here).relative_to(delta), here)
 
 
 def _take(root: Path, delta: Path, path: str) -> None:
@@ -289,6 +327,20 @@ def _date(at: int, compiled: str) -> None:
         return  # no source beside it, a link, or none of ours to change: Python looks itself
 
 
+def _date_passwords(at: int, name: str) -> None:
+    """Set the days on which passwords were set, in a file of an open folder, to that of the files' times."""
+    try:
+        with open(open_file(at, name, os.O_RDWR), "r+b") as file:  # noqa: PTH123 - a descriptor has no path
+            text = file.read(_SHADOW_LIMIT_BYTES)
+            dated = _SET_ON.sub(lambda hit: hit[1] + b"%d" % min(int(hit[2]), _DAY), text)
+            if dated != text and not file.read(1):
+                file.seek(0)
+                file.write(dated)
+                file.truncate()
+    except OSError:
+        return  # none, a link, or none of ours to change
+
+
 def main(command: str, target: str, *others: str) -> None:
     """Run one command. Ends the process with one line where it fails."""
     paths = [Path(name) for name in others]
@@ -298,7 +350,10 @@ def main(command: str, target: str, *others: str) -> None:
                 place(Path(target), paths[0], paths[1:])
             case "take":
                 take_back(Path(target), paths[0])
+                drop(Path(target))
                 tidy(Path(target), paths[1:])
+            case "drop":
+                drop(Path(target))
             case "tidy":
                 tidy(Path(target), paths)
             case "hide":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.build_host import BuildHost
 
-_LAYER_FORMAT = "lumiimg-layer-13"
+_LAYER_FORMAT = "lumiimg-layer-14"
 _KEPT_FORMAT = "lumiimg-kept-3"
 _BOOTSTRAP = "00-bootstrap"
 """The name of the first step, where a base is made in two."""

@@ -16,7 +16,7 @@ import lumiimg
 from lumiimg.core.errors import FailedError, one_line
 from lumiimg.core.files import EPOCH, temporary_folder
 from lumiimg.core.redact import redact
-from lumiimg.definition.definition import BUILD_FOLDER
+from lumiimg.definition.definition import BUILD_FOLDER, SCRIPT_MARK
 from lumiimg.definition.writer import CLEAN
 from lumiimg.engine import engine as engines
 from lumiimg.engine.binds import BindSpec
@@ -37,6 +37,18 @@ HELPER = (sys.executable, "-P", "-m", "lumiimg.build.changes")
 """A program of ours (changes.py); with -P nothing of the current folder is imported."""
 SCRIPT_ENVIRONMENT = "/.singularity.d/env/91-environment.sh"
 """What a script adds to the environment of the image. Source: apptainer.org/docs, definition files, %post."""
+_SAME_PYC = "export PYTHONHASHSEED=0"
+"""Python before 3.11 compiles a set of constants in the order of its hashes, which are random: bpo-37596."""
+_STOPPED = """\
+trap '_code=$? _line=$LINENO _at=$LINENO; [ "$BASH_SUBSHELL" != 1 ] || {
+[ "${BASH_SOURCE[0]}" = "$0" ] || _line=${BASH_LINENO[${#BASH_LINENO[@]}-2]}
+echo "lumiimg: stopped $_code $_line $_at ${BASH_SOURCE[0]##*/} ${BASH_COMMAND%%[[:cntrl:]]*}" >&2; }' ERR
+set -E"""
+"""Names the command that ends a layer's script, which runs in a subshell of its own (`definition/writer.py`): many
+print nothing, as `test -e`. Deeper subshells may fail as they like. Source: bash(1), ERR, LINENO, BASH_LINENO."""
+_STOP = re.compile(
+    r"(?m)^lumiimg: stopped (?P<code>\d{1,3}) (?P<line>\d{1,9}) (?P<at>\d{1,9}) (?P<file>\S+) (?P<command>.*)\n?"
+)
 _SCRIPT, _RUNNING = ".script", ".running"
 _FULL_BYTES = 16 * 1024 * 1024
 _DISK_FULL = "No space left on device"
@@ -45,10 +57,12 @@ _NO_SPACE = "no-space"
 _SAID_FULL = re.compile(rf"{_DISK_FULL}|Disk quota exceeded", re.IGNORECASE)
 _IN_TMPDIR = re.compile(r"(?<![\w/])(?:/var)?/tmp/")
 """A file that a script has in TMPDIR (`binds`)."""
+_BASH_SAYS = re.compile(rf"\S*/{re.escape(_SCRIPT)}: line (\d{{1,9}})(?=: )")
 _PACKED_FULL = re.compile(rf"out of space on output|{_DISK_FULL}")
 """What mksquashfs says of a full disk. Source: squashfs-tools mksquashfs.c, write_bytes."""
 _STICKY = 0o1777
 _SHOWN = 4
+_COMMAND_CHARS = 120
 _OF_COMPILERS = "PYTORCH_ROCM_ARCH, GPU_TARGETS"
 
 
@@ -65,6 +79,8 @@ class LayerBuild:
     tell: Callable[[str], None]
     exports: str = ""
     """Commands by which the layers below set variables, which are not in the image before that is whole."""
+    running: str = ""
+    """The script or test that was written last."""
     full: Path | None = None
     """The folder, this one or TMPDIR, that had no room left while something ran for the layer."""
 
@@ -134,7 +150,8 @@ class LayerBuild:
         ended = f"trap 'rm -f {BUILD_FOLDER}/{_RUNNING}' EXIT"
         self.work.mkdir(exist_ok=True)
         (self.work / _RUNNING).touch()
-        lines = [*before, self.exports, *after, ended, self.definition.sections.post.removesuffix(CLEAN)]
+        post = self.definition.sections.post.removesuffix(CLEAN)
+        lines = [*before, self.exports, *after, ended, _STOPPED, _SAME_PYC, post]
         return self._program(self.work, "\n".join(lines), place)
 
     def test(self, place: str) -> list[str]:
@@ -143,9 +160,10 @@ class LayerBuild:
         Into a new folder: in its own the script may have put a link that leads to a file of the user.
         """
         self.test_folder.mkdir()
-        return self._program(self.test_folder, self.definition.sections.test, place)
+        return self._program(self.test_folder, f"{_STOPPED}\n{self.definition.sections.test}", place)
 
     def _program(self, folder: Path, text: str, place: str) -> list[str]:
+        self.running = text
         (folder / _SCRIPT).write_text(text, encoding="utf-8")
         return ["/bin/bash", f"{place}/{_SCRIPT}"]
 
@@ -244,17 +262,39 @@ class LayerBuild:
         """Raise FailedError, with what is known of such a failure, for a program that failed."""
         if completed.ok:
             return
-        known = explain(completed.output)
+        output = _STOP.sub("", completed.output)
+        known = explain(output)
         if known and known.id == _NO_SPACE:
-            self._see_tmpdir(telling_line(completed.output))
+            self._see_tmpdir(telling_line(output))
         if self.full is not None:
             raise no_room(self.full, f"{self.name}: the disk or the quota is full; the whole log: {self.log.name}")
         if known and known.id == _NO_SPACE:
             known = replace(known, meaning=f"{known.meaning}, that of the cache or of TMPDIR, {temporary_folder()}")
-        said = telling_line(completed.output) or f"exit status {completed.exit_code}"
-        what = known.meaning if known else f"the build stopped at: {one_line(said)[:300]}"
+        said = one_line(_BASH_SAYS.sub(lambda hit: self._own_line(int(hit[1])), telling_line(output)))[:300]
+        what = f"the build stopped at: {said or f'exit status {completed.exit_code}'}"
+        if known:
+            what = known.meaning
+        elif stops := [*_STOP.finditer(completed.output)]:
+            what = self._stop(stops[-1]) + (f"; the last line it printed: {said}" if said else "")
         log = f"the whole log: {self.log.name}"
         raise FailedError(f"{self.name}: {what}", hint=f"{known.remedy}; {log}" if known else log)
+
+    def _stop(self, stop: re.Match[str]) -> str:
+        """Return where a script stopped: `post.sh line 3: test -e /opt/x: exit 1`."""
+        line, command = int(stop["line"]), stop["command"]
+        where = self._own_line(line)
+        if stop["file"] != _SCRIPT:
+            where += f", in {stop['file']} line {stop['at']}"
+        elif line <= len(lines := self.running.splitlines()):  # of a pipeline bash has the last command alone
+            command = lines[line - 1]
+        return f"{one_line(where)}: {one_line(command.strip())[:_COMMAND_CHARS]}: exit {stop['code']}"
+
+    def _own_line(self, number: int) -> str:
+        """Return what a line of all that was run is in the layer's own file."""
+        for at, text in reversed([*enumerate(self.running.splitlines()[:number], 1)]):
+            if text.startswith(SCRIPT_MARK):
+                return f"{text.rpartition(' ')[2]} line {number - at}"
+        return f"line {number}"
 
 
 def pack(

@@ -154,7 +154,9 @@ def test_a_script_that_fails_is_exit_1_with_the_layer_the_line_and_the_log(tmp_p
     result = lumiimg("build", "--layers", folder, "--base", "debian-13", "--add", "broken", "-o", output)
     assert result.code == ExitCode.NO
     last = result.err.strip().splitlines()[-1]
-    assert last.startswith("lumiimg: layer broken: the build stopped at: about to fail")
+    assert last.startswith(
+        "lumiimg: layer broken: post.sh line 2: false | cat: exit 1; the last line it printed: about"
+    )
     assert f"the whole log: {output}.log" in last
     log = Path(f"{output}.log").read_text()
     assert "about to fail" in log
@@ -163,7 +165,11 @@ def test_a_script_that_fails_is_exit_1_with_the_layer_the_line_and_the_log(tmp_p
     assert leftovers(tmp_path) == []
     for script, test, why in (
         ("exit 3\n", None, "the build stopped at: exit status 3;"),
-        ("true\n", "echo 'not as promised'\nfalse\n", "not as promised"),
+        (
+            "true\n",
+            "echo 'not as promised'\nfalse\n",
+            "test.sh line 2: false: exit 1; the last line it printed: not as ",
+        ),
     ):
         (folder / "broken/post.sh").write_text(script)
         if test:
@@ -171,6 +177,21 @@ def test_a_script_that_fails_is_exit_1_with_the_layer_the_line_and_the_log(tmp_p
         result = lumiimg("build", "--layers", folder, "--base", "debian-13", "--add", "broken", "-o", output)
         assert (result.code, why in result.err) == (ExitCode.NO, True), result.err
         assert not output.exists()
+
+
+def test_the_same_from_nothing_is_the_same_bytes_and_nothing_above_an_equal_base_is_built(
+    demo: Path, tmp_path: Path
+) -> None:
+    env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
+
+    def made(name: str, *words: str) -> list[str]:
+        told = lumiimg("build", "--recipe", "demo", "-o", tmp_path / name, "--json", *words, env=env)
+        assert told.code == 0, told.err
+        assert (tmp_path / name).read_bytes() == demo.read_bytes(), name
+        return [stage["step"] for stage in told.data["stages"] if not stage["reused"]]
+
+    assert made("one.sif") == ["00-bootstrap", "01-debian-13", "02-netprobe", "image"]
+    assert made("two.sif", "--fresh") == ["00-bootstrap", "01-debian-13", "image"]
 
 
 def test_a_build_that_is_interrupted_leaves_no_half_image_and_the_next_one_works(tmp_path: Path) -> None:

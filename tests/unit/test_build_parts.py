@@ -23,7 +23,7 @@ import pytest
 from lumiimg.build.base import write_files
 from lumiimg.build.builder import scratch_parent
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache, prune
-from lumiimg.build.changes import difference, listing, place, take_back, tidy, unpack
+from lumiimg.build.changes import difference, drop, listing, place, take_back, tidy, unpack
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.keys import BuildStep, image_number, kept_key, layer_inputs, steps_of
 from lumiimg.build.layer_build import LayerBuild
@@ -31,7 +31,7 @@ from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.build.provenance import bill
 from lumiimg.build.strategy import Sandbox
 from lumiimg.core.errors import FailedError, MissingHereError
-from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
+from lumiimg.definition.definition import SCRIPT_MARK, Definition, Header, Sections, StagedFile
 from lumiimg.engine import failures, process
 from lumiimg.engine.engine import Engine, EngineKind, clean_environment, unpacking_in
 from lumiimg.engine.failures import explain, telling_line
@@ -110,6 +110,45 @@ def test_the_difference_of_a_folder_laid_over_it_is_the_folder(tmp_path: Path, b
     unpack(copy, below)
     unpack(copy, delta)
     assert tree(squashed(copy, tmp_path / "copy.sqfs")) == expected
+
+
+OF_ONE_BUILD = ("etc/machine-id", "var/cache/ldconfig/aux-cache", "var/lib/apt/lists/new_Packages", "var/log/dpkg.log")
+
+
+@pytest.mark.threat
+@pytest.mark.parametrize("way", ["overlay", "sandbox"])
+def test_what_is_another_in_each_build_is_in_no_layer(way: str, tmp_path: Path, base: Path) -> None:
+    def write(root: Path, texts: dict[str, str]) -> None:
+        for name, text in texts.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+
+    of_image = {"var/log/dpkg.log": "the image's", "var/lib/apt/lists/old_Packages": "", "etc/shadow": "root:*:10:0:::"}
+    write(base, of_image)
+    (base / "var/log/apt").symlink_to(tmp_path)  # of a stranger
+    write(tmp_path, {"term.log": "the user's"})
+    written = dict.fromkeys(OF_ONE_BUILD, "today") | {
+        "etc/shadow": "root:*:10:0:::\nada:!:20787:0:99999:7:::\nold::19:9\n",
+        "var/log/own.log": "today",
+    }
+    delta = tmp_path / "delta"
+    if way == "sandbox":
+        before = json.loads(json.dumps(listing(base)))
+        (base / "var/lib/apt/lists/old_Packages").unlink()
+        for name in (*OF_ONE_BUILD, "etc/shadow"):
+            (base / name).unlink(missing_ok=True)  # as programs do, which write by rename
+        write(base, written)
+        difference(base, before, delta)
+    else:
+        write(delta, written)
+        (delta / "var/lib/apt/lists").mkdir(parents=True, exist_ok=True)
+        os.mknod(delta / "var/lib/apt/lists/old_Packages", 0o020600, os.makedev(0, 0))
+        drop(delta)
+    tidy(delta, [])
+    found = {path.relative_to(delta).as_posix() for path in delta.rglob("*") if not path.is_dir()}
+    assert found == {"etc/shadow", "var/log/own.log", "var/lib/apt/lists/old_Packages"}, "with what was removed"
+    assert (delta / "etc/shadow").read_text() == "root:*:10:0:::\nada:!:3652:0:99999:7:::\nold::19:9\n"
+    assert (tmp_path / "term.log").exists()
 
 
 @pytest.mark.threat
@@ -731,6 +770,53 @@ def test_the_telling_line_is_the_scripts_not_the_engines() -> None:
     only_the_engine = "INFO:    gocryptfs not found, will not be able to use gocryptfs\n+ exit 3\n"
     assert telling_line(only_the_engine) == ""
     assert telling_line(f"FATAL:   no room\n{only_the_engine}") == "FATAL:   no room"
+
+
+LIBRARY = "check() {\n    test -e /nowhere\n}\n"
+SCRIPT = f"""\
+set -euo pipefail
+(
+export A=1
+{SCRIPT_MARK}a, post.sh
+echo -n $(false) $(exit 4)
+own() {{
+    grep -q x /dev/null
+}}
+. "$LIBRARY"
+! false
+[ -e /nowhere ] && false
+BODY
+echo never
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("test -e /nowhere", "post.sh line 8: test -e /nowhere: exit 1"),
+        ("echo said; false | cat", "post.sh line 8: echo said; false | cat: exit 1; the last line it printed: said"),
+        ("x=$(ls /nowhere 2>/dev/null)", "post.sh line 8: x=$(ls /nowhere 2>/dev/null): exit 2"),
+        ("\nif true; then\n  (exit 9)\nfi", "post.sh line 10: (exit 9): exit 9"),
+        ("own", "post.sh line 3: grep -q x /dev/null: exit 1"),
+        ("check", "post.sh line 8, in lib.sh line 2: test -e /nowhere: exit 1"),
+        ("echo $UNSET", "the build stopped at: post.sh line 8: UNSET: unbound variable"),
+        ("exit 3", "the build stopped at: exit status 3"),
+        ("echo 'No space left on device'; false", "the disk or the quota is full"),
+    ],
+)
+def test_what_a_script_stopped_at_is_named_though_it_printed_nothing(body: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "lib.sh").write_text(LIBRARY)
+    sections = Sections(Header("localimage", "x.sif"), post=SCRIPT.replace("BODY", body))
+    one = Definition("01-a", ("a",), "00", sections, ())
+    with (tmp_path / "log").open("wb") as log:
+        step = LayerBuild(build_machine(ENGINE, maps_ids=True), {}, one, tmp_path, log, lambda _: None)
+        argv = step.script(str(step.work))
+        done = process.run(argv, env={"LIBRARY": f"{tmp_path}/lib.sh", "PATH": os.environ["PATH"]}, cwd=tmp_path)
+        with pytest.raises(FailedError) as refused:
+            step.check(done)
+    assert refused.value.what.removeprefix("layer a: ").startswith(why)
+    assert not refused.value.what.removeprefix("layer a: ").removeprefix(why).startswith(";")
 
 
 def test_the_engines_scratch_is_where_the_engine_can_work() -> None:
