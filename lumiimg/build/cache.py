@@ -29,6 +29,7 @@ import msgspec
 from lumiimg.core.errors import BadInputError, ExitCode, FailedError
 from lumiimg.core.files import file_sha256, read_beginning
 from lumiimg.engine.workspace import remove_files, remove_left, scratch_folder
+from lumiimg.fetch.pull import FetchedImage, fetched_images
 from lumiimg.image.oci.layers import UnpackedLayer, unpacked_layers
 
 FORMAT = 3
@@ -263,11 +264,14 @@ class CacheContent:
     """Layers that are kept."""
     unpacked: tuple[UnpackedLayer, ...]
     """Layers of OCI images, unpacked."""
+    images: tuple[FetchedImage, ...]
+    """Images of registries and of Docker engines, as they were got to be read."""
 
     @property
     def size_bytes(self) -> int:
-        """Of all entries, and of all that is unpacked."""
-        return sum(entry.size_bytes for entry in self.entries) + sum(layer.size_bytes for layer in self.unpacked)
+        """Of all that is in it."""
+        kept: tuple[CacheEntry | UnpackedLayer | FetchedImage, ...] = (*self.entries, *self.unpacked, *self.images)
+        return sum(one.size_bytes for one in kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +282,8 @@ class CacheRemoved:
     """Keys of layers."""
     unpacked: tuple[str, ...]
     """Keys of layers of OCI images."""
+    images: tuple[str, ...]
+    """Keys of images that were got to be read."""
     freed_bytes: int
     """That they took."""
 
@@ -309,7 +315,8 @@ class CacheVerified:
 
 def content_of(cache: LayerCache) -> CacheContent:
     """Return what is in a cache."""
-    return CacheContent(cache.root, tuple(cache.entries()), tuple(unpacked_layers(cache.root)))
+    root = cache.root
+    return CacheContent(root, tuple(cache.entries()), tuple(unpacked_layers(root)), tuple(fetched_images(root)))
 
 
 def verify(cache: LayerCache) -> CacheVerified:
@@ -339,7 +346,9 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
     What a newer lumiimg has kept stays. Raises FailedError at the end if something cannot be removed.
     """
     unpacked = {layer.key: layer for layer in unpacked_layers(cache.root)}
-    kept = {entry.key: entry for entry in cache.entries()} | unpacked
+    images = {image.key: image for image in fetched_images(cache.root)}
+    others: dict[str, UnpackedLayer | FetchedImage] = {**unpacked, **images}
+    kept = {**{entry.key: entry for entry in cache.entries()}, **others}
     damaged = {*cache.names()}.difference(kept, cache.newer())
     damaged |= {key for key, layer in unpacked.items() if not layer.is_whole}
     left, refused, gone = sum(one.size_bytes for one in kept.values()), None, dict[str, int]()
@@ -347,8 +356,8 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
         if key not in damaged and (keep_bytes is None or left <= keep_bytes):
             break
         try:
-            if key in unpacked:
-                unpacked[key].remove()
+            if key in others:
+                others[key].remove()
             else:
                 cache.remove(key)
         except FailedError as error:  # the others can go
@@ -359,8 +368,10 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
     cache.sweep()
     if refused is not None:
         raise refused
-    layers = tuple(key for key in gone if key not in unpacked)
-    return CacheRemoved(layers, tuple(key for key in gone if key in unpacked), sum(gone.values()))
+    layers, layers_of_images, whole = (
+        tuple(key for key in gone if key in found) for found in (gone.keys() - others.keys(), unpacked, images)
+    )
+    return CacheRemoved(layers, layers_of_images, whole, sum(gone.values()))
 
 
 def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:
@@ -377,7 +388,7 @@ def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:
         going |= found
     for key in going:
         cache.remove(key)
-    return CacheRemoved(tuple(going), (), sum(entry.size_bytes for entry in going.values() if entry))
+    return CacheRemoved(tuple(going), (), (), sum(entry.size_bytes for entry in going.values() if entry))
 
 
 def _is_called(name: str, key: str, entry: CacheEntry | None) -> bool:

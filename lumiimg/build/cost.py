@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Literal
 from lumiimg.build.cache import CacheEntry, LayerCache
 from lumiimg.build.keys import content_below, content_with, steps_of
 from lumiimg.build.merge import can_merge
-from lumiimg.build.room import FreeSpace, room_at
 from lumiimg.catalog.ledger import trials_of
 from lumiimg.core.errors import FailedError
 from lumiimg.core.files import SET_TMPDIR, temporary_folder
 from lumiimg.core.text import size
+from lumiimg.engine.room import FreeSpace, room_at
 from lumiimg.engine.workspace import MOVE_CACHE, MOVE_OUTPUT
 from lumiimg.resolve.bootstrap import known_size
 from lumiimg.resolve.lock import wants_python

@@ -1,4 +1,6 @@
-"""Definition files on disk, with what they need beside them; without a network, a script that fetches the rest."""
+"""Definition files or a Dockerfile on disk, with what they need beside them; without a network, a script that fetches
+the rest.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.build.keys import sources_of
+from lumiimg.build.provenance import PLAN, carried_files, write_folder
 from lumiimg.core.errors import BadInputError, MissingHereError
 from lumiimg.core.files import make_folder, open_regular, replaced
+from lumiimg.definition.docker.writer import IN_IMAGE, PLATFORM, write_dockerfile
 from lumiimg.engine.engine import engine_word
 from lumiimg.resolve.lock import LockedSource
+from lumiimg.resolve.lock_file import to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.definition.definition import Definition
+    from lumiimg.definition.definition import Definition, StagedFile
+    from lumiimg.definition.docker.writer import DockerContext
     from lumiimg.fetch.store import Store
+    from lumiimg.resolve.lock import Lock
 
+DOCKERFILE = "Dockerfile"
 FETCH = "fetch.sh"
 _HEAD = """\
 #!/bin/sh
@@ -40,18 +48,26 @@ get() {
 
 @dataclass(frozen=True, slots=True)
 class WrittenDefinitions:
-    """Which definition files were written."""
+    """Which definition files were written, or which Dockerfile."""
 
     folder: Path
     """Where they are."""
     definitions: tuple[Definition, ...]
-    """The chain in order, then one that does it all."""
+    """The chain in order, then one that does it all; none beside a Dockerfile."""
+    dockerfile: Path | None
+    """The Dockerfile; null where definition files were written."""
     fetch: Path | None
     """The script that gets, elsewhere, the sources that could not be reached from here; null where all are there."""
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """A command for each definition, that builds from it in the folder."""
+        """A command for each definition, that builds from it in the folder; of a Dockerfile, one after the other."""
+        if self.dockerfile is not None:
+            return (
+                f"docker build --platform {PLATFORM} --tag image .",
+                "docker save --output image.tar image",
+                f"{engine_word()} build image.sif docker-archive:image.tar",
+            )
         return tuple(_command(one, "image" if one is self.definitions[-1] else one.name) for one in self.definitions)
 
 
@@ -68,22 +84,48 @@ def write_with_sources(
     Nothing is written before every other source is there. Raises FailedError for one that is refused, or is another
     than its digest says; as `write_definitions`.
     """
+    archives = _archives(definitions, store, on_line)
+    write_definitions(definitions, folder, archives)
+    files = [file for definition in definitions for file in definition.files]
+    return WrittenDefinitions(folder, tuple(definitions), None, _write_fetch(files, folder, archives))
+
+
+def write_docker_context(
+    lock: Lock, chain: Sequence[Definition], folder: Path, store: Store, on_line: Callable[[str], None]
+) -> WrittenDefinitions:
+    """Write a Dockerfile, with what it needs beside it and what the image says of itself; raises as both."""
+    context = write_dockerfile(lock, chain)
+    archives = _archives(chain, store, on_line)
+    write_files(context.files, folder, archives)
+    for path, text in context.scripts.items():
+        _write(folder, path, text)
+    write_folder(_folder(folder, IN_IMAGE), carried_files(lock), {PLAN: to_record(lock)})
+    _open_to_all(folder / IN_IMAGE, context)
+    _write(folder, DOCKERFILE, context.text)
+    return WrittenDefinitions(folder, (), folder / DOCKERFILE, _write_fetch(context.files, folder, archives))
+
+
+def _archives(
+    definitions: Sequence[Definition], store: Store, on_line: Callable[[str], None]
+) -> Mapping[LockedSource, Path]:
+    """Return the sources of definitions: all of them, or, without a network, those that are here."""
     wanted = [one for definition in definitions for one in sources_of(definition)]
     try:
-        archives = store.sources(wanted, on_line)
+        return store.sources(wanted, on_line)
     except MissingHereError:
-        archives = store.sources(filter(store.has, wanted), on_line)
-    write_definitions(definitions, folder, archives)
-    files = {file.path: file.origin for definition in definitions for file in definition.files}
+        return store.sources(filter(store.has, wanted), on_line)
+
+
+def _write_fetch(files: Iterable[StagedFile], folder: Path, archives: Mapping[LockedSource, Path]) -> Path | None:
+    """Write the script that gets the sources of which there is no archive, where there are such."""
     missing = [
         f"get {source.sha256} {shlex.quote(source.location)} {shlex.quote(path)}\n"
-        for path, source in files.items()
+        for path, source in {file.path: file.origin for file in files}.items()
         if isinstance(source, LockedSource) and source not in archives
     ]
     if missing:
-        with replaced(folder / FETCH) as script:
-            script.write((_HEAD + "".join(missing)).encode())
-    return WrittenDefinitions(folder, tuple(definitions), folder / FETCH if missing else None)
+        _write(folder, FETCH, _HEAD + "".join(missing))
+    return folder / FETCH if missing else None
 
 
 def write_definitions(definitions: Sequence[Definition], folder: Path, archives: Mapping[LockedSource, Path]) -> None:
@@ -92,16 +134,33 @@ def write_definitions(definitions: Sequence[Definition], folder: Path, archives:
     Raises BadInputError if the folder cannot be made.
     """
     for definition in definitions:
-        with replaced(_folder(folder) / f"{definition.name}.def") as text:
-            text.write(definition.text.encode())
-        for file in definition.files:
-            origin = archives.get(file.origin) if isinstance(file.origin, LockedSource) else file.origin
-            if origin is None:
-                continue
-            above, _, name = file.path.rpartition("/")
-            with open_regular(origin) as source, replaced(_folder(folder, above) / name) as copy:
-                shutil.copyfileobj(source, copy)
-                os.fchmod(copy.fileno(), 0o644)
+        _write(folder, f"{definition.name}.def", definition.text)
+        write_files(definition.files, folder, archives)
+
+
+def write_files(files: Iterable[StagedFile], folder: Path, archives: Mapping[LockedSource, Path]) -> None:
+    """Write files of layers; raises as `write_definitions`."""
+    for file in files:
+        origin = archives.get(file.origin) if isinstance(file.origin, LockedSource) else file.origin
+        if origin is None:
+            continue
+        above, _, name = file.path.rpartition("/")
+        with open_regular(origin) as source, replaced(_folder(folder, above) / name) as copy:
+            shutil.copyfileobj(source, copy)
+            os.fchmod(copy.fileno(), 0o644)
+
+
+def _write(folder: Path, path: str, text: str) -> None:
+    above, _, name = path.rpartition("/")
+    with replaced(_folder(folder, above) / name) as file:
+        file.write(text.encode())
+
+
+def _open_to_all(root: Path, context: DockerContext) -> None:
+    """Give what is copied into an image the permissions that it has there, whatever the user's umask."""
+    scripts = {root.parent / path for path in context.scripts}
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o755 if path.is_dir() or path in scripts else 0o644)
 
 
 def _folder(folder: Path, below: str = "") -> Path:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.build.build_host import CONTAINER, WAYS, BuildHost, CapabilityTrial, program_of
-from lumiimg.build.room import FreeSpace, room_at
 from lumiimg.core.errors import ExitCode, MissingHereError
 from lumiimg.core.files import temporary_folder
 from lumiimg.core.findings import Advice
 from lumiimg.engine.engine import Engine, engines_here
 from lumiimg.engine.namespaces.processes import own_ranges
+from lumiimg.engine.room import FreeSpace, room_at
 from lumiimg.resolve.bootstrap import debootstrap_at
 
 if TYPE_CHECKING:

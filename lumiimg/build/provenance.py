@@ -18,6 +18,7 @@ import shlex
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import open_regular
 from lumiimg.host.image_manifest import read_manifest
 from lumiimg.host.manifest import BindManifest  # noqa: TC001 - the schema reads the types of the fields
-from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
+from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image, open_squashfs
 from lumiimg.image.sif import read_json_object
 from lumiimg.inventory.system import packages_of_dpkg
 from lumiimg.resolve.bootstrap import digest_of_file
@@ -89,7 +90,7 @@ def carried_files(lock: Lock) -> dict[str, Path]:
 def write_folder(root: Path, carried: Mapping[str, Path], documents: Mapping[str, bytes]) -> None:
     """Write `/.lumiimg` of an image below `root`; files and `documents` are by their paths in it."""
     folder = root / FOLDER
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for path, origin in carried.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -104,21 +105,29 @@ def is_ours(image: Path) -> bool:
     return read_document(image, PLAN) is not None
 
 
-def read_document(image: Path, name: str) -> dict[str, Any] | None:
-    """Return a JSON object of a SIF by its name; None where it has none, or cannot be read."""
+def read_document(image: Path, name: str, root: RootFileSystem | None = None) -> dict[str, Any] | None:
+    """Return a JSON object of a SIF by its name; None where there is none, or it cannot be read.
+
+    An image that Docker built has it in a file: where `root`, its files, is given, it is looked for there.
+    """
+    data = b""
     try:
-        document = parse_json(read_json_object(image, name, _LIMIT_BYTES))
-    except (ImageError, DecodeError):
+        with suppress(ImageError):  # it is not a SIF
+            data = read_json_object(image, name, _LIMIT_BYTES)
+        if not data and root is not None:
+            data = root.read_bytes(f"/{FOLDER}/{name}", _LIMIT_BYTES)
+        document = parse_json(data)
+    except (OSError, ImageError, DecodeError):
         return None
     return document if isinstance(document, dict) else None
 
 
-def read_plan(image: Path) -> LockFile | None:
-    """Return the plan of an image; None where it has none.
+def read_plan(image: Path, root: RootFileSystem | None = None) -> LockFile | None:
+    """Return the plan of an image; None where it has none. `root` as in `read_document`.
 
     Raises BadInputError for one of another format, and for what lumiimg does not write.
     """
-    document = read_document(image, PLAN)
+    document = read_document(image, PLAN, root)
     if document is None:
         return None
     refuse_format(document, image, "build it again")
@@ -129,7 +138,7 @@ def read_plan(image: Path) -> LockFile | None:
 class ImageRecord:
     """What an image says of how it was made."""
 
-    image: Path
+    image: str
     """As it was named."""
     plan: LockFile
     """What was asked for, and all that was locked for it: schema `plan`."""
@@ -139,18 +148,21 @@ class ImageRecord:
     """What `bind` answered for it on the node of --host when it was built; null where it carries no manifest."""
 
 
-def read_record(image: Path) -> ImageRecord:
-    """Return what an image says of how it was made. Raises BadInputError for one that says nothing."""
+def read_record(image: Path, address: str | None = None) -> ImageRecord:
+    """Return what an image says of how it was made; `address`: where it was fetched.
+
+    Raises BadInputError for one that says nothing.
+    """
     with open_image(image, user_cache) as opened:
         manifest = read_manifest(opened.root)
-    plan, bill = read_plan(image), read_document(image, SBOM)
+        plan, bill = read_plan(image, opened.root), read_document(image, SBOM, opened.root)
     if plan is None:
         raise BadInputError(
             "does not say how it was built",
-            where=str(image),
+            where=address or str(image),
             hint="what it would use: lumiimg check; its files: lumiimg explain",
         )
-    return ImageRecord(image, plan, bill, manifest)
+    return ImageRecord(address or str(image), plan, bill, manifest)
 
 
 def asked_for(image: Path) -> tuple[str, ...]:
@@ -159,7 +171,8 @@ def asked_for(image: Path) -> tuple[str, ...]:
     None unless they are names of the catalogue and sites: a stranger could have written there what is built instead.
     """
     try:
-        plan = read_plan(image)
+        with open_squashfs([image]) as tree:  # not layers of an archive, which are read whole for it
+            plan = read_plan(image, RootFileSystem(tree))
     except BadInputError:
         return ()
     if plan is None:
@@ -184,7 +197,7 @@ def read_carried(image: Path, scratch: Path) -> tuple[LockFile, Catalogue]:
     """
     there = f"/{FOLDER}/{LAYERS}"
     with open_image(image) as opened:
-        plan = read_plan(image)
+        plan = read_plan(image, opened.root)
         if plan is None:
             hint = "only images built by lumiimg carry it; layers added by other tools are not recorded"
             raise BadInputError("does not say how it was built", where=str(image), hint=hint)

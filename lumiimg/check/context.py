@@ -30,6 +30,7 @@ class ImageInContext:
     """An image, the machine that it is to run on, and what a user does with it."""
 
     path: Path
+    """The file or folder that it is read from."""
     plain: Image
     """As the engine of the host shows it to a user."""
     image: Image
@@ -48,14 +49,21 @@ class ImageInContext:
     """The options that name the machine, for commands that are proposed."""
     built_with: tuple[str, ...] = ()
     """The options that the image was built with, for the same."""
+    address: str | None = None
+    """Of a registry or of a Docker engine, from where it was fetched; null for a file."""
     seen: tuple[JobProcess, ...] = ()
     """The processes of jobs as one was seen, instead of what the files say that they start."""
     inventories: dict[Image, Inventory] = field(default_factory=dict, repr=False)
 
     @property
+    def title(self) -> str:
+        """The image as it was named."""
+        return self.address or str(self.path)
+
+    @property
     def name(self) -> str:
         """The image as a command names it."""
-        return as_operand(str(self.path))
+        return as_operand(self.title)
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -122,6 +130,7 @@ def open_for_check(
     venv: Venv | None = None,
     machine: tuple[str, ...] = (),
     built_with: tuple[str, ...] = (),
+    address: str | None = None,
 ) -> Iterator[ImageInContext]:
     """Open an image, as the engine of a host shows it to a user; what is wrong inside it names the image.
 
@@ -134,11 +143,11 @@ def open_for_check(
             plain = as_run(image, environment, snapshot)
             with with_venv(plain, venv) as whole:
                 yield ImageInContext(
-                    path, plain, whole, environment, snapshot, site, program, venv, machine, built_with
+                    path, plain, whole, environment, snapshot, site, program, venv, machine, built_with, address
                 )
     except ImageError as error:
-        if error.where is None or not error.where.startswith(str(path)):
+        if address or error.where is None or not error.where.startswith(str(path)):
             inside = f" (at {error.where})" if error.where else ""
             hint = error.hint or "fetch or build the image again"
-            raise ImageError(f"{error.what}{inside}", where=str(path), hint=hint) from error
+            raise ImageError(f"{error.what}{inside}", where=address or str(path), hint=hint) from error
         raise

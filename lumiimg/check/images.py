@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import ExitCode, LumiimgError
 from lumiimg.core.findings import NO_ADVICE, Advice
-from lumiimg.core.text import count
+from lumiimg.core.text import address_of, count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +47,8 @@ class ImageAnswer:
     @classmethod
     def of_error(cls, image: Path, error: LumiimgError) -> ImageAnswer:
         """Return what came of an image that cannot be read, or not here."""
-        return cls(str(image), error.exit_code, "; ".join(filter(None, (error.what, error.hint))))
+        name = address_of(str(image)) or str(image)
+        return cls(name, error.exit_code, "; ".join(filter(None, (error.what, error.hint))))
 
     @property
     def fate(self) -> tuple[int, str, str]:

@@ -249,7 +249,7 @@ def _report(
     if left := not_followed(concluded.findings):
         levels[Level.STATIC.value] = f"done, but not followed: {left}; {asking_probe(context)} shows what it does"
     return CheckReport(
-        image=str(context.path),
+        image=context.title,
         answer=concluded.answer,
         sentence=concluded.sentence,
         advice=next_step(concluded.answer, concluded.findings, context, level=taken, limited=level_was_asked_for),

@@ -45,6 +45,8 @@ def check_options(arguments: argparse.Namespace) -> None:
         raise BadInputError("--trust-lock needs --locked", hint="add --locked, or leave --trust-lock out")
     if arguments.lock and arguments.dry_run and not arguments.locked:
         raise BadInputError("--dry-run and --lock", hint="`lumiimg lock` only writes the lock")
+    if arguments.form and arguments.definitions is None:
+        raise BadInputError("--as is for what --definitions writes", hint="--definitions DIR")
     if not (arguments.dry_run or arguments.why):
         from lumiimg.cli import image_build  # downloads and engines
 

@@ -15,7 +15,8 @@ from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, say
 from lumiimg.core.findings import Level
-from lumiimg.core.text import hostlist
+from lumiimg.core.text import address_of, hostlist, shell_quote
+from lumiimg.engine.engine import engine_word
 from lumiimg.report.terminal import Terminal
 from lumiimg.report.views.check import check_document, nodes_document
 
@@ -67,6 +68,9 @@ def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
     from lumiimg.cluster.nodes.check import check_by_job, check_nodes, files_for_nodes
     from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
 
+    if address := address_of(str(arguments.images[0])):
+        hint = f"{engine_word()} pull image.sif {shell_quote(address)}; then name image.sif"
+        raise BadInputError("nodes need a file that all of them see", where="--nodes", hint=hint)
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
     allocation = find_allocation(os.environ)

@@ -33,4 +33,4 @@ def choose_site(arguments: argparse.Namespace, snapshot: Snapshot | None, choose
 
 def mirrors_of(arguments: argparse.Namespace) -> Mirrors:
     """Return the mirrors of the settings, and of --mirror. Raises BadInputError."""
-    return parse_mirrors(read_settings(os.environ).mirrors, arguments.mirror)
+    return parse_mirrors(read_settings(os.environ).mirrors, vars(arguments).get("mirror", ()))

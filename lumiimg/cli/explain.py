@@ -14,6 +14,7 @@ from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output, output_of
 from lumiimg.cli.request import context_with_servers, options_of, read_request, resolve_request
 from lumiimg.core.errors import BadInputError
+from lumiimg.core.text import address_of
 from lumiimg.definition.writer import write_chain
 from lumiimg.report.views.compatibility import compatibility_document
 from lumiimg.report.views.request import bases_document, request_document
@@ -37,7 +38,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
-    if given := options_of(arguments).given("arg", "source", "replace", "mirror", "layers", "fabric"):
+    of_files = () if any(address_of(f"{image}") for image in arguments.images) else ("mirror",)
+    if given := options_of(arguments).given("arg", "source", "replace", "layers", "fabric", *of_files):
         hint = f"of an image: --host FILE; of a request on it: --base {arguments.images[0]}"
         raise BadInputError(f"{given} says nothing about a finished image", hint=hint)
 

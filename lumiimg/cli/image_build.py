@@ -6,13 +6,14 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from lumiimg.build.build_host import host_for_builds
 from lumiimg.build.builder import BuildResult, ImageBuild, build_image
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cost import BuildCost
-from lumiimg.build.definition_files import write_with_sources
+from lumiimg.build.definition_files import WrittenDefinitions, write_docker_context, write_with_sources
 from lumiimg.build.keys import require_layer, steps_of, why_rebuilt
 from lumiimg.build.places import refuse_folder, refuse_output
 from lumiimg.build.progress import Progress
@@ -30,20 +31,26 @@ from lumiimg.report.terminal import takes_codes
 from lumiimg.report.text import show
 from lumiimg.report.views.build import built_document, definitions_document, start_document
 from lumiimg.report.views.cache import why_document
+from lumiimg.resolve.bootstrap import in_registry
 from lumiimg.resolve.complete_lock import BaseDigest, complete_lock
 from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lock_file import to_text as lock_text
+
+DOCKERFILE = "dockerfile"
+"""What --as asks for."""
 
 
 def make(arguments: argparse.Namespace, lock: Lock) -> int:
     """Settle what only the network can tell, and build, unless something less is asked for."""
     cache = read_settings(os.environ).cache
+    sources = open_sources(arguments)
+    if arguments.form == DOCKERFILE and not arguments.locked:
+        lock = replace(lock, bootstrap=in_registry(lock.base.layer, sources.mirrors) or lock.bootstrap)
     # what is refused, or missing here, before anything is asked of a server
     chain = write_chain(lock)
     machine = host_for_builds(os.environ) if arguments.definitions is None else None
     if arguments.why:
         require_layer(arguments.why, chain)
-    sources = open_sources(arguments)
     if not arguments.locked:
         lock = complete_lock(lock, sources, base=_base_digest(arguments), until=lock.request.until)
         if arguments.lock:
@@ -93,16 +100,23 @@ def report_built(arguments: argparse.Namespace, result: BuildResult) -> None:
 
 
 def _write_definitions(arguments: argparse.Namespace, store: Store, lock: Lock, progress: Progress) -> int:
-    definitions = (*write_chain(lock), write_flat(lock))
-    written = write_with_sources(definitions, arguments.definitions, store, progress.line)
+    folder, chain = arguments.definitions, write_chain(lock)
+    written: WrittenDefinitions
+    if arguments.form == DOCKERFILE:
+        written = write_docker_context(lock, chain, folder, store, progress.line)
+    else:
+        written = write_with_sources((*chain, write_flat(lock)), folder, store, progress.line)
     return Output.of(arguments).deliver(definitions_document(written), "build-definitions", written)
 
 
 def _base_digest(arguments: argparse.Namespace) -> BaseDigest:
-    """Return how the digest of the base is had: in definitions, which go elsewhere, a tag stays one."""
+    """Return how the digest of the base is had: in definitions, which go elsewhere, a tag stays one.
+
+    The record of an image, which goes with a Dockerfile, has no open ends.
+    """
     if arguments.lock or arguments.fresh:
         return "asked"
-    return "open" if arguments.definitions is not None else "noted"
+    return "open" if arguments.definitions is not None and arguments.form != DOCKERFILE else "noted"
 
 
 def _node(arguments: argparse.Namespace, lock: Lock, progress: Progress) -> Snapshot | None:

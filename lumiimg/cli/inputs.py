@@ -12,10 +12,27 @@ from lumiimg.build.provenance import asked_for
 from lumiimg.catalog.sites import Site, find_site, site_here
 from lumiimg.check.context import ImageInContext, open_for_check
 from lumiimg.cli.choices import Choose, choose_site
-from lumiimg.core.errors import BadInputError
+from lumiimg.core.errors import BadInputError, FailedError
+from lumiimg.core.text import address_of
 from lumiimg.host.container_view import without_ours
 from lumiimg.host.snapshot import Snapshot, read_snapshot
 from lumiimg.resolve.venv import Venv, open_venv
+
+
+def image_here(name: str, arguments: argparse.Namespace) -> tuple[Path, str | None]:
+    """Return where an image is on this machine, and its address where it was fetched.
+
+    Raises BadInputError for one that cannot be had: an exit code of 1 would be an answer about an image.
+    """
+    address = None if os.path.lexists(name) else address_of(name)
+    if address is None:
+        return Path(name), None
+    from lumiimg.cli.request import fetch_image  # HTTP, which no file needs
+
+    try:
+        return fetch_image(address, arguments), address
+    except FailedError as error:
+        raise BadInputError(error.what, where=error.where, hint=error.hint) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +77,7 @@ class Inputs:
         self, image: Path, arguments: argparse.Namespace, *, as_here: bool = True
     ) -> AbstractContextManager[ImageInContext]:
         """Open an image beside the machine; `as_here`: with the variables of this shell that reach a container."""
+        image, address = image_here(str(image), arguments)
         return open_for_check(
             image,
             os.environ if as_here else without_ours(os.environ),
@@ -69,6 +87,7 @@ class Inputs:
             venv=self.venv,
             machine=self.words(),
             built_with=asked_for(image),
+            address=address,
         )
 
     def words(self) -> tuple[str, ...]:

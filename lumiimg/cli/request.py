@@ -94,7 +94,8 @@ def open_sources(arguments: argparse.Namespace) -> Sources:
         Store,  # a plan that asks no server needs neither
     )
 
-    mirrors, web, folder = mirrors_of(arguments), Http(offline=arguments.offline), read_settings(os.environ).cache
+    offline, folder = vars(arguments).get("offline", False), read_settings(os.environ).cache
+    mirrors, web = mirrors_of(arguments), Http(offline=offline)
     store = Store(folder / "sources", web, mirrors, vars(arguments).get("jobs", 1))
     return Sources(web, store, mirrors, folder, _line_of(arguments))
 

@@ -11,8 +11,10 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.settings import user_cache
 from lumiimg.catalog.shown import listing_of, shown_layer
 from lumiimg.catalog.sites import find_site, site_names
+from lumiimg.cli.inputs import image_here
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, ExitCode
+from lumiimg.core.text import address_of
 from lumiimg.gpu import node_gpu
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory
@@ -41,8 +43,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
         listing = listing_of(catalogue, os.environ)
         return output.deliver(listing_document(listing), "list", listing)
-    if arguments.name.endswith(".sif") or ("/" in arguments.name and not arguments.name.endswith(".toml")):
-        record = read_record(Path(arguments.name))
+    if address_of(arguments.name) or _is_image(arguments.name):
+        record = read_record(*image_here(arguments.name, arguments))
         return output.deliver(record_document(record), "show-image", record)
     is_site = arguments.name.endswith(".toml") or arguments.name in site_names(os.environ)
     if is_site and not catalogue.knows(arguments.name):
@@ -58,12 +60,16 @@ def execute(arguments: argparse.Namespace) -> int:
     return output.deliver(layer_document(layer), "show-layer", layer)
 
 
+def _is_image(name: str) -> bool:
+    return name.endswith(".sif") or ("/" in name and not name.endswith(".toml"))
+
+
 def _gpu_code(arguments: argparse.Namespace, output: Output) -> int:
     site = find_site(arguments.site, os.environ) if arguments.site else None
     if site and not site.arch:
         raise BadInputError("has no AMD GPU that is known here", where=f"--site {arguments.site}")
     gpu = node_gpu(site.arch) if site and site.arch else None
-    with open_image(Path(arguments.name), user_cache) as image:
+    with open_image(image_here(arguments.name, arguments)[0], user_cache) as image:
         found = ImageGpuCode(arguments.name, gpu, Inventory(image).gpu_code.with_fit(gpu))
     code = ExitCode.UNDECIDED if found.code.unreadable else ExitCode.GOOD
     return output.deliver(gpu_code_document(found), "show-gpu", found, code)

@@ -34,6 +34,15 @@ def shell_quote(text: str) -> str:
     return f"$'{spelled}'"
 
 
+def address_of(name: str) -> str | None:
+    """Return `docker://…` or `docker-daemon://…` where a name is an address of an image; None for that of a file.
+
+    A path has one slash where an address has two; engines and skopeo write `docker-daemon:NAME`.
+    """
+    found = re.fullmatch(r"(?:(docker):/{1,2}|(docker-daemon):/{0,2})([^/].*)", name)
+    return found and f"{found[1] or found[2]}://{found[3]}"
+
+
 def as_operand(name: str) -> str:
     """Return the name of a file as a command takes it for no option."""
     return f"./{name}" if name.startswith("-") else name

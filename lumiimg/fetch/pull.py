@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-from contextlib import ExitStack, closing
+import socket
+import stat
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import FailedError, MissingHereError, one_line
-from lumiimg.core.text import size
+from lumiimg.core.text import shell_quote, size
+from lumiimg.engine.room import require_room_in_cache
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.fetch.download import claim_partial, download, require_digest, storage_errors
 from lumiimg.fetch.http import Bounds
@@ -24,7 +30,6 @@ from lumiimg.fetch.registry import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from lumiimg.fetch.http import Http
     from lumiimg.fetch.mirrors import Mirrors
@@ -32,6 +37,13 @@ if TYPE_CHECKING:
 _LAYER_S = 6 * 3600.0
 _DAEMON_S = 600
 _ID = re.compile(r"sha256:([0-9a-f]{64})")
+_OCI, _DAEMON = "oci", "daemon"
+"""Folders of the cache: images of registries, beside unpacked layers, and of engines."""
+_HEX = re.compile("[0-9a-f]{64}")
+_SOCKET = "unix:///var/run/docker.sock"
+"""Where an engine answers if nobody says otherwise. Source: docker(1), DOCKER_HOST."""
+_UNIX = re.compile(r"(?:http\+)?unix://")
+_START = "start one, or `podman system service --time=0`, and name it: DOCKER_HOST=unix:///path"
 _API = "1.40"
 """Of Docker 19.03 and of Podman; naming one keeps the client from asking before it can be closed."""
 
@@ -42,13 +54,17 @@ def pull_image(base: str, http: Http, mirrors: Mirrors, cache: Path, on_line: Ca
     Raises FailedError if it cannot be had, MissingHereError if there is no engine.
     """
     if base.startswith(DAEMON_SCHEME):
-        return save_from_daemon(base, cache / "daemon", on_line)
+        return save_from_daemon(base, cache / _DAEMON, on_line)
     found = resolve_image(parse_reference(base, mirrors), http)
-    store = cache / "oci"
+    store = cache / _OCI
     target = store / _hex(found.digest)
-    if not target.exists():
-        on_line(f"fetching {base} to read it, {size(sum(layer.size for layer in found.layers))}")
-        with storage_errors(store):
+    with storage_errors(store):
+        if target.exists():
+            os.utime(target)
+        else:
+            size_bytes = sum({layer.digest: layer.size for layer in found.layers}.values())
+            on_line(f"{base}: {size(size_bytes)} to download")
+            require_room_in_cache(store, size_bytes, base)
             save_image(found, target, store, on_line)
     return target
 
@@ -97,16 +113,18 @@ def _hex(digest: str) -> str:
 def save_from_daemon(base: str, folder: Path, on_line: Callable[[str], None]) -> Path:
     """Return an image of the engine as a docker archive in `folder`, saved there once by its id.
 
-    Raises MissingHereError if there is no engine to ask, FailedError if it does not have the image.
+    Raises MissingHereError if there is no engine to ask, or this user may not, FailedError if it does not have the
+    image or does not give it.
     """
     try:
         import docker  # an extra, and 200 ms
-        from docker.errors import DockerException, ImageNotFound
+        from docker.errors import APIError, DockerException, ImageNotFound
         from requests import RequestException
     except ImportError as error:
         what = "asking a Docker engine needs the package docker"
-        raise MissingHereError(what, hint="pip install 'lumiimg[docker]'") from error
+        raise MissingHereError(what, where=base, hint="pip install 'lumiimg[docker]'") from error
     name = base.removeprefix(DAEMON_SCHEME)
+    _require_engine(base)
     try:
         with closing(docker.from_env(version=_API, timeout=_DAEMON_S)) as client:
             client.api.auth = lambda request: request  # requests would add a login of ~/.netrc, without TLS too
@@ -115,8 +133,11 @@ def save_from_daemon(base: str, folder: Path, on_line: Callable[[str], None]) ->
                 raise FailedError("the engine's name for it is not a sha256 digest", where=base)
             target = folder / f"{found[1]}.tar"
             if target.is_file():
+                os.utime(target)
                 return target
-            on_line(f"saving {name} from the engine")
+            if isinstance(size_bytes := image.attrs.get("Size"), int):
+                on_line(f"{base}: {size(size_bytes)} to copy from the engine")
+                require_room_in_cache(folder, size_bytes, base)
             folder.mkdir(parents=True, exist_ok=True)
             with written_by_rename(target) as partial, partial.open("wb") as file:
                 for chunk in image.save(named=True):
@@ -125,9 +146,65 @@ def save_from_daemon(base: str, folder: Path, on_line: Callable[[str], None]) ->
                     file.write(chunk)
             return target
     except ImageNotFound as error:
-        raise FailedError("the engine does not have it", where=base, hint=f"docker pull {name}") from error
+        raise FailedError("the engine does not have it", where=base, hint=f"docker pull {shell_quote(name)}") from error
+    except APIError as error:
+        said = one_line(str(error.explanation or error))[:200]
+        raise FailedError(f"the engine does not give it: {said}", where=base) from error
     except (DockerException, RequestException) as error:
-        raise MissingHereError(
-            f"no Docker engine answers: {one_line(str(error))[:200]}",
-            hint="start one, or `podman system service`, and name it: DOCKER_HOST=unix:///path",
-        ) from error
+        what = f"no Docker engine answers: {one_line(str(error))[:200]}"
+        raise MissingHereError(what, where=base, hint=_START) from error
+
+
+def _require_engine(base: str) -> None:
+    """Raise MissingHereError where nothing answers at the socket of the engine, or not to this user."""
+    at = os.environ.get("DOCKER_HOST") or _SOCKET
+    if (path := _UNIX.match(at)) is None:
+        return
+    try:
+        with closing(socket.socket(socket.AF_UNIX)) as asked:
+            asked.settimeout(_DAEMON_S)
+            asked.connect(at[path.end() :])
+    except PermissionError as error:
+        hint = "whoever administers this machine can let you (group docker); Podman needs no rights"
+        raise MissingHereError(f"you may not use the Docker engine at {at}", where=base, hint=hint) from error
+    except OSError as error:
+        why = error.strerror or f"{error}"
+        raise MissingHereError(f"no Docker engine answers at {at}: {why}", where=base, hint=_START) from error
+
+
+# -- in the cache --
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedImage:
+    """An image in the cache, that was got to be read."""
+
+    path: Path
+    key: str
+    """The sha256 of its manifest, or the id that the engine has for it."""
+    size_bytes: int
+    """That it takes."""
+    used_ns: int
+    """When it was used the last time, in nanoseconds since 1970."""
+    is_whole: bool = True
+    """Each file in it is read against its digest when the image is opened."""
+
+    def remove(self) -> None:
+        """Remove it. Raises FailedError."""
+        try:
+            shutil.rmtree(self.path) if self.path.is_dir() else self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise FailedError(f"cannot be removed: {error.strerror}", where=str(self.path)) from error
+
+
+def fetched_images(cache: Path) -> list[FetchedImage]:
+    """Return the images of a cache."""
+    found = []
+    for path in (*(cache / _OCI).glob("*"), *(cache / _DAEMON).glob("*.tar")):
+        with suppress(OSError):  # another has just removed it
+            seen, folder = path.lstat(), path / "blobs" / "sha256"
+            is_layout = stat.S_ISDIR(seen.st_mode) and folder.is_dir()
+            if _HEX.fullmatch(path.stem) and (is_layout or path.parent.name == _DAEMON):
+                size_bytes = sum(blob.lstat().st_size for blob in folder.iterdir()) if is_layout else seen.st_size
+                found.append(FetchedImage(path, path.stem, size_bytes, seen.st_mtime_ns))
+    return sorted(found, key=lambda image: image.key)

@@ -77,6 +77,12 @@ def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedB
     raise MissingHereError(f"{base.name} is not available here ({'; '.join(lacking)})")
 
 
+def in_registry(base: Layer, mirrors: Mirrors) -> LockedBootstrap | None:
+    """Return the first bootstrap of the base that is an image in a registry; None where it has none."""
+    found = (_bootstrap_here(one, base, mirrors, None) for one in base.bootstraps if one.agent == "docker")
+    return next((one for one in found if isinstance(one, LockedBootstrap)), None)
+
+
 def _bootstrap_here(one: Bootstrap, base: Layer, mirrors: Mirrors, path: str | None) -> LockedBootstrap | str:
     """Return a bootstrap as this machine can use it; else what it lacks."""
     if one.agent == "docker":

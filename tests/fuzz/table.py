@@ -19,7 +19,7 @@ NOT_FOREIGN = {
     "engine.namespaces.processes": "the tables of ids of this machine, which root has written",
     "engine.namespaces.syscalls": "what the kernel says of this process",
     "check.probe.inside": "the memory of the process that it runs in, inside of a container",
-    "build.room": "the kernel's own words of mounts, and what programs of this machine print of quotas",
+    "engine.room": "the kernel's own words of mounts, and what programs of this machine print of quotas",
     "catalog.drivers": _OWN_TABLE,
     "catalog.ledger": _OWN_TABLE,
     "definition.writer": _OWN_TEXT,

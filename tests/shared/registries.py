@@ -29,7 +29,8 @@ def push(address: str, name: str, tag: str, layer: bytes, config: dict[str, obje
 
     diff_id = f"sha256:{hashlib.sha256(gzip.decompress(layer)).hexdigest()}"
     rootfs = {"type": "layers", "diff_ids": [diff_id]}
-    document = {"architecture": "amd64", "os": "linux", "config": config or {}, "rootfs": rootfs}
+    document: dict[str, object] = {"architecture": "amd64", "os": "linux", "config": config or {}, "rootfs": rootfs}
+    document["history"] = [{"created_by": "a test"}]  # Buildah wants one for each layer
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,

@@ -147,7 +147,7 @@ def test_a_command_that_is_proposed_is_of_the_engine_that_is_here(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("LUMIIMG_ENGINE", named)
     for argv, proposed in (
-        (["check", "docker://rocm/pytorch:latest"], f"; {word} pull image.sif docker://rocm/pytorch:latest"),
+        (["check", "library://rocm/pytorch:latest"], f"; {word} pull image.sif library://rocm/pytorch:latest"),
         (
             ["adapt", "library://rocm/vllm:x", "--site", "lumi"],
             f"; fetch it first: {word} pull image.sif library://rocm/vllm:x; then name image.sif",
@@ -161,7 +161,7 @@ def test_a_command_that_is_proposed_is_of_the_engine_that_is_here(
 
 NO_FOLDER = "nodir: no such folder; make it first (-o)"
 BAD_INPUT = {
-    "check docker://rocm/pytorch:latest": f"such file or directory; {engine_word()} pull image.sif docker://rocm/pytorch",
+    "check library://rocm/pytorch:x": f"such file or directory; {engine_word()} pull image.sif library://rocm/pytorch:x",
     "build --locked": "lumiimg.lock: there is no such lock; `lumiimg lock` writes one",
     "lock --base debian-13 -o nodir/x": NO_FOLDER,
     "host scan -o nodir/x": NO_FOLDER,

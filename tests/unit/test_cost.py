@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.build import room
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cost import BuildCost, PartCost, PlaceNeed, cost_of, measured
 from lumiimg.build.keys import content_with, steps_of
-from lumiimg.build.room import FreeSpace, Mount, quota_at, room_at
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.ledger import all_trials
 from lumiimg.cli.main import main
 from lumiimg.core.errors import FailedError
 from lumiimg.definition.writer import write_chain
+from lumiimg.engine import room
 from lumiimg.engine.engine import Engine, EngineKind
+from lumiimg.engine.room import FreeSpace, Mount, quota_at, room_at
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.registry import parse_reference
 from lumiimg.report.views.request import cost_lines

@@ -26,7 +26,6 @@ from lumiimg.build.cache import CacheEntry
 from lumiimg.build.doctor import DoctorResult
 from lumiimg.build.keys import CacheLookup, Difference
 from lumiimg.build.progress import BuildStage
-from lumiimg.build.room import FreeSpace
 from lumiimg.build.venv import WrittenVenv
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
@@ -36,6 +35,7 @@ from lumiimg.cli.image_build import report_built
 from lumiimg.cli.main import main
 from lumiimg.core.findings import Advice
 from lumiimg.engine.engine import Engine, EngineKind
+from lumiimg.engine.room import FreeSpace
 from lumiimg.host.image_manifest import make_manifest
 from lumiimg.host.image_manifest import to_text as manifest_text
 from lumiimg.host.import_calls import Counts, ImportBench, ImportSource, Startup

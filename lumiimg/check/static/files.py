@@ -202,7 +202,7 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
     if carried.sentence is not None:
         found.add("bind.manifest", Severity.INFO, carried.sentence)
     return HostFit(
-        image=str(context.path),
+        image=context.title,
         host=snapshot.host if snapshot else None,
         static=replace(static, findings=tuple(found.found)),
         glibc=context.contents.glibc,

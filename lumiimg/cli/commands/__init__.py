@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from lumiimg import __version__
 from lumiimg.cli.parser import Parser, exit_codes
+from lumiimg.core.text import address_of
 from lumiimg.core.toml import package_toml
 
 LOCK = "lumiimg.lock"
@@ -41,7 +42,7 @@ class Option(NamedTuple):
     """As it is written, in all its ways; of a word that stands alone, what the command calls it."""
     help: str = ""
     metavar: str | None = None
-    type: Literal["text", "path", "number", "date", "flag"] = "text"
+    type: Literal["text", "base", "path", "number", "date", "flag"] = "text"
     most: int = 0
     """Of a number, which is from 1 on."""
     called: str = ""
@@ -143,8 +144,13 @@ def add_options(parser: argparse._ActionsContainer, entries: Iterable[Entry]) ->
 def _type_of(option: Option) -> Callable[[str], object]:
     if option.type == "number":
         return _number_to(option.most, option.called or f"number from 1 to {option.most}")
-    kinds: dict[str, Callable[[str], object]] = {"text": str, "path": Path, "date": _date}
+    kinds: dict[str, Callable[[str], object]] = {"text": str, "base": _base, "path": Path, "date": _date}
     return kinds[option.type]
+
+
+def _base(text: str) -> str:
+    """Return the name of a base; of an image of a Docker engine, in the form that lumiimg has for it."""
+    return address_of(text) or text
 
 
 def _number_to(most: int, what: str) -> Callable[[str], int]:

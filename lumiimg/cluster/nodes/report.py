@@ -86,7 +86,7 @@ def build_report(
     if answer is Answer.NO_OBSTACLE and missing is not None:
         answer, words = Answer.UNDECIDED, f"CANNOT TELL: {missing}; {words}"
     return NodesReport(
-        image=str(context.path),
+        image=context.title,
         job=job,
         answer=answer,
         sentence=words,

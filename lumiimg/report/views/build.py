@@ -32,14 +32,20 @@ _HAS = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net
 def definitions_document(written: WrittenDefinitions) -> Document:
     """Return which files were written, and how to build from them."""
     folder, fetch = written.folder, written.fetch
-    *steps, whole = written.commands
-    blocks: list[Block] = [Lines(tuple(f"{one.name}.def" for one in written.definitions))]
+    names = tuple(f"{one.name}.def" for one in written.definitions) or (f"{written.dockerfile}",)
+    blocks: list[Block] = [Lines(names)]
     if fetch is not None:
         blocks.append(Paragraph("some sources could not be reached from here. Where there is a network, fetch them:"))
         blocks.append(Lines((shell_join(["sh", str(fetch)]),)))
-    blocks += [Paragraph("to build them, one after the other:"), Lines((shell_join(["cd", str(folder)]), *steps))]
-    blocks += [Paragraph("or all at once:"), Lines((whole,))]
-    sentence = f"wrote {count(len(written.definitions), 'definition file')} into {folder}"
+    there = shell_join(["cd", str(folder)])
+    if written.dockerfile is not None:
+        blocks += [Paragraph("to build it, and convert the image:"), Lines((there, *written.commands))]
+        sentence = f"wrote a Dockerfile into {folder}"
+    else:
+        *steps, whole = written.commands
+        blocks += [Paragraph("to build them, one after the other:"), Lines((there, *steps))]
+        blocks += [Paragraph("or all at once:"), Lines((whole,))]
+        sentence = f"wrote {count(len(written.definitions), 'definition file')} into {folder}"
     sections = (Section("The files, and how to build them", blocks),)
     return Document("build", str(folder), sentence, sections=sections, is_list=True)
 

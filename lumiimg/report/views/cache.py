@@ -29,7 +29,11 @@ def entries_document(content: CacheContent) -> Document:
         (layer.key[:_SHORT], f"{size(layer.size_bytes)}, unpacked: a layer of an OCI image, sha256:{layer.key}")
         for layer in content.unpacked
     ]
-    number = _both(len(content.entries), len(content.unpacked))
+    rows += [
+        (image.key[:_SHORT], f"{size(image.size_bytes)}, an image that was got to be read: sha256:{image.key}")
+        for image in content.images
+    ]
+    number = _counted(len(content.entries), len(content.unpacked), len(content.images))
     sentence = f"{number}, {size(content.size_bytes)}, in {content.cache}"
     sections = (facts_section("Entries", rows),)
     return Document("cache ls", str(content.cache), sentence, sections=sections, is_list=True)
@@ -51,8 +55,8 @@ def faults_document(verified: CacheVerified) -> Document:
 
 def removed_document(gone: CacheRemoved) -> Document:
     """Return what was removed."""
-    what = f"removed {_both(len(gone.removed), len(gone.unpacked))}, {size(gone.freed_bytes)}"
-    return Document("cache", "the cache", what)
+    number = _counted(len(gone.removed), len(gone.unpacked), len(gone.images))
+    return Document("cache", "the cache", f"removed {number}, {size(gone.freed_bytes)}")
 
 
 def why_document(answer: CacheLookup) -> Document:
@@ -95,5 +99,6 @@ def _age(answer: CacheLookup) -> Iterator[Item]:
         yield Item(Severity.INFO, text, remedies=(again,))
 
 
-def _both(layers: int, unpacked: int) -> str:
-    return count(layers, "layer") + (f" and {count(unpacked, 'unpacked layer')}" if unpacked else "")
+def _counted(layers: int, unpacked: int, images: int) -> str:
+    others = (count(unpacked, "unpacked layer") if unpacked else "", count(images, "image") if images else "")
+    return " and ".join([count(layers, "layer"), *filter(None, others)])

@@ -12,9 +12,9 @@ from lumiimg.report.document import Document, Item, Section, facts_section, seve
 if TYPE_CHECKING:
     from lumiimg.build.build_host import CapabilityTrial
     from lumiimg.build.doctor import DoctorResult
-    from lumiimg.build.room import FreeSpace
     from lumiimg.core.errors import MissingHereError
     from lumiimg.core.findings import Advice
+    from lumiimg.engine.room import FreeSpace
 
 
 def doctor_document(result: DoctorResult) -> Document:

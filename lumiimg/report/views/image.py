@@ -30,11 +30,11 @@ _MAX_LETTERS = 500
 def record_document(record: ImageRecord) -> Document:
     """Return what an image says. Raises BadInputError where what it says is damaged."""
     plan, manifest = record.plan, record.bind_manifest
-    again = ["lumiimg", "rebuild", as_operand(str(record.image)), "-o", "new.sif"]
+    again = ["lumiimg", "rebuild", as_operand(record.image), "-o", "new.sif"]
     given = " --base FILE" if plan.base.image is not None and plan.base.agent in LOCAL_AGENTS else ""
     return Document(
         command="show",
-        subject=str(record.image),
+        subject=record.image,
         is_named=True,
         is_list=True,
         sentence=f"built by lumiimg {_word(plan.lumiimg)}, fabric {plan.fabric}, site {_word(plan.site or 'none')}",
@@ -105,7 +105,7 @@ def _objects(record: ImageRecord, document: Mapping[str, Any], key: str) -> list
     value = document.get(key)
     found = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(one, dict) for one in found):
-        raise BadInputError(f"what it says of how it was built is damaged, at {key!r}", where=str(record.image))
+        raise BadInputError(f"what it says of how it was built is damaged, at {key!r}", where=record.image)
     return found
 
 

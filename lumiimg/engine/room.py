@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lumiimg.core.errors import FailedError, MissingHereError
+from lumiimg.core.text import size
 from lumiimg.engine.process import run, which
+from lumiimg.engine.workspace import MOVE_CACHE
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _LIMIT_S = 5.0
@@ -67,6 +69,14 @@ def room_at(folder: Path) -> FreeSpace:
     mount = _mount(there)
     quota = quota_at(there, mount)
     return FreeSpace(there, shutil.disk_usage(there).free, mount.kind in _IN_MEMORY, quota.left_bytes, quota.note)
+
+
+def require_room_in_cache(folder: Path, needed_bytes: int, what: str) -> None:
+    """Raise MissingHereError where less is left in a folder of the cache than `what` takes."""
+    room = room_at(folder)
+    if needed_bytes > room.left_bytes:
+        left = f"takes {size(needed_bytes)}, and {size(room.left_bytes)} are left in {room.folder}"
+        raise MissingHereError(left, where=what, hint=MOVE_CACHE)
 
 
 def _mount(folder: Path) -> Mount:

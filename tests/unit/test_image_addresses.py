@@ -1,0 +1,162 @@
+"""Images by their address, in a registry or in a Docker engine, where a command takes an image.
+
+Registry and engine are stand-ins on loopback here; `tests/engine/test_dockerfile.py` asks a real Podman.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import socket
+import tarfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from lumiimg.build.provenance import PLAN, read_document
+from lumiimg.cli.main import main
+from lumiimg.core.errors import ExitCode
+from lumiimg.core.text import address_of
+from lumiimg.engine import room
+from lumiimg.engine.room import FreeSpace
+from tests.shared import fabric_builder, oci_builder
+from tests.shared.loopback import Asked, Reply, listening
+from tests.shared.world import World, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Capture = pytest.CaptureFixture[str]
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ID = "ab" * 32
+pytestmark = pytest.mark.usefixtures("clean_home")
+
+
+@pytest.fixture
+def layer(tmp_path: Path) -> bytes:
+    """Somebody's image: an RCCL, and /.lumiimg as an image has it that Docker built."""
+    folder, content = fabric_builder.image(tmp_path / "theirs", glibc=39), io.BytesIO()
+    (folder / ".lumiimg").mkdir()
+    plan = read_document(FIXTURES / "written/0.1.0/image", PLAN)
+    (folder / ".lumiimg" / PLAN).write_text(json.dumps(plan))
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        archive.add(folder, ".")
+    return content.getvalue()
+
+
+@pytest.fixture
+def world(layer: bytes, clean_home: Path) -> Iterator[World]:
+    """A registry that the settings name in the place of Docker Hub."""
+    with serve(World(image=layer)) as world:
+        settings = clean_home / ".config/lumiimg/config.toml"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(f'[mirrors]\n"docker.io" = "{world.url}"\n')
+        yield world
+
+
+@contextmanager
+def docker(layer: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Run a stand-in for the API of an engine that has `mine:1`; yield what it is asked."""
+    oci_builder.docker_save(folder / "saved.tar", layer)
+    saved, asked_for = (folder / "saved.tar").read_bytes(), list[str]()
+    found = {"Id": f"sha256:{ID}", "RepoTags": ["mine:1"], "Size": len(saved)}
+
+    def answer(asked: Asked) -> Reply:
+        path = re.sub(r"^/v[0-9.]+", "", asked.path.partition("?")[0])
+        asked_for.append(path)
+        answers = {"/images/mine:1/json": json.dumps(found).encode(), f"/images/sha256:{ID}/get": saved}
+        answers["/images/mine:1/get"] = saved
+        body = answers.get(path, b'{"message": "No such image"}')
+        kind = "application/x-tar" if body is saved else "application/json"
+        broken = path.startswith("/images/broken")
+        return Reply(500 if broken else 200 if path in answers else 404, body, {"Content-Type": kind})
+
+    with listening(answer) as url:
+        monkeypatch.setenv("DOCKER_HOST", url.replace("http", "tcp"))
+        yield asked_for
+
+
+def test_names_of_files_and_addresses_are_told_apart() -> None:
+    for name, address in {
+        "docker://a/b:1": "docker://a/b:1",
+        "docker:/a/b:1": "docker://a/b:1",
+        "docker-daemon:mine:1": "docker-daemon://mine:1",
+        "docker-daemon://mine:1": "docker-daemon://mine:1",
+        "docker-daemon:/a/b": "docker-daemon://a/b",
+        **dict.fromkeys(("docker:mine", "docker.sif", "./docker:/x", "docker:///x", "oras://a/b", "x", "docker://")),
+    }.items():
+        assert address_of(name) == address, name
+
+
+def test_an_image_of_a_registry_is_read_once_and_named_by_its_address(world: World, capsys: Capture) -> None:
+    name = "docker://them/vllm:v1"
+    assert main(["explain", name, "--json"]) == ExitCode.UNDECIDED
+    out, err = capsys.readouterr()
+    assert json.loads(out)["image"] == name
+    assert f"{name}: {len(world.image) >> 20} MiB to download" in err or "KiB to download" in err
+    assert "/oci/" not in out + err, "nobody asked for a file of the cache"
+    world.asked.clear()
+    assert main(["check", name, "--level", "static"]) == ExitCode.UNDECIDED
+    assert name in "".join(capsys.readouterr())
+    assert not [path for path in world.asked if "/blobs/" in path and path.endswith(oci_builder.digest(world.image))]
+    assert main(["show", name]) == ExitCode.GOOD
+    assert "box" in capsys.readouterr().out
+    assert main(["check", name, "./nowhere.sif", "--level", "static"]) == ExitCode.BAD_INPUT
+    assert name in capsys.readouterr().out
+    assert main(["check", name, "--nodes", "2"]) == ExitCode.BAD_INPUT
+    assert "nodes need a file that all of them see" in capsys.readouterr().err
+
+
+def test_an_image_of_an_engine_is_read_once(
+    layer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    with docker(layer, tmp_path, monkeypatch) as asked:
+        for name in ("docker-daemon:mine:1", "docker-daemon://mine:1"):
+            assert main(["explain", name, "--json"]) == ExitCode.UNDECIDED
+            out, err = capsys.readouterr()
+            assert json.loads(out)["image"] == "docker-daemon://mine:1"
+        assert len([path for path in asked if path.endswith("/get")]) == 1
+        assert "to copy" not in err
+        assert (
+            main(["explain", "--base", "docker-daemon:mine:1", "--add", "netprobe", "--site", "generic"])
+            == ExitCode.GOOD
+        )
+        assert "no obstacle found" in capsys.readouterr().out
+    # and it goes as other things of the cache do
+    assert main(["cache", "ls", "--json"]) == ExitCode.GOOD
+    assert [image["key"] for image in json.loads(capsys.readouterr().out)["images"]] == [ID]
+    assert main(["cache", "prune", "--keep", "0", "--json"]) == ExitCode.GOOD
+    assert json.loads(capsys.readouterr().out)["images"] == [ID]
+    assert main(["cache", "ls", "--json"]) == ExitCode.GOOD
+    assert json.loads(capsys.readouterr().out)["size_bytes"] == 0
+
+
+def test_what_an_engine_does_not_give_is_one_line_and_no_verdict(
+    layer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def said(name: str, code: ExitCode, lines: int = 1) -> str:
+        assert main(["check", name, "--level", "static"]) == code
+        error = capsys.readouterr().err
+        assert error.count("\n") == lines, error
+        return error
+
+    with docker(layer, tmp_path, monkeypatch):
+        assert "the engine does not have it; docker pull other:1" in said("docker-daemon:other:1", ExitCode.BAD_INPUT)
+        assert "the engine does not give it" in said("docker-daemon:broken:1", ExitCode.BAD_INPUT)
+        with monkeypatch.context() as full:
+            full.setattr(room, "room_at", lambda folder: FreeSpace(folder, 1024, in_memory=False))
+            error = said("docker-daemon:mine:1", ExitCode.MISSING_HERE, lines=2)
+        assert re.search(r"docker-daemon://mine:1: takes \S+ \S+, and 1 KiB are left in .*; free some room", error)
+    where = f"unix://{tmp_path}/none.sock"
+    monkeypatch.setenv("DOCKER_HOST", where)
+    error = said("docker-daemon:mine:1", ExitCode.MISSING_HERE)
+    assert f"no Docker engine answers at {where}: No such file or directory; start one" in error
+
+    def refused(*_: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    assert f"you may not use the Docker engine at {where}" in said("docker-daemon:mine:1", ExitCode.MISSING_HERE)
