@@ -188,7 +188,7 @@ def test_the_same_from_nothing_is_the_same_bytes_and_nothing_above_an_equal_base
         told = lumiimg("build", "--recipe", "demo", "-o", tmp_path / name, "--json", *words, env=env)
         assert told.code == 0, told.err
         assert (tmp_path / name).read_bytes() == demo.read_bytes(), name
-        return [stage["step"] for stage in told.data["stages"] if not stage["reused"]]
+        return [stage["name"] for stage in told.data["stages"] if not stage["reused"]]
 
     assert made("one.sif") == ["00-bootstrap", "01-debian-13", "02-netprobe", "image"]
     assert made("two.sif", "--fresh") == ["00-bootstrap", "01-debian-13", "image"]
