@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lumiimg.core.errors import FailedError, MissingHereError, one_line
 from lumiimg.core.text import shell_quote, size
 from lumiimg.engine.room import require_room_in_cache
-from lumiimg.engine.workspace import scratch_folder, written_by_rename
+from lumiimg.engine.workspace import remove_files, scratch_folder, written_by_rename
 from lumiimg.fetch.download import claim_partial, download, require_digest, storage_errors
 from lumiimg.fetch.http import Bounds
 from lumiimg.fetch.registry import (
@@ -39,7 +39,7 @@ _DAEMON_S = 600
 _ID = re.compile(r"sha256:([0-9a-f]{64})")
 _OCI, _DAEMON = "oci", "daemon"
 """Folders of the cache: images of registries, beside unpacked layers, and of engines."""
-_HEX = re.compile("[0-9a-f]{64}")
+_HEX, _LAYOUT = re.compile("[0-9a-f]{64}"), re.compile(r"index\.json|oci-layout")
 _SOCKET = "unix:///var/run/docker.sock"
 """Where an engine answers if nobody says otherwise. Source: docker(1), DOCKER_HOST."""
 _UNIX = re.compile(r"(?:http\+)?unix://")
@@ -190,11 +190,17 @@ class FetchedImage:
     """Each file in it is read against its digest when the image is opened."""
 
     def remove(self) -> None:
-        """Remove it. Raises FailedError."""
-        try:
-            shutil.rmtree(self.path) if self.path.is_dir() else self.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise FailedError(f"cannot be removed: {error.strerror}", where=str(self.path)) from error
+        """Remove it. Raises FailedError, also where something else is in its folder."""
+        blobs = self.path / "blobs"
+        if blobs.is_dir():
+            folders = ((blobs / "sha256", _HEX), (blobs, _LAYOUT), (self.path, _LAYOUT))
+            is_gone = all(remove_files(folder, names) for folder, names in folders)
+        else:
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
+            is_gone = not os.path.lexists(self.path)
+        if not is_gone:
+            raise FailedError("cannot be removed", where=str(self.path), hint="look at it, and remove it by hand")
 
 
 def fetched_images(cache: Path) -> list[FetchedImage]:

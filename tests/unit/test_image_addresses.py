@@ -106,6 +106,8 @@ def test_an_image_of_a_registry_is_read_once_and_named_by_its_address(world: Wor
     assert "box" in capsys.readouterr().out
     assert main(["check", name, "./nowhere.sif", "--level", "static"]) == ExitCode.BAD_INPUT
     assert name in capsys.readouterr().out
+    assert main(["cache", "prune", "--keep", "0"]) == ExitCode.GOOD
+    assert "and 1 image" in capsys.readouterr().out
     assert main(["check", name, "--nodes", "2"]) == ExitCode.BAD_INPUT
     assert "nodes need a file that all of them see" in capsys.readouterr().err
 
