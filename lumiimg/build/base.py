@@ -82,8 +82,7 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
         case agent:
             raise MissingHereError(f"bases by {agent} are made by container engines alone", hint="install Apptainer")
     step.say("unpacking the image")
-    require_room(image, root)
-    step.run_helper("unpack-but-own" if header.agent == "docker" else "unpack", root, image)
+    step.unpack(image, root, keeps_own=header.agent == "docker")
 
 
 def build_by_engine(step: LayerBuild, target: Path) -> None:

@@ -9,14 +9,14 @@ import os
 import platform
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
+from lumiimg.build.proot import Proot, find_proot
 from lumiimg.core.errors import FailedError, MissingHereError, one_line
 from lumiimg.core.files import temporary_folder
 from lumiimg.core.findings import Severity
@@ -28,27 +28,20 @@ from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.resolve.bootstrap import debootstrap_at
 
+if TYPE_CHECKING:
+    from lumiimg.fetch.store import Sources
+
 Way = Literal["overlay", "sandbox"]
 WAYS: tuple[Way, ...] = get_args(Way)
 """The quickest first."""
 CONTAINER = "a container"
 OWN_MOUNTS = "--mounts"
 """Of the program `root`: mounts, and programs that serve them, end with the command."""
-PROOT_SLOWLY = {"PROOT_NO_SECCOMP": "1"}
-"""Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
-lets all of them pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would have this machine's files."""
 GET_MKSQUASHFS = "install squashfs-tools, or load the site's module of it"
-_OWN_AGENTS = ("debootstrap", "docker", "localimage")
+_UNPACKED = ("docker", "localimage")
+_OWN_AGENTS = ("debootstrap", *_UNPACKED)
 _TRIAL_S = 20.0
 _PASSING = frozenset({"no-space"})
-_BEHIND = "/lumiimg-trial"
-# statx(2) is what ls, stat and install ask today; before 5.2.0 proot lets it pass unseen (its CHANGELOG.rst)
-_SEES = f"""
-import ctypes, os, sys
-libc = ctypes.CDLL(None)
-known = not hasattr(libc, "statx") or libc.statx(-100, b"{_BEHIND}", 0, 0x7FF, ctypes.create_string_buffer(256)) == 0
-sys.exit(0 if known and os.stat("{_BEHIND}").st_uid == 0 else 1)
-"""
 _EXITS = {
     processor: bytes.fromhex(
         f"7f454c4602010100 0000000000000000 0200{number}0001000000 7800400000000000 4000000000000000 0000000000000000"
@@ -106,10 +99,16 @@ class ContainerTrial:
 class BuildHost:
     """This machine, as builds see it. Each property is found by a trial of some tenths of a second, and only once."""
 
-    def __init__(self, engines: Sequence[Engine], environment: Mapping[str, str]) -> None:
-        """Take the engines that a build may choose from, the best first, and the environment of what is tried."""
+    def __init__(
+        self, engines: Sequence[Engine], environment: Mapping[str, str], sources: Sources | None = None
+    ) -> None:
+        """Take the engines that a build may choose from, the best first, and the environment of what is tried.
+
+        `sources`: where a proot is fetched, where it takes one; None: nowhere.
+        """
         self.engines = tuple(engines)
         self.environment = clean_environment(environment)
+        self._sources = sources
         self._containers: dict[Engine, ContainerTrial] = {}
 
     def program(self, name: str) -> Path | None:
@@ -184,15 +183,9 @@ class BuildHost:
         return _version(self.program("mksquashfs"), self.environment)
 
     @cached_property
-    def proot_with(self) -> Mapping[str, str] | None:
-        """The variables with which programs see by proot what they are to see; None where they do not."""
-        program, shown = self.program("proot"), f"{temporary_folder()}:{_BEHIND}"
-        if program is None:
-            return None
-        words: list[str | Path] = [program, "--kill-on-exit", "-0", "-b", shown]
-        words += [sys.executable, "-I", "-S", "-c", _SEES]
-        done = (more for more in ({}, PROOT_SLOWLY) if run(words, env=self.environment | more, timeout_s=_TRIAL_S).ok)
-        return next(done, None)
+    def proot(self) -> Proot:
+        """The proot that makes a script root; only where the kernel gives no ids is it sought beyond PATH."""
+        return find_proot(self.environment, None if self.maps_ids else self._sources)
 
     @cached_property
     def trials(self) -> tuple[CapabilityTrial, ...]:
@@ -202,12 +195,9 @@ class BuildHost:
             CapabilityTrial("mksquashfs", bool(packs), packs or "not on PATH", remedy="" if packs else GET_MKSQUASHFS),
             CapabilityTrial("squashfuse_ll", bool(serves), serves or "not on PATH"),
         ]
-        debootstrap, proot = debootstrap_at(self.environment.get("PATH")), self.program("proot")
+        debootstrap = debootstrap_at(self.environment.get("PATH"))
         programs.append(CapabilityTrial("debootstrap", debootstrap is not None, debootstrap or "not on PATH"))
-        said = f"{proot}{', slowly (PROOT_NO_SECCOMP)' if self.proot_with else ''}" if proot else "not on PATH"
-        if proot and self.proot_with is None:
-            said = f"{proot} lets programs see this machine's files: version 5.2.0 or newer is needed"
-        programs.append(CapabilityTrial("proot", self.proot_with is not None, said))
+        programs.append(CapabilityTrial("proot", self.proot.program is not None, self.proot.said))
         return (self.container.trial, self.ids, self.overlay, self.fuse, *programs)
 
     def against(self, way: Way) -> list[str]:
@@ -251,8 +241,11 @@ class BuildHost:
         return way, f"overlay: {against_overlay}" if against_overlay else "the quickest"
 
     def makes_base(self, agent: str) -> bool:
-        """Whether lumiimg itself makes bases by such an agent here; else the engine does."""
-        if agent in _OWN_AGENTS and self.maps_ids:
+        """Whether lumiimg itself makes bases by such an agent here; else the engine does.
+
+        Without ids it unpacks images, and proot runs the script; debootstrap asks for more than proot does.
+        """
+        if agent in _OWN_AGENTS and (self.maps_ids or (agent in _UNPACKED and self.proot.program is not None)):
             return True
         kernels = EngineKind.NAMESPACES
         return kernels in (engine.kind for engine in self.engines) and self.engine.kind is kernels
@@ -264,9 +257,9 @@ class BuildHost:
         return [*namespaces.PROGRAM, "root", *own, *argv] if has_to else list(argv)
 
 
-def host_for_builds(environment: Mapping[str, str]) -> BuildHost:
+def host_for_builds(environment: Mapping[str, str], sources: Sources | None = None) -> BuildHost:
     """Return this machine with the engines that builds choose from. Raises MissingHereError where there is none."""
-    return BuildHost(tuple(engines_here(environment)), environment)
+    return BuildHost(tuple(engines_here(environment)), environment, sources)
 
 
 def program_of(name: str, path: str | None) -> Path | None:

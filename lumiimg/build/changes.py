@@ -362,9 +362,8 @@ def main(command: str, target: str, *others: str) -> None:
                 paths[0].write_text(json.dumps(listing(Path(target))), encoding="utf-8")
             case "difference":
                 difference(Path(target), json.loads(paths[0].read_text(encoding="utf-8")), paths[1])
-            case "unpack" | "unpack-as-user" | "unpack-but-own":
-                as_user, keeps_own = command == "unpack-as-user", command == "unpack-but-own"
-                unpack(Path(target), paths[0], as_user=as_user, keeps_own=keeps_own)
+            case "unpack":
+                unpack(Path(target), paths[0], as_user="as-user" in others, keeps_own="but-own" in others)
     except (LumiimgError, OSError) as error:
         sys.exit(str(error))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.build.build_host import CONTAINER, WAYS, BuildHost, CapabilityTrial, program_of
+from lumiimg.build.proot import built_elsewhere
 from lumiimg.core.errors import ExitCode, MissingHereError
 from lumiimg.core.files import temporary_folder
 from lumiimg.core.findings import Advice
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from lumiimg.fetch.store import Sources
+
 NO_WAY = "no way to build works here"
+_REQUEST = "--base rocm-6.2.4 --add vllm"
 # how a distribution installs packages, and what it calls those of mksquashfs, squashfuse_ll, debootstrap, newuidmap
 # Source: packages.debian.org, packages.fedoraproject.org and software.opensuse.org, 2026-11-28
 _PACKAGES = {
@@ -65,12 +69,12 @@ class DoctorResult:
         return f"builds here by {usable}" if usable else NO_WAY
 
 
-def examine(engines: Sequence[Engine], environment: Mapping[str, str], cache: Path) -> DoctorResult:
+def examine(engines: Sequence[Engine], environment: Mapping[str, str], sources: Sources) -> DoctorResult:
     """Try all that builds may need.
 
     `engines` are those that LUMIIMG_ENGINE allows; of another, only whether it starts a container is said.
     """
-    machine, others = BuildHost(engines, environment), list[Engine]()
+    machine, others, cache = BuildHost(engines, environment, sources), list[Engine](), sources.cache
     with suppress(MissingHereError):
         others = [*engines_here({name: value for name, value in environment.items() if name != "LUMIIMG_ENGINE"})]
     trials = [*machine.trials]
@@ -95,7 +99,9 @@ def next_step(machine: BuildHost | None, environment: Mapping[str, str]) -> Advi
     # users of a cluster are not root, and its images come from registries
     is_cluster = "MODULEPATH" in environment
     if is_cluster and builds:
-        return Advice(next="lumiimg build --base rocm-6.2.4 --add vllm -o image.sif")
+        if maps_ids or (machine is not None and machine.proot.program is not None):
+            return Advice(next=f"lumiimg build {_REQUEST} -o image.sif")
+        return Advice(next=built_elsewhere(_REQUEST, environment), where="on another machine")
     command = "" if is_cluster else _installation(path) or ("" if maps_ids else _ids(path))
     if not command:
         return Advice(next="lumiimg build --recipe demo --definitions defs", where="for another machine")

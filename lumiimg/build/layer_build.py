@@ -25,7 +25,7 @@ from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import MOVE_CACHE, MOVE_OUTPUT, full_folder, named_folder, no_room, scratch_folder
 from lumiimg.gpu import GpuCodeError, GpuFit, node_gpu
-from lumiimg.image import open_image
+from lumiimg.image import open_image, require_room
 from lumiimg.inventory.components import Inventory
 from lumiimg.inventory.gpu_fit import component_fits
 
@@ -232,7 +232,16 @@ class LayerBuild:
         """Run a program of this machine as root of a user namespace, where there is one."""
         return self.command(self.machine.as_root(argv))
 
-    def run_helper(self, command: str, *paths: Path) -> None:
+    def unpack(self, image: Path, root: Path, *, keeps_own: bool = False) -> None:
+        """Lay the files of an image over a folder (`changes.unpack`), as this user where there is no root.
+
+        Raises FailedError, also before a disk would be full.
+        """
+        require_room(image, root)
+        how = [*(() if self.machine.maps_ids else ("as-user",)), *(("but-own",) if keeps_own else ())]
+        self.run_helper("unpack", root, image, *how)
+
+    def run_helper(self, command: str, *paths: Path | str) -> None:
         """Have changes.py do something to files of a layer. Raises FailedError."""
         completed = self.as_root([*HELPER, command, *paths])
         if not completed.ok:

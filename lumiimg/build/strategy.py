@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.base import write_base
 from lumiimg.build.layer_build import SCRIPT_ENVIRONMENT
+from lumiimg.build.proot import built_elsewhere
 from lumiimg.build.safe_fs import OWN, mount_points, set_mode
 from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.engine.workspace import remove_tree
-from lumiimg.image import DEFAULT_PATH, open_image, open_stack, require_room
+from lumiimg.image import DEFAULT_PATH, open_image, open_stack
 from lumiimg.image.sif import squashfs_ranges
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from lumiimg.build.layer_build import LayerBuild
 
 _ENVIRONMENT = f"{OWN}/env"
-_OF_ROOT = ("packages.sh", "apt-get", "zypper", "dpkg")
-"""Words of scripts that want to be root."""
+_OF_ROOT = ("packages.sh", "python.sh", "apt-get", "zypper", "dpkg")
+"""Words of scripts that want to be root: python.sh adds what a Python lacks by packages.sh."""
 _SOURCED = (f"{OWN}/env/10-docker2singularity.sh", f"{OWN}/env/90-environment.sh")
 _BINDS = ("/proc", "/sys", "/dev", "/etc/resolv.conf")
 
@@ -92,7 +93,7 @@ class Sandbox:
             self._root.mkdir()
             self._held = []
         for layer in layers[len(self._held) :]:
-            _unpack(step, layer, self._root)
+            step.unpack(layer, self._root)
         self._held = wanted
 
     def _run(self, step: LayerBuild, place: str) -> None:
@@ -100,19 +101,19 @@ class Sandbox:
         if step.machine.maps_ids or not wants_root:
             step.run(self._root, place, writable=True)
             return
-        proot, variables = step.machine.program("proot"), step.machine.proot_with
-        if proot is None or variables is None:
+        proot = step.machine.proot
+        if proot.program is None:
             raise MissingHereError(
-                f"{step.name} installs packages, which only root can",
-                hint="proot makes a user look like root: `module load LUMI systools` on LUMI (`lumiimg doctor` says "
-                "whether it works); or build elsewhere",
+                f"{step.name} installs packages, which only root can, and proot, which makes a user look like root, is "
+                f"not here: {proot.said}",
+                hint=f"on another machine: {built_elsewhere('…', step.environment)}",
             )
         # without it, proot would wait for whatever the script has left behind
-        words: list[str | Path] = [proot, "--kill-on-exit", "-0", "-r", self._root, "-w", "/"]
+        words: list[str | Path] = [proot.program, "--kill-on-exit", "-0", "-r", self._root, "-w", "/"]
         keeps = {f"{prefix}_ENVIRONMENT": SCRIPT_ENVIRONMENT for prefix in ("SINGULARITY", step.machine.engine.prefix)}
         inside = {"HOME": "/root", "PATH": DEFAULT_PATH, **keeps}
         start = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in inside.items())]
-        variables = {"PROOT_TMP_DIR": f"{step.scratch}", **variables}
+        variables = {"PROOT_TMP_DIR": f"{step.scratch}", **proot.variables}
         with step.binds(place, step.work) as binds:
             shown = [*_BINDS, *(f"{bind.source}:{bind.target}" for bind in binds)]
             words += [word for bind in shown for word in ("-b", bind)]
@@ -189,14 +190,9 @@ def _require_own(step: LayerBuild, root: Path) -> None:
 def packed_again(step: LayerBuild, base: Path) -> Path:
     """Return somebody else's base as a SIF that is packed as layers are. Raises FailedError, MissingHereError."""
     root, target = step.folder / "root", step.folder / "base.sif"
-    _unpack(step, base, root)
+    step.unpack(base, root)
     write_base(step, root, target)
     return target
-
-
-def _unpack(step: LayerBuild, layer: Path, root: Path) -> None:
-    require_room(layer, root)
-    step.run_helper("unpack" if step.machine.maps_ids else "unpack-as-user", root, layer)
 
 
 def _open_to_owner(root: Path) -> None:

@@ -22,7 +22,7 @@ PARTITION = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
 _Partition = Annotated[str, matching(PARTITION, "a name of a partition")]
 _Variable = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "a name of a variable")]
 _MpiType = Annotated[str, matching(r"[a-z0-9_]{1,32}", "a value for `srun --mpi=`")]
-_Module = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,127}", "a name of a module")]
+ModuleName = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,127}", "a name of a module")]
 _Option = Annotated[str, matching(r"-[A-Za-z0-9_.,:=/+@ -]{1,199}", "an option like `-l place=scatter`")]
 """What a comment of a script hands to a scheduler: a word or two, nothing that a shell or a scheduler would expand."""
 
@@ -56,7 +56,7 @@ class _Reasoned(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class SiteModule(_Reasoned, frozen=True, kw_only=True):
     """A module that job scripts load there."""
 
-    name: _Module
+    name: ModuleName
     """For `module load`."""
 
 

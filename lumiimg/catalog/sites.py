@@ -17,6 +17,7 @@ from lumiimg.catalog.drivers import SiteDriver
 from lumiimg.catalog.folders import file_names, site_folders
 from lumiimg.catalog.launch import (
     MeasuredVariable,
+    ModuleName,
     SiteAdvice,
     SiteBinding,
     SiteModule,
@@ -136,6 +137,8 @@ class _SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`Slurm`, `PBS`."""
     engine: Text | None = None
     """The container engine of the nodes."""
+    proot_modules: tuple[ModuleName, ...] = ()
+    """Modules that put proot on PATH, in the order in which they are loaded."""
     binds: tuple[SiteBind, ...] = field(name="bind", default=())
     """File systems and devices to bind."""
     bandwidths: tuple[SiteBandwidth, ...] = field(name="bandwidth", default=())

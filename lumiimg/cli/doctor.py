@@ -10,11 +10,15 @@ from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import MissingHereError
 from lumiimg.engine.engine import engines_here
+from lumiimg.fetch.http import Http
+from lumiimg.fetch.mirrors import Mirrors
+from lumiimg.fetch.store import Sources, Store
 from lumiimg.report.views.doctor import doctor_document, no_engine_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
     output, settings = Output.of(arguments), read_settings(os.environ)
+    mirrors, web = Mirrors(settings.mirrors), Http(retry=False)
     try:
         engines = [*engines_here(os.environ)]
     except MissingHereError as error:
@@ -22,5 +26,6 @@ def execute(arguments: argparse.Namespace) -> int:
             raise
         output.show(no_engine_document(error, next_step(None, os.environ)))
         return error.exit_code
-    result = examine(engines, os.environ, settings.cache)
+    sources = Sources(web, Store(settings.cache / "sources", web, mirrors), mirrors, settings.cache, lambda _: None)
+    result = examine(engines, os.environ, sources)
     return output.deliver(doctor_document(result), "doctor", result, result.exit_code)

@@ -48,7 +48,8 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
         lock = replace(lock, bootstrap=in_registry(lock.base.layer, sources.mirrors) or lock.bootstrap)
     # what is refused, or missing here, before anything is asked of a server
     chain = write_chain(lock)
-    machine = host_for_builds(os.environ) if arguments.definitions is None else None
+    sources = open_sources(arguments)
+    machine = host_for_builds(os.environ, sources) if arguments.definitions is None else None
     if arguments.why:
         require_layer(arguments.why, chain)
     if not arguments.locked:

@@ -44,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 lock=lock,
                 chain=chain,
                 output=arguments.output,
-                machine=host_for_builds(os.environ),
+                machine=host_for_builds(os.environ, sources),
                 strategy=arguments.strategy,
                 on_start=start_of(arguments, lock, arguments.output),
                 environment=without_passwords(os.environ),  # the image names the registry, and nobody else does

@@ -1,6 +1,6 @@
-"""Layers that install packages where there is no user namespace: proot in place of root, and the same image but for owners.
+"""Builds where nobody gets ids: proot in place of root, and the same image but for owners.
 
-The engine is a stand-in for SingularityCE; dpkg, its maintainer scripts and proot are real.
+The engine is a stand-in for SingularityCE; apt, dpkg, its maintainer scripts, pip and proot are real.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.image import FileKind, open_image
-from tests.engine.conftest import inside, lumiimg
+from tests.engine.conftest import built, inside, lumiimg
 from tests.shared.build_traces import SINGULARITY, leftovers, shown, strays
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs, patient, unwrapped, wait_until
+from tests.shared.registries import layer_of, push
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,9 +183,11 @@ def test_a_proot_that_shows_this_machines_files_is_not_used(place: Place, tmp_pa
     shutil.copytree(place.bin, programs, symlinks=True)
     (programs / "proot").unlink()
     # as 5.1.0 does for statx(2): the program runs, and sees what is here
-    (programs / "proot").write_text('#!/bin/bash\nwhile [ "${1#/}" = "$1" ]; do shift; done\nexec "$@"\n')
+    (programs / "proot").write_text('#!/bin/bash\nwhile [ ! -x "$1" ]; do shift; done\nexec "$@"\n')
     (programs / "proot").chmod(0o755)
-    env = {"LUMIIMG_CACHE": str(tmp_path / "cache"), "PATH": str(programs)}
+    (tmp_path / "lumiimg").mkdir()
+    (tmp_path / "lumiimg/config.toml").write_text('[mirrors]\ndebian = "http://127.0.0.1:9"\n')
+    env = {"LUMIIMG_CACHE": f"{tmp_path}/cache", "PATH": f"{programs}", "XDG_CONFIG_HOME": f"{tmp_path}"}
     doctor = json.loads(lumiimg("doctor", "--json", env=env).out)
     [proot] = [trial for trial in doctor["trials"] if trial["name"] == "proot"]
     assert (proot["works"], "5.2.0 or newer is needed" in proot["said"]) == (False, True)
@@ -193,4 +196,39 @@ def test_a_proot_that_shows_this_machines_files_is_not_used(place: Place, tmp_pa
     assert (plain.data["strategy"], plain.data["engine"]["kind"]) == ("sandbox", "singularity")
     told = lumiimg(*place.argv(tmp_path / "x.sif", "package"), env=env)
     assert told.code == 4
-    assert "proot makes a user look like root" in unwrapped(told.err)
+    assert "proot, which makes a user look like root, is not here" in unwrapped(told.err)
+    elsewhere = "on another machine: lumiimg build … --site generic -o image.sif && rsync -P image.sif HOST:"
+    assert elsewhere in told.err, "these tests have a site by LUMIIMG_SITE"
+
+
+@pytest.mark.everything
+def test_the_demo_and_layers_with_apt_and_pip_are_built_by_the_proot_of_debian_where_none_is_on_path(
+    place: Place, mirror: str, registry: str, engine: Engine, tmp_path: Path
+) -> None:
+    """As on LUMI without its module: a base from a registry, no debootstrap, and all scripts by proot."""
+    layers = tmp_path / "layers"
+    shutil.copytree("layers", layers)
+    facts = layers / "debian-13" / "layer.toml"
+    debootstrap = '[[bootstrap]]\nagent = "debootstrap"\nfrom = "trixie"\nmirror = "debian"\n'
+    (layers / "slim").mkdir()
+    (layers / "slim/layer.toml").write_text(LAYER.replace('"layer"', '"base"', 1) + debootstrap)
+    (layers / "slim/post.sh").write_text("true\n")
+    slim = built(tmp_path / "slim.sif", "--layers", layers, "--base", "slim", "--mirror", f"debian={mirror}")
+    push(registry, "library/debian", "trixie-slim", layer_of(slim))
+    assert debootstrap in facts.read_text()
+    facts.write_text(facts.read_text().replace(debootstrap, ""))
+    programs = tmp_path / "bin"
+    shutil.copytree(place.bin, programs, symlinks=True)
+    (programs / "proot").unlink()
+    env = {"LUMIIMG_CACHE": f"{tmp_path}/cache", "PATH": f"{programs}"}
+    mirrors = ("--mirror", f"docker.io=http://{registry}", "--mirror", f"debian={mirror}", "--layers", layers)
+    told = lumiimg("build", *mirrors, "--recipe", "demo", "-o", tmp_path / "demo.sif", "--json", env=env)
+    assert told.code == 0, told.err
+    assert told.data["strategy"] == "sandbox"
+    assert [stage["name"] for stage in told.data["stages"]][:2] == ["00-bootstrap", "01-debian-13"]
+    assert inside(engine, tmp_path / "demo.sif", "/opt/lumiimg/netprobe/bin/handshake", "--help")
+    words = ("--base", "debian-13", "--add", "netprobe", "--add", "pip:iniconfig==2.0.0", "--site", "generic")
+    told = lumiimg("build", *mirrors, *words, "-o", tmp_path / "pip.sif", env=env)
+    assert told.code == 0, told.err
+    version = "import importlib.metadata as m; print(m.version('iniconfig'))"
+    assert inside(engine, tmp_path / "pip.sif", "/opt/venv/bin/python", "-c", version) == "2.0.0\n"

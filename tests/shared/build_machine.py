@@ -13,6 +13,7 @@ from lumiimg.build.builder import ImageBuild, Work
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.keys import steps_of
 from lumiimg.build.progress import BuildStage, Progress
+from lumiimg.build.proot import Proot
 from lumiimg.engine.workspace import scratch_folder
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def build_machine(
         fuse=CapabilityTrial("FUSE", overlays, ""),
         mksquashfs=Path(shutil.which("mksquashfs") or "mksquashfs"),
         mksquashfs_version=mksquashfs,
+        proot=Proot(None, "not on PATH"),
     )
     return machine
 

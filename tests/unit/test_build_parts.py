@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -346,14 +347,12 @@ def test_the_first_way_that_works_is_taken_and_the_others_are_told(tmp_path: Pat
         here(fuse, starts=False).choose_way(None)
 
 
-def test_a_folder_holds_what_the_layers_came_to_also_where_another_build_was_quicker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_holds_what_the_layers_came_to_also_where_another_build_was_quicker(tmp_path: Path) -> None:
     files = [tmp_path / name for name in "abc"]
     for file in files:
         file.touch()
-    sandbox, unpacked, step = Sandbox(tmp_path), list[str](), cast("LayerBuild", None)
-    monkeypatch.setattr("lumiimg.build.strategy._unpack", lambda _, layer, __: unpacked.append(layer.name))
+    sandbox, unpacked, step = Sandbox(tmp_path), list[str](), mock.create_autospec(LayerBuild)
+    step.unpack.side_effect = lambda layer, _: unpacked.append(layer.name)
     for number, added in ((1, "a"), (2, "b"), (2, "")):
         unpacked.clear()
         sandbox._hold(step, files[:number])
