@@ -113,6 +113,8 @@ def _archives(
     try:
         return store.sources(wanted, on_line)
     except MissingHereError:
+        if any(one.is_commit and not store.has(one) for one in wanted):
+            raise  # a script cannot make the same tar
         return store.sources(filter(store.has, wanted), on_line)
 
 

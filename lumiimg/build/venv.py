@@ -43,7 +43,7 @@ from lumiimg.resolve.venv import BIN, MOUNT, RECORD, VenvRecord, mark_of
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.fetch.store import Sources
@@ -215,14 +215,18 @@ def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environmen
             masked = ["/bin/sh", "-c", 'umask 022; exec "$@"', "sh", *words]
             return run(masked, env=clean_environment(environment), timeout_s=_LIMIT_S)
 
-        names = sorted(path.name for path in wheels.iterdir())
+        names = sorted(path.name for path in wheels.iterdir() if path.suffix == ".whl")
+        commits = [one for one in plan.wheels if one.is_commit]
         pip = next(([f"{_WHEELS}/{name}/pip"] for name in names if name.startswith("pip-")), ["-m", "pip"])
         own_python = (f"{BIN}/python", "-s")
         before = _listed(inside(plan.python, "-s", _SCRIPT, "list"))
-        for words in (
-            (plan.python, "-s", _SCRIPT, "make", MOUNT),
-            (*own_python, *pip, "install", *_PIP, *(f"{_WHEELS}/{name}" for name in names)),
-        ):
+        install = (*own_python, *pip, "install", *_PIP)
+        steps: list[tuple[str, ...]] = [(plan.python, "-s", _SCRIPT, "make", MOUNT)]
+        steps += [(*install, *(f"{_WHEELS}/{name}" for name in names))] if names else []
+        for one in commits:  # what builds them is among the wheels
+            variables = ("/usr/bin/env", f"SETUPTOOLS_SCM_PRETEND_VERSION={one.version}")
+            steps.append((*variables, *install, "--no-build-isolation", f"{_WHEELS}/{one.file}"))
+        for words in steps:
             if not (done := inside(*words)).ok:
                 known = explain(done.output)
                 what = known.meaning if known else one_line(done.last_line)[:300]
@@ -230,13 +234,15 @@ def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environmen
                 raise FailedError(f"in the container: {what}", where=str(image), hint=hint)
         after = _listed(inside(*own_python, _SCRIPT, "list"))
         checked = inside(*own_python, *pip, "check", "--disable-pip-version-check")
-    _refuse_wrong(plan.record, before, after, checked.output)
+    _refuse_wrong(plan.record, before, after, checked.output, {one.name for one in commits})
 
 
-def _refuse_wrong(record: VenvRecord, before: _Listing, after: _Listing, checked: str) -> None:
+def _refuse_wrong(
+    record: VenvRecord, before: _Listing, after: _Listing, checked: str, built: Collection[str] = ()
+) -> None:
     """Raise FailedError unless a new environment has all of the image, and what was put in, which is all that it needs.
 
-    `checked` is what `pip check` prints.
+    `checked` is what `pip check` prints; `built` may have said another version of itself when it was built.
     """
     there = after.there
     if record.python != after.python:
@@ -248,7 +254,8 @@ def _refuse_wrong(record: VenvRecord, before: _Listing, after: _Listing, checked
         hint = "leave out what brings it: what the image has stays as it is"
         raise FailedError(f"these of the image would be replaced: {', '.join(lost[:_SHOWN])}", hint=hint)
     own = record.packages
-    if unseen := [f"{name} {version}" for name, version in own.items() if there.get(name) != version]:
+    known = own.items() - {(name, own[name]) for name in there.keys() & {*built}}
+    if unseen := [f"{name} {version}" for name, version in sorted(known) if there.get(name) != version]:
         hint = "does the image set PYTHONHOME or PYTHONPATH?"
         raise FailedError(f"its Python does not see what was put in: {', '.join(unseen[:_SHOWN])}", hint=hint)
     lines = [one_line(line) for line in checked.splitlines()]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -17,11 +18,13 @@ from lumiimg.catalog.sites import site_to_make_for
 from lumiimg.cli.choices import choose_site, mirrors_of
 from lumiimg.core.errors import say
 from lumiimg.core.redact import known_secrets
+from lumiimg.fetch.git import commit_at
 from lumiimg.fetch.http import Http
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.plan import Plan
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request, RequestOptions, request_of
+from lumiimg.resolve.requirements import NoCommitError
 
 if TYPE_CHECKING:
     from lumiimg.fetch.store import Sources
@@ -53,14 +56,26 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
 
         return choose_site(arguments, read_snapshot(arguments.host), site_to_make_for)
 
-    return request_of(
-        options_of(arguments),
-        catalogue,
-        choose,
-        known_secrets(os.environ),
-        needs_base=needs_base,
-        has_project=index_of(arguments),
-    )
+    with naming_commits(arguments):
+        return request_of(
+            options_of(arguments),
+            catalogue,
+            choose,
+            known_secrets(os.environ),
+            needs_base=needs_base,
+            has_project=index_of(arguments),
+        )
+
+
+@contextmanager
+def naming_commits(arguments: argparse.Namespace) -> Iterator[None]:
+    """Say of a requirement that names a branch, a tag or nothing which commit that is now, where its server answers."""
+    try:
+        yield
+    except NoCommitError as error:
+        if not arguments.offline and (commit := commit_at(error.address, mirrors_of(arguments))):
+            error.propose(commit)
+        raise
 
 
 def index_of(arguments: argparse.Namespace) -> Callable[[str], bool]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from lumiimg.core.errors import FailedError
 from lumiimg.core.files import file_sha256, open_regular
 from lumiimg.fetch.download import SIZE_LIMIT_BYTES, claim_partial, download, require_digest, storage_errors
+from lumiimg.fetch.git import SCHEME, git_address, write_commit
 from lumiimg.fetch.http import Http, display_url
 from lumiimg.fetch.mirrors import Mirrors, is_address
 from lumiimg.fetch.pull import save_image
@@ -59,7 +60,7 @@ class Store:
         return source.sha256 is not None and (self._folder / source.sha256).is_file()
 
     def get(self, location: str, sha256: str | None, on_line: Callable[[str], None] = lambda _: None) -> Path:
-        """Return the path of a file in the store, after getting it there if need be, from a URL or a path.
+        """Return the path of a file in the store, after getting it there if need be: from a URL, by git, or a path.
 
         Its name is its digest; it is got for that where nobody has published it. `on_line` is called before it is
         fetched. Raises FailedError if that fails, or the digest is another.
@@ -109,7 +110,10 @@ class Store:
     def _put(self, location: str, expected: str | None) -> Path:
         is_remote = is_address(location)
         with storage_errors(self._folder), claim_partial(self._folder, expected if is_remote else None) as file:
-            if is_remote:
+            if location.startswith(SCHEME) and (commit := git_address(location)) is not None:
+                write_commit(commit, file, self._mirrors, offline=self._http.offline)
+                actual = file_sha256(file)
+            elif is_remote:
                 actual = download(self._mirrors.rewrite(location), file, self._http, expected)
             else:
                 _copy(location, file)

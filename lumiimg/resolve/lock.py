@@ -17,6 +17,7 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import open_regular
 from lumiimg.core.findings import Severity
 from lumiimg.fabric.path import Fabric
+from lumiimg.fetch.git import SCHEME
 from lumiimg.fetch.mirrors import is_address
 from lumiimg.resolve.rules import NO_MACHINE, RuleResult
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer
@@ -58,7 +59,12 @@ class LockedSource:
     @property
     def is_local(self) -> bool:
         """Whether it is a file of this machine."""
-        return not is_address(self.location)
+        return not is_address(self.location.removeprefix("git+"))
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether it is a project of Python at a commit of git, which is built in the image."""
+        return self.location.startswith(SCHEME)
 
 
 def locked_wheel(url: str, sha256: str | None, size_bytes: int | None = None) -> LockedSource:
@@ -68,6 +74,11 @@ def locked_wheel(url: str, sha256: str | None, size_bytes: int | None = None) ->
     if not STAGED_FILE.fullmatch(file):
         raise ValueError(f"{file!r} is not a plain name of a file")
     return LockedSource(name, "", file, sha256, url, version=str(version), size_bytes=size_bytes)
+
+
+def locked_commit(name: str, version: str, address: str, sha256: str, size_bytes: int | None = None) -> LockedSource:
+    """Return a project of Python at a commit, as a layer gets it."""
+    return LockedSource(name, "", f"{name}-{version}.tar", sha256, address, version=version, size_bytes=size_bytes)
 
 
 @dataclass(frozen=True, slots=True)

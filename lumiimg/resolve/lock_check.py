@@ -185,6 +185,7 @@ def _faults(lock: Lock) -> Iterator[str]:
     if lock.base.wheels and not wants_python(lock.base):
         yield f"the base {lock.base.name} has Python packages, and wants none"
     versions = {wheel.name: wheel.version for wheel in wheels}
+    commits = {wheel.name: wheel.location for wheel in wheels if wheel.is_commit}
     for one in lock.request.own:
         wish, version = one.requirement, versions.get(one.name)
         # which lines a marker leaves out was decided by the lock; ROCm's triton has another name, and stands for it
@@ -192,6 +193,9 @@ def _faults(lock: Lock) -> Iterator[str]:
             yield f"request.own names {one.text}, which is left out"
         elif version is not None and not wish.specifier.contains(version, prereleases=True):
             yield f"request.own names {one.text}, and {version} is there"
+        if wish.url != commits.pop(one.name, None):
+            yield f"request.own names {one.text}, and another commit of it, or none, is there"
+    yield from (f"{address}, which request.own does not name, is there" for address in commits.values())
 
 
 def _replaces(wheel: LockedSource, layer: LockedLayer, lock: Lock) -> bool:

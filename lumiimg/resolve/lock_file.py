@@ -33,9 +33,10 @@ from lumiimg.core.files import read_beginning
 from lumiimg.core.redact import redact
 from lumiimg.core.toml import TomlError, parse_toml
 from lumiimg.fabric.path import Fabric
+from lumiimg.fetch.git import git_address
 from lumiimg.fetch.mirrors import validated_url
 from lumiimg.resolve.image_base import LOCAL_AGENTS
-from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource, layer_digest, locked_wheel
+from lumiimg.resolve.lock import MADE_HERE, Lock, LockedLayer, LockedSource, layer_digest, locked_commit, locked_wheel
 from lumiimg.resolve.request import LockedRequest, Request
 from lumiimg.resolve.requirements import requirement_of
 from lumiimg.resolve.rules import RuleResult
@@ -59,6 +60,22 @@ class _Written(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     """A table of the file."""
 
 
+class LockedCommit(_Written, frozen=True):
+    """A project of Python at a commit of git."""
+
+    address: Text
+    """`git+https://…@COMMIT`, without a mirror."""
+    sha256: Sha256
+    """Of the tar that is made of it."""
+    version: Annotated[str, matching(r"[A-Za-z0-9.!+]{1,100}", "a version")]
+    """That it says itself; `0+g` and the commit where it is known only when it is built."""
+
+    def __post_init__(self) -> None:
+        address = git_address(self.address)
+        is_one = address is not None and address.is_settled and f"{address}" == self.address
+        refuse({"address": None if is_one else f"is {shortened(self.address)!r}, which is not that of a commit"})
+
+
 class LockedEntry(_Written, frozen=True):
     """A base or a layer, as far as the catalogue leaves it open."""
 
@@ -74,14 +91,17 @@ class LockedEntry(_Written, frozen=True):
     """Digests of its Python distributions by their addresses, without a mirror."""
     wheel_bytes: Annotated[int, msgspec.Meta(ge=0, lt=1 << 50)] | None = None
     """Of all of them together; null: their index did not say."""
+    commits: dict[_Name, LockedCommit] = {}
+    """What it builds of commits of git, by name."""
 
     def __post_init__(self) -> None:
         refuse({"wheels": next(filter(None, map(_wheel_fault, self.wheels)), None)})
 
     @property
     def locked_wheels(self) -> tuple[LockedSource, ...]:
-        """Its Python distributions."""
-        return tuple(starmap(locked_wheel, self.wheels.items()))
+        """Its Python distributions, those that it builds of commits last."""
+        commits = (locked_commit(name, one.version, one.address, one.sha256) for name, one in self.commits.items())
+        return (*starmap(locked_wheel, self.wheels.items()), *commits)
 
 
 class LockedImage(_Written, frozen=True):
@@ -225,8 +245,11 @@ def _entry(layer: LockedLayer) -> dict[str, Any]:
         "layer": None if layer.layer.is_foreign else layer_digest(layer.layer),
         "release": release.version if release else "",
         "row": release if layer.is_unlisted else None,
-        "wheels": {wheel.location: wheel.sha256 for wheel in layer.wheels},
         "wheel_bytes": layer.wheel_bytes or None,
+        "wheels": {wheel.location: wheel.sha256 for wheel in layer.wheels if not wheel.is_commit},
+        "commits": {
+            one.name: LockedCommit(one.location, f"{one.sha256}", one.version) for one in layer.wheels if one.is_commit
+        },
     }
 
 

@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.needs import NOT_PYTHON, is_version, version_of
 from lumiimg.core.errors import RefusedError
+from lumiimg.resolve.commits import read_commits
 from lumiimg.resolve.lock import LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.python_project import (
     THIS_IMAGE,
@@ -50,8 +51,8 @@ _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
 """What a layer whose wheels are not those of the index requires."""
 _SOURCE = "your own requirements; what the layers below have"
 _STAYS = (
-    "what is below stays as it is unless --replace names it, only wheels are taken, and what is in no index goes into "
-    "a layer of your own"
+    "what is below stays as it is unless --replace names it, only wheels and commits of git are taken, and what is "
+    "nowhere goes into a layer of your own"
 )
 _OF_ROCM = re.compile(r"(?:.*-)?rocm(?:-?[0-9].*|-.*)?")
 _SHOWN = 8
@@ -161,7 +162,7 @@ def resolve_own(
     preferred: Mapping[str, str] | None = None,
     beside: Sequence[str] = (),
 ) -> tuple[LockedSource, ...]:
-    """Return the wheels that own packages bring to what is there (`installed_layer`), each with its digest.
+    """Return what own packages bring to what is there (`installed_layer`): wheels, then projects at commits.
 
     `preferred` are versions to keep where they fit; `beside` are projects that lumiimg adds. Raises RefusedError for
     what is CUDA's, or a layer's; FailedError for what cannot be had, or does not go together.
@@ -178,10 +179,21 @@ def resolve_own(
             what = f"the image has no {one.name}, as far as it is known"
             raise RefusedError(what, where=one.where, hint=f"put it in: pip:{one.text}")
     there -= asked.replaced
+    commits = read_commits(asked.own, sources)
+    if known := next((one for one in asked.own if one.requirement.url and one.name in there), None):
+        what = f"{known.where} requires {known.text}, and the image has {known.name}, which stays"
+        raise RefusedError(what, hint="leave the line out")
     below = [_less(layer, asked.replaced) for layer in below]
     named = {one.name for one in asked.own}
     below = [replace(layer, without=tuple(name for name in layer.without if name not in named)) for layer in below]
-    wanted = (*asked.own_texts, *beside)
+    built = {commit.source.name: commit.source.version for commit in commits}
+    for commit in commits:
+        name, version = commit.source.name, commit.source.version
+        below.append(LayerRequirements(name, version, requires=commit.requires, has={name: version}))
+    wanted = [
+        f"{one.name}=={built[one.name]}" if one.name in built else one.text for one in asked.own if one.name != PYTHON
+    ]
+    wanted += beside
     try:
         found = resolve_wheels(below, target, sources, until=until, preferred=preferred or {}, requirements=wanted)
     except NoSolutionError as error:
@@ -196,7 +208,7 @@ def resolve_own(
             "compiled for a torch of the index, so that only an import shows whether it loads with that of the image: "
             f"{', '.join(compiled[:_SHOWN])}"
         )
-    locked = with_digests(wheels, sources)
+    locked = (*with_digests(wheels, sources), *(commit.source for commit in commits))
     _refuse_other_files(asked, [wheel for wheel in locked if wheel.name not in beside])
     return locked
 
@@ -215,7 +227,7 @@ def _hint(said: str, asked: Request, there: Collection[str]) -> str:
     for name, layer in asked.brought.items():
         if name not in there and is_named(name, said):
             return f"the index does not have {name} for this image: --add {layer}"
-    lines = [f"{one.where} ({one.text})" for one in asked.own if is_named(one.name, said)]
+    lines = [f"{one.where} ({one.text})" for one in asked.own if is_named(_project_of(one), said)]
     if asked.replaced:
         return f"change {'; '.join(lines[:_SHOWN])}, or replace the others, too: --replace NAME==VERSION"
     return f"change {'; '.join(lines[:_SHOWN])}: {_STAYS}" if lines else _STAYS
@@ -247,14 +259,20 @@ def _refuse_brought(asked: Request, there: Collection[str], requirers: Mapping[s
     for name in sorted(requirers.keys() - {*there}):
         way = [name, *all_requirers(name, requirers)]
         of_lines = [one for one in way if THIS_IMAGE in requirers.get(one, ())]
-        line = next((line for one in of_lines for line in asked.own if line.name == one), None)
+        line = next((line for one in of_lines for line in asked.own if _project_of(line) == one), None)
         objection = _not_for_image(name, asked, there)
         if objection and line:
             why, hint = objection
-            between = (one for one in sorted(requirers[name]) if line.name in {one, *all_requirers(one, requirers)})
-            by = next(between, None)
+            project = _project_of(line)
+            between = (one for one in sorted(requirers[name]) if project in {one, *all_requirers(one, requirers)})
+            by = next((line.name if one == project else one for one in between), None)
             required = f", for which {by} requires {name}" if by else ""
             raise RefusedError(f"{line.where} requires {line.text}{required}, which {why}", hint=hint)
+
+
+def _project_of(own: OwnRequirement) -> str:
+    """Return what uv calls the project of a line: one at a commit is a layer, to it."""
+    return f"layer-{own.name}" if own.requirement.url else own.name
 
 
 def _refuse_other_files(asked: Request, wheels: Sequence[LockedSource]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from lumiimg.core.decode import read_text
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.redact import redact
+from lumiimg.fetch.git import SCHEME, GitAddress, git_address
 from lumiimg.resolve.stack import PACKAGE
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ _SHA256 = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 """Endings of a file, which pip would look for in the folder, and an index would have as a project."""
+_EGG = re.compile(r"(git\+[^\s#]+)#(\S*\begg=[A-Za-z0-9]\S*)")
 _EXTRA = re.compile(r"\bextra\b")
+_AT_COMMIT = f"{{}} @ {SCHEME}HOST/REPOSITORY@COMMIT, and #subdirectory=FOLDER where it is in one"
 _TO_INDEX = "name what an index has; what is in none goes into a layer of your own (docs/extend/layer.md)"
 _EXPORT = (
     "of a project of uv: uv export --no-emit-project --prune torch -o requirements.txt (--extra NAME, --group NAME)"
@@ -125,11 +128,14 @@ class RequirementReader:
         text_of: Callable[[str], str],
         without: Collection[str] = (),
         has_project: HasProject | None = None,
+        *,
+        takes_commits: bool = True,
     ) -> None:
         """`text_of` returns the text of a file by its path; projects of `without` are left out, whatever they say."""
         self._text_of = text_of
         self._without = without
         self._has_project = has_project
+        self._takes_commits = takes_commits
         self._found: dict[tuple[str, tuple[str, ...]], OwnRequirement] = {}
         self._files = set[str]()
 
@@ -144,7 +150,8 @@ class RequirementReader:
             return
         if len(self._found) >= _MOST:
             raise BadInputError(f"more than {_MOST} requirements", where=where, hint="leave some out")
-        own = OwnRequirement(str(requirement_of(text, where)), where, hashes)
+        requirement = requirement_of(text, where, takes_commits=self._takes_commits)
+        own = OwnRequirement(str(requirement), where, hashes)
         self._found.setdefault((own.text, hashes), own)
 
     def read(self, path: str) -> None:
@@ -214,7 +221,7 @@ def _in_one_version(text: str) -> str:
     return text
 
 
-def requirement_of(text: str, where: str) -> Requirement:
+def requirement_of(text: str, where: str, *, takes_commits: bool = True) -> Requirement:
     """Return a requirement. Raises BadInputError, which repeats neither an address nor an option's value."""
     if option := _OPTION.search(text):
         hint = next((hint for words, hint in _HINTS.items() if text.startswith(words)), None)
@@ -222,9 +229,12 @@ def requirement_of(text: str, where: str) -> Requirement:
         raise BadInputError(f"the option {option[1]} is not followed", where=where, hint=hint)
     if len(text) > _LONGEST:
         raise BadInputError(f"a requirement of more than {_LONGEST} characters", where=where)
-    requirement = parsed(text)
+    requirement = parsed(_EGG.sub(_named, text))
+    if takes_commits and requirement is not None and (requirement.url or "").startswith("git+"):
+        return _at_commit(requirement, where)
     if requirement is None and "/" in text:
-        raise BadInputError("a path or an address is not a valid requirement", where=where, hint=_TO_INDEX)
+        hint = f"name it: {_AT_COMMIT.format('NAME')}" if text.startswith("git+") else _TO_INDEX
+        raise BadInputError("a path or an address is not a valid requirement", where=where, hint=hint)
     if requirement is None:
         what = f"{one_line(redact(text))[:100]!r} is not a valid requirement"
         raise BadInputError(what, where=where, hint=f"one like datasets>=3,<4 is needed; {_EXPORT}")
@@ -235,3 +245,38 @@ def requirement_of(text: str, where: str) -> Requirement:
         what = f"{requirement.name} is for an extra, and nothing has one here"
         raise BadInputError(what, where=where, hint="leave its marker out, or the line")
     return requirement
+
+
+def _named(found: re.Match[str]) -> str:
+    """Return the form of PEP 508 for pip's older one, `git+https://…@COMMIT#egg=NAME&subdirectory=FOLDER`."""
+    others = [part for part in found[2].split("&") if part and not part.startswith("egg=")]
+    name = next((part[4:] for part in found[2].split("&") if part.startswith("egg=")), "")
+    return f"{name} @ {found[1]}{'#' if others else ''}{'&'.join(others)}"
+
+
+def _at_commit(requirement: Requirement, where: str) -> Requirement:
+    """Return a requirement at a commit of git. Raises BadInputError for another place, NoCommitError for no commit."""
+    if (address := git_address(requirement.url or "")) is None:
+        what = f"{requirement.name[:100]} has an address that is not followed"
+        raise BadInputError(what, where=where, hint=f"the form is {_AT_COMMIT.format(requirement.name[:100])}")
+    if requirement.marker:
+        what = f"{requirement.name[:100]} is at a commit, and has a marker"
+        raise BadInputError(what, where=where, hint="leave the marker out, or the line")
+    if not address.is_settled:
+        raise NoCommitError(requirement.name, address, where)
+    requirement.url = f"{address}"
+    return requirement
+
+
+class NoCommitError(BadInputError):
+    """A requirement of git that names no commit, so that it would be another one tomorrow."""
+
+    def __init__(self, name: str, address: GitAddress, where: str) -> None:
+        what = f"{name[:100]} names no commit (40 hexadecimal digits), and so may be another one tomorrow"
+        super().__init__(what, where=where)
+        self.name, self.address = name, address
+        self.propose("COMMIT")
+
+    def propose(self, commit: str) -> None:
+        """Write down what is to be written."""
+        self.hint = f"write {self.name} @ {replace(self.address, ref=commit)}"

@@ -25,6 +25,7 @@ from lumiimg.resolve.requirements import RequirementReader, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
+    from io import BufferedIOBase
     from pathlib import Path
     from typing import IO
 
@@ -42,11 +43,15 @@ class _Build(Struct, frozen=True):
 
 class _Project(Struct, frozen=True, rename="kebab"):
     name: str = ""
+    version: str = ""
+    dynamic: tuple[str, ...] = ()
     dependencies: tuple[str, ...] = ()
     optional_dependencies: Mapping[str, tuple[str, ...]] = {}
 
 
-class _PyProject(Struct, frozen=True, rename="kebab"):
+class PyProject(Struct, frozen=True, rename="kebab"):
+    """What a `pyproject.toml` says, as far as it is read."""
+
     build_system: _Build = _Build()
     project: _Project = _Project()
 
@@ -63,14 +68,21 @@ def read_requirements(archive: Path, files: Sequence[str], without: Collection[s
 
 def read_texts(archive: IO[bytes], is_wanted: Callable[[str], bool], limit_bytes: int, where: str) -> dict[str, str]:
     """Return text files by their paths below the top folder, out of `limit_bytes` at most. Raises FailedError."""
+    with gzip.open(archive) as unpacked:
+        return texts_of(unpacked, is_wanted, limit_bytes, where)
+
+
+def texts_of(
+    unpacked: BufferedIOBase, is_wanted: Callable[[str], bool], limit_bytes: int, where: str
+) -> dict[str, str]:
+    """Do the same with a tar that is not compressed."""
     found: dict[str, str] = {}
     try:
-        with gzip.open(archive) as unpacked:
-            for member in islice(read_members(unpacked, limit_bytes, where), _MOST_MEMBERS):
-                path = posixpath.normpath(member.name).partition("/")[2]
-                is_text = member.kind is FileKind.FILE and member.stat.size_bytes <= _TEXT_LIMIT_BYTES
-                if is_text and len(found) < _MOST_TEXTS and is_wanted(path):
-                    found[path] = unpacked.read(member.stat.size_bytes).decode("utf-8", "replace")
+        for member in islice(read_members(unpacked, limit_bytes, where), _MOST_MEMBERS):
+            path = posixpath.normpath(member.name).partition("/")[2]
+            is_text = member.kind is FileKind.FILE and member.stat.size_bytes <= _TEXT_LIMIT_BYTES
+            if is_text and len(found) < _MOST_TEXTS and is_wanted(path):
+                found[path] = unpacked.read(member.stat.size_bytes).decode("utf-8", "replace")
     except (OSError, EOFError, zlib.error, ImageError) as error:
         raise FailedError(f"is not an archive that can be read: {one_line(str(error))[:200]}", where=where) from error
     return found
@@ -92,7 +104,7 @@ def requirements_in(
             raise FailedError(f"has no file {path[:200]}", where=where, hint=hint)
         return texts[path]
 
-    reader = RequirementReader(text_of, without)
+    reader = RequirementReader(text_of, without, takes_commits=False)
     try:
         for file in files:
             if (project := _PROJECT.fullmatch(file)) is None:
@@ -110,7 +122,7 @@ def requirements_in(
 
 def lines_of_project(text: str, extras: str) -> Iterator[str]:
     """Yield what a `pyproject.toml` names and is built with, and its extras with theirs. Raises BadInputError."""
-    document = decode_toml(text, _PyProject)
+    document = decode_toml(text, PyProject)
     project = document.project
     optional = {canonicalize_name(name): lines for name, lines in project.optional_dependencies.items()}
     waiting = [canonicalize_name(extra.strip()) for extra in extras.split(",") if extra.strip()]

@@ -19,6 +19,7 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.core.errors import ExitCode
 from lumiimg.resolve.lock_file import read_document
 from tests.engine.conftest import Result, inside, lumiimg
+from tests.shared.git_server import commit, serving
 from tests.shared.layer_builder import LAYER
 from tests.shared.world import World, serve, wheel
 
@@ -41,6 +42,37 @@ indexes = ["https://download.pytorch.org/whl/rocm5.4"]
 source = "the tests"
 """
 POST = 'layer=torch-of-tests\n. "$LAYER_FILES/python.sh"\nuse_venv\ninstall_wheels\nwrite_constraints\nfinish_python\n'
+FROM_GIT = {
+    "pyproject.toml": """\
+[build-system]
+requires = ["helper"]
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "from-git"
+dynamic = ["version"]
+dependencies = ["torch>=2"]
+""",
+    "from_git.py": "import helper\n\ndef greeting():\n    return helper.greeting()\n",
+    "backend.py": """\
+import os
+import zipfile
+
+import helper
+
+
+def build_wheel(folder, settings=None, metadata=None):
+    version = os.environ["SETUPTOOLS_SCM_PRETEND_VERSION"]
+    about, name = f"from_git-{version}.dist-info", f"from_git-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        wheel.write("from_git.py")
+        wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\\nName: from-git\\nVersion: {version}\\nRequires-Dist: torch>=2\\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    return name
+""",
+}
+"""A project whose build asks for a package of the index, and for its version."""
 USE = "import little_tool, torch; print(little_tool.greeting(), torch.__version__)"
 
 
@@ -153,3 +185,28 @@ def test_what_is_replaced_on_purpose_is_another_in_an_environment_and_in_an_imag
     bind = ["--bind", f"{made.folder / 'replaced.sqsh'}:/user-software:image-src=/,ro"]
     words: list[str | Path] = [engine.path, "exec", *bind, made.image, "/user-software/bin/python", "-c", USE]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == ["bye", TORCH]
+
+
+def test_a_project_at_a_commit_is_built_in_the_image_and_in_an_environment_without_a_network(
+    made: Made, engine: Engine, tmp_path: Path
+) -> None:
+    at = commit(tmp_path / "served/from-git", FROM_GIT)
+    line, mirrors = f"from-git @ git+https://git.test/from-git@{at}", made.common[2:]
+    (made.folder / "git.txt").write_text(f"{line}\n")
+    request = ("--base", "image.sif", "-r", "git.txt", "--site", "generic", "-o", "git.lock")
+    with serving(tmp_path / "served") as url:
+        locked = made.run("lock", *request, "--mirror", f"https://git.test={url}")
+        assert locked.code == ExitCode.GOOD, locked.err
+    done = made.run("build", "--locked", "--lock", "git.lock", "--trust-lock", "-o", "git.sif")
+    log = made.folder / "git.sif.log"
+    assert done.code == ExitCode.GOOD, done.err + (log.read_text()[-3000:] if log.exists() else "")
+    use = "import from_git, importlib.metadata as m; print(from_git.greeting(), m.version('from-git'))"
+    assert inside(engine, made.folder / "git.sif", "python3", "-c", use).split() == ["hello", f"0+g{at[:12]}"]
+    with serving(tmp_path / "served") as url:
+        venv = ("venv", "image.sif", line, "-o", "git.sqsh", *mirrors, "--mirror", f"https://git.test={url}")
+        done = lumiimg(*venv, cwd=made.folder)
+    assert done.code == ExitCode.GOOD, done.err
+    bind = ["--bind", f"{made.folder / 'git.sqsh'}:/user-software:image-src=/,ro"]
+    words: list[str | Path] = [engine.path, "exec", *bind, made.image, "/user-software/bin/python", "-c", use]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["hello", f"0+g{at[:12]}"]

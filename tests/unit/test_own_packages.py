@@ -16,7 +16,7 @@ from lumiimg.resolve.python_target import is_of_cuda
 from lumiimg.resolve.requirements import read_own
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.oci_builder import digest
-from tests.shared.world import World, serve, wheel
+from tests.shared.world import World, forged, serve, wheel
 
 TORCH = "2.9.1+rocm6.4"
 BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1)
@@ -114,13 +114,6 @@ def refused(world: World, layers: Path, capsys: Capture, *words: str, code: int 
     assert len(error[0]) < 1200
     assert not Path("lumiimg.lock").exists()
     return error[0]
-
-
-def forged(text: str) -> None:
-    """Write a lock that a stranger has changed, with the digest that it has then."""
-    head, _, body = text.partition("\n\n")
-    head = "\n".join(line for line in head.splitlines() if not line.startswith("digest"))
-    Path("lumiimg.lock").write_text(f'{head}\ndigest = "{digest(body.encode())}"\n\n{body}')
 
 
 def own(text: str, name: str = "requirements.txt") -> tuple[str, str]:
@@ -390,7 +383,7 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
         ("-c constraints.txt", "what the image has is held"),
         ("--whatever", "the option --whatever is not followed; leave the line out"),
         ("egg @ https://me:sesame@h.test/egg.whl", "egg has a place of its own"),
-        ("git+https://me:sesame@h.test/egg.git#egg=egg", "a path or an address is not a valid requirement"),
+        ("git+https://me:sesame@h.test/egg.git#egg=egg", "egg has an address that is not followed"),
         ("./egg-1.0-py3-none-any.whl", "what is in none goes into a layer of your own"),
         ("egg-1.0-py3-none-any.whl; python_version > '3'", "egg-1.0-py3-none-any.whl has a place of its own"),
         ("egg.tar.gz", "egg.tar.gz has a place of its own"),

@@ -1,0 +1,188 @@
+"""One commit of a repository of git as a tar of its files alone: the same bytes wherever it is made.
+
+git compares what it gets with the id of the commit; a lock has the sha256 of the tar, too. Nothing is checked out, no
+attribute of the repository counts, and nothing of it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import signal
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.core.errors import FailedError, LumiimgError, MissingHereError, one_line
+from lumiimg.core.files import EPOCH, open_regular
+from lumiimg.core.redact import redact
+from lumiimg.engine.process import Completed, run, which
+from lumiimg.engine.workspace import scratch_folder
+from lumiimg.fetch.http import require_tls_or_digest
+from lumiimg.image import FileKind
+from lumiimg.image.oci.tar import read_members
+
+if TYPE_CHECKING:
+    from lumiimg.fetch.mirrors import Mirrors
+    from lumiimg.image.oci.tar import Member
+
+SCHEME = "git+https://"
+_ADDRESS = re.compile(
+    r"git\+(?P<url>https://[A-Za-z0-9.-]+(?::[0-9]{1,5})?/[A-Za-z0-9._~/+-]{1,400})@(?P<ref>[A-Za-z0-9._/+-]{1,200})"
+    r"(?:#subdirectory=(?P<subdirectory>[A-Za-z0-9._/+-]{1,200}))?"
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_FETCH_S, _ASK_S = 900.0, 30.0
+_MOST_BYTES = 1 << 30
+"""Of what git writes into one file, and so of a commit with all its files."""
+_MOST_MEMBERS = 200_000
+# Of a user's own git, what its server, its certificates and its logins are stays (gitconfig); what says where a
+# repository is, or has other programs run, does not.
+_KEPT = ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_CONFIG_GLOBAL")
+_SETTINGS = (
+    *("core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0", "maintenance.auto=false"),
+    *("http.lowSpeedLimit=1000", "http.lowSpeedTime=60", "tar.umask=0022"),
+)
+_NO_ATTRIBUTES = "* -export-subst -export-ignore -text -eol -ident -filter -working-tree-encoding\n"
+"""In info/attributes, which win over those of the repository (gitattributes(5))."""
+
+
+@dataclass(frozen=True, slots=True)
+class GitAddress:
+    """`git+https://HOST/REPOSITORY@COMMIT#subdirectory=FOLDER`, as pip writes it."""
+
+    url: str
+    """Of the repository: `https://…`."""
+    ref: str
+    """After the @: a commit, or what means one today."""
+    subdirectory: str = ""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it names a commit, whole."""
+        return _COMMIT.fullmatch(self.ref) is not None
+
+    def __str__(self) -> str:
+        """As it is written."""
+        inside = f"#subdirectory={self.subdirectory}" if self.subdirectory else ""
+        return f"git+{self.url}{f'@{self.ref}' if self.ref else ''}{inside}"
+
+
+def git_address(text: str) -> GitAddress | None:
+    """Return an address, also one that names no commit; None for another text."""
+    for whole in (text, text.replace("#", "@HEAD#", 1) if "#" in text else f"{text}@HEAD"):
+        if (found := _ADDRESS.fullmatch(whole)) is not None:
+            inside = posixpath.normpath(found["subdirectory"]) if found["subdirectory"] else ""
+            is_inside = not inside.startswith(("/", "..")) and ".." not in found["url"].split("/")
+            return GitAddress(found["url"], found["ref"], inside) if is_inside else None
+    return None
+
+
+def commit_at(address: GitAddress, mirrors: Mirrors) -> str | None:
+    """Return the commit that a branch or a tag means today, as the server says; None where it does not."""
+    names = [f"refs/heads/{address.ref}", f"refs/tags/{address.ref}", f"refs/tags/{address.ref}^{{}}"]
+    names = ["HEAD"] if address.ref == "HEAD" else names
+    try:
+        url = _url(address, mirrors)
+        done = _git(("ls-remote", "--", url, *names), Path("/"), url, _ASK_S)
+    except LumiimgError:
+        return None
+    found = dict(line.split("\t", 1)[::-1] for line in done.output.splitlines() if "\t" in line)
+    commits = [found[name] for name in names if _COMMIT.fullmatch(found.get(name, ""))]
+    return commits[-1] if done.ok and commits else None
+
+
+def write_commit(address: GitAddress, target: Path, mirrors: Mirrors, *, offline: bool) -> None:
+    """Write the files of a commit as a tar with one folder at its top.
+
+    Raises MissingHereError without git, or where the network is forbidden; FailedError for what cannot be had, has
+    submodules or links that lead outside, or is larger than 1 GiB.
+    """
+    if offline:
+        what, hint = "would be needed from the network, which --offline forbids", "fetch it once without --offline"
+        raise MissingHereError(what, where=f"{address}", hint=hint)
+    url = _url(address, mirrors)
+    with scratch_folder(target.parent) as folder:
+        repository, packed = folder / "repository", folder / "packed.tar"
+        at = f"--git-dir={repository}"
+
+        def git(*words: str) -> Completed:
+            done = _git((at, *words), folder, url, _FETCH_S)
+            if not done.ok:
+                raise _failure(done, address)
+            return done
+
+        git("init", "--quiet", "--bare", "--template=", f"{repository}")
+        (repository / "info").mkdir(exist_ok=True)
+        (repository / "info" / "attributes").write_text(_NO_ATTRIBUTES, encoding="ascii")
+        git("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, address.ref)
+        inside = address.subdirectory or "."
+        if any(line.startswith("160000 ") for line in git("ls-tree", "-r", address.ref, inside).output.splitlines()):
+            hint = "name what they hold as requirements of their own, or build it in a layer of your own"
+            raise FailedError("has submodules, which are not followed", where=f"{address}", hint=hint)
+        git("archive", "--format=tar", f"--output={packed}", address.ref, inside)
+        _write_tar(packed, target, address)
+
+
+def _url(address: GitAddress, mirrors: Mirrors) -> str:
+    url = mirrors.rewrite(address.url)
+    require_tls_or_digest(url)
+    return url
+
+
+def _git(words: tuple[str, ...], folder: Path, url: str, timeout_s: float) -> Completed:
+    """Run git by the protocol of an address alone, which a redirect cannot change either."""
+    program = which("git", os.environ.get("PATH"))
+    if program is None:
+        what = "git, by which requirements at a commit are fetched, is not on PATH"
+        raise MissingHereError(what, hint="install it, or load its module; what was fetched before needs none")
+    env = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith("GIT_")}
+    env |= {"GIT_ALLOW_PROTOCOL": url.partition(":")[0], "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true"}
+    env |= {"LC_ALL": "C", "SSH_ASKPASS": "true"}
+    if bundle := env.get("REQUESTS_CA_BUNDLE") or env.get("CURL_CA_BUNDLE"):
+        env.setdefault("GIT_SSL_CAPATH" if Path(bundle).is_dir() else "GIT_SSL_CAINFO", bundle)
+    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
+    limited = ["/bin/sh", "-c", f'ulimit -f {_MOST_BYTES // 512}; exec "$@"', "git", program]
+    return run([*limited, *settings, *words], env=env, cwd=folder, timeout_s=timeout_s)
+
+
+def _failure(done: Completed, address: GitAddress) -> FailedError:
+    if done.timed_out:
+        return FailedError(f"was not fetched within {_FETCH_S:.0f} s", where=f"{address}", hint="try again")
+    if done.exit_code == 128 + signal.SIGXFSZ or re.search("signal 25|File too large", done.output):
+        return FailedError(f"is larger than {_MOST_BYTES >> 20} MiB", where=f"{address}")
+    said = next((line for line in done.output.splitlines() if line.startswith("fatal: ")), done.last_line)
+    return FailedError(f"git: {redact(one_line(said))[:300]}", where=f"{address}", hint="is the commit there?")
+
+
+def _write_tar(packed: Path, target: Path, address: GitAddress) -> None:
+    """Write what is below the subdirectory into a tar of its own, without owners and with the times of an image."""
+    top, where, above = f"{posixpath.basename(address.url)}-{address.ref[:12]}", f"{address}", address.subdirectory
+    count = 0
+    with open_regular(packed) as stream, tarfile.TarFile(target, "w", format=tarfile.PAX_FORMAT) as archive:
+        for member in read_members(stream, _MOST_BYTES, where):
+            path = posixpath.relpath(member.name, above or ".")
+            if member.kind is FileKind.DIRECTORY or path.startswith("../"):
+                continue
+            if (count := count + 1) > _MOST_MEMBERS:
+                raise FailedError(f"has more than {_MOST_MEMBERS} files", where=where)
+            info = tarfile.TarInfo(f"{top}/{path}")
+            info.mode, info.mtime = 0o755 if member.stat.permissions & 0o100 else 0o644, EPOCH
+            if member.kind is FileKind.FILE:
+                info.size = member.stat.size_bytes
+                archive.addfile(info, stream)
+            else:
+                info.type, info.linkname = tarfile.SYMTYPE, _followed(member, path, where)
+                archive.addfile(info)
+    if not count:
+        raise FailedError("has no files there", where=where)
+
+
+def _followed(member: Member, path: str, where: str) -> str:
+    """Return where a link leads. Raises FailedError where that is outside."""
+    leads = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.target))
+    if member.kind is not FileKind.SYMLINK or leads.startswith(("/", "..")):
+        raise FailedError(f"has a link that leads outside: {one_line(path)[:200]}", where=where)
+    return member.target
