@@ -1,7 +1,7 @@
 # It loads without a GPU, its compiled part too, and torch is still ROCm's.
 python=/opt/venv/bin/python
 [ -x "$python" ] || python=python3
-"$python" /opt/lumiimg/check_torch.py vllm vllm._C
+"$python" /opt/lumiimg/check_torch.py vllm vllm._rocm_C
 # From 0.22 on there are parts in Rust, which a build without cargo leaves out in silence.
 "$python" - <<'EOF'
 from importlib.metadata import files

@@ -193,6 +193,8 @@ class LayerFacts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     unlisted: Unlisted | None = None
     """How others are read."""
     troubles: tuple[KnownTrouble, ...] = field(name="trouble", default=())
+    from_source: Literal["minutes", "hours"] | None = None
+    """How long it takes where the release has no wheels; null: that is not said."""
     packages: tuple[str, ...] = ()
     """What post.sh needs of a Python package index where the release has no wheels: requirements, as in PEP 508."""
     arguments: Mapping[_ArgumentName, Argument] = {}

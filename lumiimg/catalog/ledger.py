@@ -93,7 +93,7 @@ def content_of(layer: Layer, release: Release | None, reach: str) -> str:
     }
     if release is not None:
         facts |= {"wheels": release.wheels, "indexes": release.indexes, "without": release.without}
-        facts |= {"date": f"{release.date}"}
+        facts |= {"date": f"{release.date}"} | ({"beside": release.beside} if release.beside else {})
     if reach != "resolved":
         files = {name: read_whole(place, _FILE_LIMIT_BYTES) for name, place in layer.staged.items()}
         facts |= {

@@ -18,6 +18,7 @@ from lumiimg.core.decode import AnyText, Text, matching, refuse
 
 PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[a-z0-9,._-]{1,99}\])?==[0-9][A-Za-z0-9.+!_-]{0,63}")
 _Pin = Annotated[str, matching(PIN.pattern, "a distribution in one version, such as 'torch==2.9.1+rocm6.4',")]
+_Project = Annotated[str, matching(r"[a-z0-9]+(-[a-z0-9]+)*", "a project as PEP 503 writes it, such as 'flash-attn',")]
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 METADATA = "METADATA"
 """What a wheel says of itself, as the name of a file that a fact is read from."""
@@ -74,6 +75,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Python distributions, each pinned: `torch==2.9.1+rocm6.4`."""
     indexes: tuple[str, ...] = ()
     """Where they are looked for, each project in the first that has it; none: where their requirements are."""
+    beside: tuple[_Project, ...] = ()
+    """Projects that come from the same indexes where these have them, in the versions that the pinned ones require."""
     without: tuple[str, ...] = ()
     """Python distributions that are left out, whoever requires them."""
     unused: tuple[str, ...] = ()
@@ -86,6 +89,11 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The day on which it was read, ISO 8601."""
     derived: str | None = None
     """The release whose facts were taken for it, as its own could not be read."""
+
+    @property
+    def own_torch(self) -> str | None:
+        """The version of torch that is among its wheels; None: none is."""
+        return next((pin.removeprefix("torch==") for pin in self.wheels if pin.startswith("torch==")), None)
 
     @property
     def is_unlisted(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from textwrap import fill
 
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output, output_of
@@ -23,7 +25,11 @@ def execute(arguments: argparse.Namespace) -> int:
         from lumiimg.cli.locked import read_lock
 
         return make(arguments, read_lock(arguments))
-    return make(arguments, resolve_request(arguments).require_lock())
+    plan = resolve_request(arguments)
+    lock = plan.require_lock()
+    if plan.newer is not None and not (arguments.quiet or arguments.why):
+        print(fill(plan.newer.sentence, 79, break_on_hyphens=False), file=sys.stderr)
+    return make(arguments, lock)
 
 
 def make(arguments: argparse.Namespace, lock: Lock) -> int:

@@ -207,6 +207,7 @@ def _requirements_of(layer: LockedLayer, sources: Sources) -> LayerRequirements:
         version=release.version if release else "",
         pins=layer.pins,
         indexes=tuple(sources.mirrors.rewrite(index) for index in release.indexes) if release else (),
+        beside=release.beside if release else (),
         requires=tuple(requires),
         without=layer.without,
         has=layer.versions,

@@ -20,7 +20,6 @@ from lumiimg.fetch.mirrors import refuse_password
 from lumiimg.fetch.registry import DAEMON_SCHEME
 from lumiimg.gpu import XNACK, GpuFit, role_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.resolve.stack import components_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -180,7 +179,7 @@ def known_troubles(base: ForeignBase, layers: Iterable[Layer]) -> Iterator[Known
     runs = {part.component for part in base.gpu if part.fit in {GpuFit.RUNS, GpuFit.PART}}
     for layer in layers:
         kernels = _KERNELS.get(layer.name, layer.name)
-        is_there = layer.name in base.has or "torch" in base.has.keys() & components_of(layer)
+        is_there = layer.name in base.has or ("torch" in base.has and "torch" in layer.provides)
         for trouble in layer.troubles if is_there else ():
             if not trouble.unless and not (trouble.refused and kernels in runs):
                 yield trouble if role_of(kernels).needed else structs.replace(trouble, outcome="warning")

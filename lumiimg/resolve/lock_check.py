@@ -276,6 +276,8 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
         rule = layer.layer.unlisted if layer.is_unlisted else layer.release
         for pin in map(Requirement, layer.pins):
             pins.setdefault(canonicalize_name(pin.name), (pin, rule.indexes if rule else ()))
+        for name in layer.release.beside if layer.release else ():
+            pins.setdefault(canonicalize_name(name), (Requirement(name), rule.indexes if rule else ()))
     in_no_index = _in_no_index(lock, pins)
     for layer in lock.stack:
         for wheel in layer.wheels:

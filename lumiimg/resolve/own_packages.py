@@ -67,9 +67,9 @@ def brought_by_layers(layers: Iterable[Layer]) -> dict[str, str]:
         is_made_here = layer.sources or needs & _OF_THE_MACHINE or any(release.indexes for release in layer.releases)
         if is_made_here and needs & {"python3", "python", "torch"}:
             pins = [name for release in layer.releases for name in pins_by_project(release.wheels)]
-            found |= dict.fromkeys((*pins, layer.name), layer.name)
-            if "torch" in pins:
-                found |= dict.fromkeys((TRITON, *ROCM_TRITONS), layer.name)
+            if "torch" in layer.provides:
+                pins += [TRITON, *ROCM_TRITONS]
+            found = dict.fromkeys((*pins, layer.name), layer.name) | found
     return found
 
 

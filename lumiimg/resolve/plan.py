@@ -25,6 +25,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class NewerRecipe:
+    """A recipe of the same layers for the same machine, in newer releases."""
+
+    recipe: str
+    """Its name in the catalogue."""
+    outcome: str
+    """Its layers with their releases, and its base."""
+
+    @property
+    def sentence(self) -> str:
+        """How it is asked for."""
+        return f"newer: {self.outcome}: lumiimg build --recipe {self.recipe} -o image.sif"
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a request would be built of, by which rule; or why not, and the nearest that works."""
 
@@ -39,6 +54,8 @@ class Plan:
     """All that were applied."""
     nearest: Plan | None = None
     """That of the nearest request that works, where this one is refused; None where there is none."""
+    newer: NewerRecipe | None = None
+    """Of layers without a version on a named base: a recipe that has newer ones; null where there is none."""
     site: Site | None = None
     """None where no machine is named."""
     lock: Lock | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -17,8 +18,8 @@ from lumiimg.resolve import rules
 from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.image_base import ForeignBase, gpu_code, known_troubles, read_bases
 from lumiimg.resolve.make_lock import make_lock
-from lumiimg.resolve.plan import Plan, PossibleBases
-from lumiimg.resolve.request import AUTO, Request, refuse_secrets, wanted, with_releases
+from lumiimg.resolve.plan import NewerRecipe, Plan, PossibleBases
+from lumiimg.resolve.request import AUTO, Request, name_of, refuse_secrets, wanted, with_releases
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.search import StackSearch
 from lumiimg.resolve.stack import (
@@ -64,7 +65,9 @@ def decide(request: Request, context: PlanContext) -> Plan:
         images = read_bases(request.base, context.catalogue, context.pull, context.site)
         context = replace(context, images={**images, **context.images})
     plan = _decided(request, context)
-    return replace(plan, nearest=_nearest(request, context)) if plan.refused else plan
+    if plan.refused:
+        return replace(plan, nearest=_nearest(request, context))
+    return replace(plan, newer=_newer(plan, context))
 
 
 def possible_bases(request: Request, context: PlanContext) -> PossibleBases:
@@ -239,6 +242,25 @@ def _wishes(asked: Request, base: Layer, fabric: Fabric, context: PlanContext) -
     unsettled = f"{asked.own_summary}; what they take from the index is not settled before lock"
     own = [WantedLayer(Need.decoded(OWN_PACKAGES), because=unsettled)] if asked.own else []
     return [wish for wish in added if wish.need.component not in named] + wishes + own
+
+
+def _newer(plan: Plan, context: PlanContext) -> NewerRecipe | None:
+    """Return the recipe of the same layers for the same machine whose releases are newer, and without doubts."""
+    asked, site = plan.asked, plan.site
+    if site is None or site.is_any or not asked.add or asked.add != asked.unpinned or asked.own:
+        return None
+    for name in context.catalogue.recipe_names():
+        with suppress(BadInputError):  # a recipe of the user's that is wrong
+            recipe = context.catalogue.recipe(name)
+            same = {name_of(text) for text in recipe.add} == {*asked.add} and recipe.site == site.name
+            if not same or recipe.base == asked.base:
+                continue
+            request = Request(base=recipe.base, add=recipe.add, fabric=recipe.fabric, arguments=recipe.options)
+            found = _decided(request, context)
+            if not found.refused and not found.is_doubtful and _age(found)[0] > _age(plan)[0]:
+                layers = (layer.title for layer in found.layers if layer.name in asked.add)
+                return NewerRecipe(name, f"{', '.join(layers)} on {found.base.name}")
+    return None
 
 
 # -- after a refusal: requests near it, each adding or giving something up, those that change least first --

@@ -63,6 +63,8 @@ class LayerRequirements:
     pins: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
     """Where the pins are looked for, each in the first that has it; mirrors in their places."""
+    beside: tuple[str, ...] = ()
+    """Projects that are taken from there, too, if it has them: in the version that the pins require."""
     requires: tuple[str, ...] = ()
     """Whatever else it requires: it comes from the general index."""
     without: tuple[str, ...] = ()
@@ -81,7 +83,7 @@ class LayerRequirements:
     def as_installed(self) -> LayerRequirements:
         """The layer as one that is in the image already, so that no index is asked for anything of it."""
         pinned = {name: version_of_pin(pin) for name, pin in pins_by_project(self.pins).items()}
-        return replace(self, pins=(), requires=(), has={**self.has, **pinned})
+        return replace(self, pins=(), beside=(), requires=(), has={**self.has, **pinned})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,10 @@ def resolve_wheels(
         for layer in reversed(layers)  # of several that pin it, the first counts
         for name in pins_by_project(layer.pins)
     }
+    for layer in layers:
+        for name in layer.beside:
+            if name not in indexes and (index := _index_with(name, layer.indexes, sources.web)):
+                indexes[name] = index
     project = _Project(layers, indexes, requirements, target, cache, general, offline=sources.web.offline)
     for day in sorted({layer.date for layer in layers if layer.date and until and layer.date < until}):
         of_day = [layer if layer.date and layer.date <= day else layer.as_installed for layer in layers]
@@ -134,6 +140,8 @@ def resolve_wheels(
                 until = None
                 found = project.resolve(folder, until, preferred)
         except NoSolutionError as error:
+            if other := _other_than_pinned(layers, error.what):
+                raise FailedError(other, hint="take another release, and report it: the catalogue is wrong") from error
             if until and any("exclude-newer" in line for line in error.more):  # uv's word for what a date leaves out
                 error.hint = f"uploads after {until} are excluded: use another date with --exclude-newer"
             elif not requirements:
@@ -150,6 +158,16 @@ def resolve_wheels(
     if (plain := [one.location for one in wheels if urlsplit(one.location).scheme == "http"]) and not project.is_plain:
         raise FailedError(f"its index, with TLS, links to a wheel without: {plain[0][:200]}, which is not followed")
     return ResolvedWheels(_by_layer(layers, wheels, found.requirers), found.requirers)
+
+
+def _other_than_pinned(layers: Sequence[LayerRequirements], sentence: str) -> str | None:
+    """Return what is wrong with a set of wheels that uv says requires another version of one of them than is pinned."""
+    for layer in layers:
+        for name, pin in pins_by_project(layer.pins).items() if layer.beside else ():
+            found = re.search(rf"depends? on {re.escape(name)}==([\w.+!-]+)", sentence.replace(pin, ""))
+            if found:
+                return f"the wheels of {layer.name} {layer.version} require {name}=={found[1]}, and its row has {pin}"
+    return None
 
 
 def with_digests(wheels: Sequence[LockedSource], sources: Sources) -> tuple[LockedSource, ...]:
@@ -207,6 +225,13 @@ def is_named(project: str, sentence: str) -> bool:
 
 
 def _index_of(name: str, indexes: Sequence[str], web: Http) -> str:
+    """Return the first index that has the project. Raises FailedError as `_index_with`, and where none has it."""
+    if index := _index_with(name, indexes, web):
+        return index
+    raise FailedError(f"no package index has {name}: {', '.join(map(display_url, indexes))[:400]}")
+
+
+def _index_with(name: str, indexes: Sequence[str], web: Http) -> str | None:
     """Return the first index that has the project. One that cannot answer is an error, never a reason to go on.
 
     So versions of two indexes are never mixed: a torch for CUDA of the general index cannot win over one for ROCm.
@@ -219,7 +244,7 @@ def _index_of(name: str, indexes: Sequence[str], web: Http) -> str:
         headers = {"Accept": "application/vnd.pypi.simple.v1+json, text/html;q=0.1"}
         if web.get(url, limit_bytes=_PAGE_LIMIT_BYTES, headers=headers, allow=absent).status not in absent:
             return index
-    raise FailedError(f"no package index has {name}: {', '.join(map(display_url, indexes))[:400]}")
+    return None
 
 
 @dataclass(frozen=True)
@@ -228,7 +253,7 @@ class _Project:
 
     layers: Sequence[LayerRequirements]
     indexes: Mapping[str, str]
-    """Of each project that is pinned, its index."""
+    """Of each project that is pinned, or beside one that is, its index."""
     requirements: Sequence[str]
     """The user's own."""
     target: PythonTarget
@@ -247,6 +272,12 @@ class _Project:
         return {name: pin for layer in self.layers for name, pin in pins_by_project(layer.pins).items()}
 
     @cached_property
+    def taken(self) -> dict[str, str]:
+        """What is taken from the indexes of the layers, by project: pins, and names alone of what is beside them."""
+        beside = (name for layer in self.layers for name in layer.beside if name in self.indexes)
+        return {name: name for name in beside} | self.pins
+
+    @cached_property
     def here(self) -> dict[str, str]:
         """The versions of what no index is asked for, by project: the layers, and what is in the image otherwise.
 
@@ -261,7 +292,7 @@ class _Project:
             elif name in found:
                 found.setdefault(TRITON, _stand_in_version(found[name]))
         layers = {one.project: str(version_of(one.version) or 0) for one in self.layers}
-        return {name: version for name, version in found.items() if name not in self.pins} | layers
+        return {name: version for name, version in found.items() if name not in self.taken} | layers
 
     def resolve(self, folder: Path, until: dt.date | None, preferred: Mapping[str, str]) -> ResolvedVersions:
         """Return what goes together, in a folder that has the project then. Raises as `compile_versions`."""
@@ -273,8 +304,8 @@ class _Project:
             _write_wheel(folder / _HERE, name, version, required.get(name, ()))
         urls = list(dict.fromkeys(self.indexes.values()))
         here = (f"{name}=={version}" for name, version in self.here.items())
-        wanted = [*here, *self.pins.values(), *self.requirements]
-        sources = {name: f"i{urls.index(self.indexes[name])}" for name in self.pins} | dict.fromkeys(self.here, _HERE)
+        wanted = [*here, *self.taken.values(), *self.requirements]
+        sources = {name: f"i{urls.index(self.indexes[name])}" for name in self.taken} | dict.fromkeys(self.here, _HERE)
         indexes: list[dict[str, Any]] = [{"name": _HERE, "url": _HERE, "format": "flat", "explicit": True}]
         indexes += ({"name": f"i{at}", "url": with_login(url), "explicit": True} for at, url in enumerate(urls))
         uv = {

@@ -17,7 +17,6 @@ from lumiimg.resolve.stack import (
     Stack,
     WantedLayer,
     as_offered,
-    components_of,
     given_in,
     offers_of,
     troubles_of,
@@ -53,6 +52,8 @@ class StackSearch:
         self._arguments = arguments
         self._wished_for: dict[str, WantedLayer] = {}
         """By each component that a wished layer brings."""
+        self._may_bring: dict[str, WantedLayer] = {}
+        """By each that it brings in some release."""
         self._steps = 0
         self._placed: set[str] = set()
         self._rejections: list[_Rejection] = []
@@ -63,6 +64,8 @@ class StackSearch:
         for wish in reversed(wishes):
             layer = self._context.layer(wish.need.component)
             self._wished_for.update(dict.fromkeys((layer.name, *layer.provides, *layer.has), wish))
+            rows = (row for row in layer.releases if wish.need.versions.contains(row.version, prereleases=True))
+            self._may_bring.update({component: wish for row in rows for component in row.has})
         return next(self._all(base, tuple(wishes), ()), None)
 
     def refusals(self) -> list[RuleResult]:
@@ -156,20 +159,22 @@ class StackSearch:
             return
         need, rest = needs[0], needs[1:]
         offer = stack.offers.get(need.component)
-        wish = self._bringing(need, chosen) if offer is None else None
-        if wish is not None and wish.need.component not in path:
+        wishes = self._bringing(need, chosen) if offer is None else []
+        wishes = [wish for wish in wishes if wish.need.component not in path]
+        for wish in wishes:
             for grown in self._add(stack, wish, path):
                 if self._holds(need, grown.offers.get(need.component), chosen):
                     yield from self._satisfied(grown, chosen, rest, path)
-        elif self._holds(need, offer, chosen):
+        if not wishes and self._holds(need, offer, chosen):
             yield from self._satisfied(stack, chosen, rest, path)
 
-    def _bringing(self, need: Need, chosen: Chosen) -> WantedLayer | None:
-        """Return the layer to add for a component that nothing below has."""
+    def _bringing(self, need: Need, chosen: Chosen) -> list[WantedLayer]:
+        """Return the layers that may be added for a component that nothing below has, the preferred first."""
         if (wish := self._wished_for.get(need.component)) is not None:
-            return wish
+            return [wish]
+        found = [self._may_bring[need.component]] if need.component in self._may_bring else []
         provider = self._context.provider_of(need.component)
-        return WantedLayer(Need.decoded(provider), because=f"{chosen.name} requires {need}") if provider else None
+        return [*found, *([WantedLayer(Need.decoded(provider), f"{chosen.name} requires {need}")] if provider else [])]
 
     def _on_top(self, stack: Stack, chosen: Chosen, path: tuple[str, ...]) -> Iterator[Stack]:
         layer = chosen.layer
@@ -178,6 +183,11 @@ class StackSearch:
                 why = f"{layer.name} and {other.name} cannot be in one image"
                 self._reject(layer, f"no {other.name}", other.name, why, version=chosen.version)
                 return
+        if (torch := _replaced_torch(stack, chosen)) is not None and chosen.release is not None:
+            why = f"{chosen.title} brings a torch of its own, {chosen.release.own_torch}, and no layer replaces another"
+            have = f"torch {torch.version or '(version not known)'} of {torch.by}"
+            self._reject(layer, "no torch below", have, why, chosen.version, chosen.release.source, rule="torch")
+            return
         new = offers_of(chosen)
         # the range of versions is that of one plugin
         below = {
@@ -242,6 +252,15 @@ def _joined(layer: str, group: Sequence[_Rejection]) -> RuleResult:
     return replace(results[0], need=needs, have=have, because=because, source=source)
 
 
+def _replaced_torch(stack: Stack, chosen: Chosen) -> OfferedComponent | None:
+    """Return the torch in whose place a layer would put its own; None: it has none, or the layer is a torch's."""
+    torch, own = stack.offers.get("torch"), chosen.release.own_torch if chosen.release else None
+    if torch is None or own is None or torch.version == own:
+        return None
+    is_of_base = all(torch.by != other.name for other in stack.layers)
+    return None if is_of_base and "torch" in chosen.layer.provides else torch
+
+
 def _rule_of(layer: Layer) -> str:
     """Return the rule that a need of the layer belongs to: torch is matched by versions, the others by name."""
-    return "torch" if "torch" in components_of(layer) else "layers"
+    return "torch" if "torch" in layer.provides else "layers"

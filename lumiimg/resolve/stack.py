@@ -126,6 +126,15 @@ def stack_of(contents: Inventory, packages: Mapping[str, str] | None = None) -> 
     return Stack({name: OfferedComponent(version, "the image") for name, version in versions.items()})
 
 
+def ready_wheels(layer: Layer, base: Layer) -> Release | None:
+    """Return the newest release that is a set of wheels with its torch and fits a base, which has no torch yet."""
+    if "torch" in {*base.has, *base.provides} or "torch" in layer.provides:
+        return None
+    sets = (row for row in layer.releases if row.own_torch)
+    fits = (row for row in sets if all(need.holds_for(base.has.get(need.component)) for need in row.requires))
+    return next(fits, None)
+
+
 def offers_of(chosen: Chosen) -> dict[str, OfferedComponent]:
     """Return what a layer adds; of other sources than its own no version but what an argument gives."""
     layer, others = chosen.layer, chosen.others

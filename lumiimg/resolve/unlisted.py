@@ -87,7 +87,10 @@ def derived(layer: Layer, version: Version, why: str) -> Release:
     release = Release(version=f"{version}", source=layer.source, derived=default, doubts=(why,))
     if not layer.releases:
         return release
-    near = min(layer.releases, key=lambda row: _distance(version_of(row.version) or NO_VERSION, version))
+    # a set of wheels says nothing of how the same is built from source
+    alike = [row for row in layer.releases if bool(row.wheels) == bool(layer.unlisted and layer.unlisted.wheels)]
+    rows = alike if layer.unlisted else layer.releases
+    near = min(rows or layer.releases, key=lambda row: _distance(version_of(row.version) or NO_VERSION, version))
     if (rule := layer.unlisted) is not None:
         arguments = {name: near.arguments[name] for name in near.arguments if name in rule.arguments}
         # what names a fact is known of no release but of that which says it

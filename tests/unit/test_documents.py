@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.commands import make_parser
 from lumiimg.cli.main import without_program
 from tests.shared.documents import (
@@ -141,6 +142,20 @@ def test_no_sentence_reads_translated() -> None:
             lines = (text.count("\n", 0, hit.start()) + 1 for hit in pattern.finditer(text))
             found += [f"{path.relative_to(ROOT)}:{line}: {slip}" for line in lines]
     assert found == []
+
+
+def test_all_pages_name_the_vllm_of_the_recipe() -> None:
+    recipe = open_catalogue({"HOME": "/nonexistent"}).recipe("lumi-vllm")
+    (asked,) = recipe.add
+    shown = f"--base {recipe.base} --add {asked} --fabric {recipe.fabric} on lumi"
+    for name in ("README.md", "docs/tutorials/build-vllm.md", "docs/howto/newest-vllm.md"):
+        text = (ROOT / name).read_text()
+        answers = re.findall(r"no obstacle found: (--base \S+ --add vllm\S* --fabric bundled on lumi)", text)
+        assert answers[0] == shown, name
+        assert "--recipe lumi-vllm" in text.partition(shown)[0], name
+        assert re.findall(r"(?i)vllm ([0-9.]+[0-9])", text)[0] == asked.partition("==")[2], name
+    for command in ("start", "build", "explain", "lock"):
+        assert "--recipe lumi-vllm" in (ROOT / f"lumiimg/cli/commands/{command}.toml").read_text(), command
 
 
 # -- the pages that are written from the program --

@@ -106,7 +106,8 @@ CASES = [
     Case("debian-rocm debian-rocm-libraries jax==0.9.2 @generic", "refused layers -> debian-rocm debian-rocm-libraries jax", "the same, named"),
     Case("rocm-7.14.0 pytorch", "host torch=2.14.1+rocm7.14 unknown=driver-window warning=torch", "its ROCm is in AMD's Python packages, which a lock does not get"),
     Case("rocm-10.0.0 pytorch", "host torch=2.13.0+rocm10.0.0 unknown=driver-window warning=torch", "AMD's own index alone has one"),
-    Case("rocm-7.2.4 vllm", "host torch=2.11.0+rocm7.2 vllm=0.25.0 warning=layers unknown=driver-window", "its CMakeLists.txt names torch 2.11"),
+    Case("rocm-7.2.4 vllm", "host torch=2.12.0+git6bbd260 vllm=0.30.0 unknown=driver-window", "ready wheels with their own torch"),
+    Case("rocm-7.2.4 vllm pytorch==2.11.0", "host torch=2.11.0+rocm7.2 vllm=0.25.0 warning=layers unknown=driver-window", "its CMakeLists.txt names torch 2.11"),
     # for which GPU
     Case("rocm-6.4.4 apex @generic", "none torch=2.9.1+rocm6.4 unknown=layers", "any machine, any GPU"),
     Case("rocm-7.0 vllm @generic", "none torch=2.10.0+rocm7.0 vllm=0.22.1 warning=layers unknown=layers", "built from source, for a GPU that nobody named"),

@@ -102,13 +102,13 @@ def test_what_readme_says_was_built_is_in_the_ledger(capsys: Capture) -> None:
 
 
 def test_a_plan_names_what_nobody_has_built(written: Path, capsys: Capture) -> None:
-    request = ["--base", "rocm-7.0", "--add", "vllm==0.18.0"]
-    tool.record([trial(*row("vllm", "0.18.0"), "resolved"), trial(*row("rocm-7.0"), "built")], written)
+    request = ["--base", "rocm-6.4.4", "--add", "vllm==0.12.0"]
+    tool.record([trial(*row("vllm", "0.12.0"), "resolved"), trial(*row("rocm-6.4.4"), "built")], written)
     assert main(["explain", *request]) == ExitCode.GOOD
     told = unwrapped(capsys.readouterr().out)
-    assert "nobody has built this yet: pytorch 2.10.0 is documented only (written down" in told
-    assert "; vllm 0.18.0 is resolved only (Python packages fit together)" in told
-    assert "rocm-7.0 is" not in told
+    assert "nobody has built this yet: pytorch 2.9.1 is documented only (written down" in told
+    assert "; vllm 0.12.0 is resolved only (Python packages fit together)" in told
+    assert "rocm-6.4.4 is" not in told
     assert main(["build", *request, "--dry-run", "--json"]) == ExitCode.GOOD
     layers = json.loads(capsys.readouterr().out)["plan"]["layers"]
     assert [one["status"] for one in layers] == ["built", "documented", "resolved"]

@@ -183,8 +183,8 @@ def test_without_a_network_it_is_derived_from_the_nearest_row_and_that_is_said(
         assert answer["layers"][-1] == {"name": "vllm", "version": "0.33.0", "status": "derived"}
         doubt = doubt_of(answer, "vllm")
         assert "what it requires could not be read" in doubt
-        assert "it is planned like 0.18.0" in doubt
-        assert "made for rocm==7.0.*, and the image has rocm 7.2.4" in doubt
+        assert "it is planned like 0.12.0" in doubt
+        assert "made for rocm==6.4.*, and the image has rocm 7.2.4" in doubt
         assert answer["torch"] == "2.11.0+rocm7.2"  # what each vLLM requires is required of this one
     # of a newer row its Python is not required
     code, answer = explained(capsys, "rocm-6.2.4 pytorch transformers==5.20.2", None)

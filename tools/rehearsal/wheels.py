@@ -47,12 +47,19 @@ def stand_in_wheels(releases: Iterable[Release], index: PackageIndex, folder: Pa
         for pin in map(Requirement, release.wheels if release.indexes else ()):
             (version,) = (one.version for one in pin.specifier)
             wanted.setdefault((canonicalize_name(pin.name), version), release)
+        for project in release.beside:
+            wanted.setdefault((project, _version_beside(release)), release)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         made = pool.map(lambda one: _made(one[0], one[1], wanted[one], index, folder), wanted)
     found: dict[str, list[Path]] = {}
     for (project, _), wheel in zip(wanted, made, strict=True):
         found.setdefault(project, []).append(wheel)
     return found
+
+
+def _version_beside(release: Release) -> str:
+    """Return the version of what comes with a release, which is made for the torch of it."""
+    return f"1+{Version(release.has['torch']).local}"
 
 
 def _made(project: str, version: str, release: Release, index: PackageIndex, folder: Path) -> Path:
@@ -67,7 +74,13 @@ def _made(project: str, version: str, release: Release, index: PackageIndex, fol
 
 def _requirements(module: str, version: str, release: Release, index: PackageIndex) -> list[str]:
     if module == "vllm":
-        return vllm_requirements(index.file("vllm", f"-{version}.tar.gz"))
+        asked = vllm_requirements(index.file("vllm", f"-{Version(version).public}.tar.gz"))
+        pins = [pin for pin in release.wheels if not pin.startswith("vllm==")]
+        pins += [f"{name}=={_version_beside(release)}" for name in release.beside]
+        pinned = {Requirement(pin).name for pin in pins}  # as upstream's tools/vllm-rocm/pin_rocm_dependencies.py
+        return [*pins, *(text for text in asked if canonicalize_name(Requirement(text).name) not in pinned)]
+    if module in release.beside:
+        return [f"torch=={release.has['torch']}"] if module.startswith("torch") else []
     # AMD's have more parts than everybody's: torchaudio 2.11.0.2, torchvision 0.29.0a0
     public = ".".join(map(str, Version(version).release[:3]))
     asked = [text for text in index.requirements(module, public) if not _FOR_CUDA.match(Requirement(text).name)]
@@ -79,7 +92,8 @@ def _requirements(module: str, version: str, release: Release, index: PackageInd
 def _content(module: str, version: str) -> dict[str, str]:
     if module != "torch":
         text = _SMALL.format(name=module, version=version)
-        return {f"{module}/__init__.py": text} | ({"vllm/_C.py": ""} if module == "vllm" else {})
+        folder = module.replace("-", "_")
+        return {f"{folder}/__init__.py": text} | ({"vllm/_rocm_C.py": ""} if module == "vllm" else {})
     files = {str(path.relative_to(STAND_IN)): path.read_text() for path in (STAND_IN / "torch").rglob("*.py")}
     return files | {"torch/version.py": f'__version__ = "{version}"\nhip = "{hip_of(version)}"\ncuda = None\n'}
 

@@ -10,7 +10,7 @@ from lumiimg.core.findings import NO_ADVICE, Advice, Severity
 from lumiimg.core.text import as_operand, count, duration, shell_join, size
 from lumiimg.report.document import Block, Document, Item, Lines, Meter, Paragraph, Section, Shown
 from lumiimg.report.views.image import difference_lines, differences_document
-from lumiimg.report.views.request import cost_lines, doubts_section, stack_table
+from lumiimg.report.views.request import cost_lines, doubts_section, stack_table, time_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -65,6 +65,7 @@ def start_document(lock: Lock, output: Path, way: str, cost: BuildCost) -> Docum
             f"{lock.base.name} by {lock.bootstrap.agent}: {lock.bootstrap.because}",
             *notes,
             *cost_lines(cost),
+            *time_lines(lock.stack, lock.request, cost),
         ),
         sections=(doubts_section(lock),),
         is_list=True,

@@ -23,6 +23,7 @@ from lumiimg.report.document import (
 )
 from lumiimg.resolve.request import in_short
 from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
+from lumiimg.resolve.stack import ready_wheels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from lumiimg.build.cost import BuildCost, BuildPlan, ExplainedRequest
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.plan import Plan, PossibleBases
+    from lumiimg.resolve.request import Request
     from lumiimg.resolve.stack import ReleasedLayer
 
 _NAMED = 3
@@ -47,7 +49,12 @@ def request_document(found: ExplainedRequest) -> Document:
         plan.sentence,
         plan.severity,
         plan.advice,
-        (*_summary(plan), *(cost_lines(found.cost) if found.cost else ())),
+        (
+            *_summary(plan),
+            *(cost_lines(found.cost) if found.cost else ()),
+            *(() if plan.refused else time_lines(plan.base_and_layers, plan.asked, found.cost)),
+            *((plan.newer.sentence,) if plan.newer else ()),
+        ),
         sections=(
             Section("What is chosen", () if plan.refused else (stack_table(plan.base_and_layers),), Shown.PAGE),
             Section("The rules", map(_rule, rules)),
@@ -84,6 +91,7 @@ def plan_document(plan: BuildPlan) -> Document:
         summary=(
             *(() if lock.site is None else (f"for {lock.site}, fabric {lock.fabric.value}",)),
             *cost_lines(plan.cost),
+            *time_lines(lock.stack, lock.request, plan.cost),
         ),
         sections=(
             facts_section("Base and layers", ((lock.base.title, base), *layers)),
@@ -124,6 +132,24 @@ def cost_lines(cost: BuildCost) -> Iterator[str]:
     if cost.lacking is not None:
         place = cost.lacking.place
         yield f"does not fit: {cost.lacking.sentence} in {place.room.folder}; {place.hint}"
+
+
+def time_lines(stack: Sequence[ReleasedLayer], asked: Request, cost: BuildCost | None) -> Iterator[str]:
+    """Yield of each layer that can take hours whether it does, and why: the ledger's time, else the class of it."""
+    base, *layers = stack
+    known = {part.title: rough_duration(part.seconds) for part in (cost.parts if cost else ()) if part.seconds}
+    has_torch = any("torch" in one.layer.provides and one.name in asked.unpinned for one in layers)
+    for one in layers:
+        hours = one.layer.from_source
+        if hours is None or one.release is None:
+            continue
+        if one.release.wheels:
+            torch = " with their own torch" if one.release.own_torch else ""
+            yield f"{one.title}: ready wheels{torch}: {known.get(one.title, 'minutes')}; from source: {hours}"
+            continue
+        ready = None if has_torch else ready_wheels(one.layer, base.layer)
+        other = f"ready wheels with their own torch, minutes: --add {one.name}=={ready.version}" if ready else ""
+        yield f"{one.title}: from source: {known.get(one.title, hours)}; {other or f'no ready wheels fit {base.name}'}"
 
 
 def _amount(whole: float | None, parts: Sequence[float | None], words: Callable[[Any], str]) -> str:
