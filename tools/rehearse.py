@@ -3,7 +3,8 @@
 python -m tools.rehearse [LAYER...]      also: make rehearse [ROWS=vllm,jax]
 
 Each row is locked against the package index of this machine, for every base that takes it; then it is built on one, with
-the layer's own scripts and tests. tools/rehearsal has what stands in for GPUs, AMD's images and the wheels of other indexes.
+the layer's own scripts and tests; of a source build, what is for the host alone is compiled with torch's own headers.
+tools/rehearsal has what stands in for GPUs, AMD's images and the wheels of other indexes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from lumiimg.resolve.lock import wants_python
 from tools.ledger import record
 from tools.rehearsal.archives import SDISTS, Archives
 from tools.rehearsal.bases import Bases, is_of_registry
+from tools.rehearsal.compile import Compiler
+from tools.rehearsal.headers import Headers
 from tools.rehearsal.index import PackageIndex
 from tools.rehearsal.program import Program
 from tools.rehearsal.rows import Row, closure_of, lock_of, rows, unread
@@ -56,6 +59,8 @@ class Outcome:
     resolved: bool = False
     rehearsed: str = ""
     """The base on which; empty if on none."""
+    compiled: str = ""
+    """Which files of its sources were compiled with which torch, and of which sources nothing was."""
     failed: str = ""
     """What stands against it."""
     remark: str = ""
@@ -70,8 +75,9 @@ class Outcome:
 class Rehearsal:
     """One run; its rows may be tried side by side."""
 
-    def __init__(self, program: Program, bases: Bases, shelves: Shelves) -> None:
+    def __init__(self, program: Program, bases: Bases, shelves: Shelves, compiler: Compiler) -> None:
         self._program = program
+        self._compiler = compiler
         self._bases = bases
         self._shelves = shelves
         self._one = threading.Lock()
@@ -92,6 +98,13 @@ class Rehearsal:
         for plan in row.plans:
             if against := self._locks(plan):
                 return Outcome(row, failed=f"{plan.base.name}: {against}")
+        compiled = self._compiler.row(row)
+        if compiled.failed:
+            return Outcome(row, resolved=True, failed=compiled.failed)
+        return replace(self._built(row), compiled=compiled.how)
+
+    def _built(self, row: Row) -> Outcome:
+        """Build a row on one base."""
         reasons = {plan.base.name: self._bases.why_not(plan.base) for plan in row.plans}
         here = sorted((plan for plan in row.plans if not reasons[plan.base.name]), key=_plainness)
         if not here:
@@ -157,7 +170,9 @@ def trials(outcomes: Sequence[Outcome]) -> Iterator[Trial]:
     if built := [outcome for outcome in passed if outcome.rehearsed]:
         names = ", ".join(f"{one.rehearsed}{_python(one.row)}" for one in built)
         stand_ins = sorted(set().union(*(_stood_in(one) for one in built)))
-        hows.append(("rehearsed", f"on {names}; stand-ins: {', '.join(stand_ins) or 'none'}"))
+        compiled = "; ".join(sorted({one.compiled for one in built if one.compiled}))
+        how = f"on {names}; stand-ins: {', '.join(stand_ins) or 'none'}"
+        hows.append(("rehearsed", f"{how}; {compiled}" if compiled else how))
     for reach, how in hows:
         content = content_of(row.facts, row.chosen, reach)
         yield Trial(row.name, row.release, reach, content, dt.datetime.now(dt.UTC).date(), how)
@@ -183,7 +198,7 @@ def told(outcome: Outcome) -> str:
     row = outcome.row
     where = outcome.rehearsed or f"{count(len(row.plans), 'base')}"
     python = f"Python {row.python}" if row.python else ""
-    why = outcome.failed or outcome.remark
+    why = outcome.failed or "; ".join(filter(None, (outcome.compiled, outcome.remark)))
     line = f"{row!s:24} {row.kind:10} {python:12} {outcome.reach:10} {where:24} {outcome.seconds:5.0f} s  {why}"
     return line.rstrip()
 
@@ -209,7 +224,7 @@ def made_for_now(folder: Path) -> Path:
         made / "archives",
         made / "bases",
         made / "wheels",
-        *(folder / name for name in ("bases", "images", "sources")),
+        *(folder / name for name in ("bases", "compiled", "headers", "images", "sources")),
     ):
         path.mkdir(parents=True, exist_ok=True)
     return made
@@ -235,7 +250,9 @@ def main(words: Sequence[str] | None = None) -> int:
         program = Program(
             address, index.address, folder / "images", archives, folder / "images/cache", tuple(asked.layers)
         )
-        rehearsal = Rehearsal(program, Bases(folder / "bases", made / "bases", index, shelves.wheels), shelves)
+        bases = Bases(folder / "bases", made / "bases", index, shelves.wheels)
+        compiler = Compiler(archives, Headers(index, folder / "headers"), folder / "compiled")
+        rehearsal = Rehearsal(program, bases, shelves, compiler)
         for outcome in pool.map(rehearsal.row, rows(frozenset(asked.layer), catalogue)):
             outcomes.append(outcome)
             print(told(outcome), flush=True)

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 from packaging.specifiers import SpecifierSet
 
-from lumiimg.catalog.needs import Need
+from lumiimg.catalog.needs import Need, version_of
 from lumiimg.core.decode import AnyText, Text, matching, refuse
 
 PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[a-z0-9,._-]{1,99}\])?==[0-9][A-Za-z0-9.+!_-]{0,63}")
@@ -103,9 +103,42 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def faults(self, arguments: Collection[str]) -> dict[str, str | None]:
         """Return what is wrong with it in a layer that has these arguments, by key; None where nothing is."""
         unknown = self.arguments.keys() - {*arguments}
-        return faults_of_versions(self.has, arguments) | {
-            f"arguments.{name}": f"is not {_ARGUMENT}" for name in unknown
-        }
+        unknown_arguments = {f"arguments.{name}": f"is not {_ARGUMENT}" for name in unknown}
+        return faults_of_versions(self.has, arguments) | unknown_arguments | self._contradictions()
+
+    def _contradictions(self) -> dict[str, str | None]:
+        """Return what no image can hold together: by the key that names the version, what stands against it."""
+        found: dict[str, str | None] = {}
+        pins: dict[str, str] = {}
+        for pin in self.wheels:
+            name, _, version = pin.partition("==")
+            name = name.partition("[")[0]
+            if pins.setdefault(name, version) != version:
+                found["wheels"] = f"pins {name} to {pins[name]} and to {version}"
+            if name in self.has and "{" not in self.has[name] and not _is_release(version, self.has[name]):
+                found[f"has.{name}"] = f"is {self.has[name]!r}, and wheels pins {name} to {version}"
+        wanted: dict[str, SpecifierSet] = {}
+        for need in (*self.requires, *self.expects):
+            both = wanted.get(need.component, SpecifierSet()) & need.versions
+            wanted[need.component] = both
+            if not _is_possible(both):
+                found["requires"] = f"is for {Need(need.component, both)}, which no version is"
+            elif (pinned := pins.get(need.component)) and not need.holds_for(pinned):
+                found["requires"] = f"is for {need}, and wheels pins {need.component} to {pinned}"
+        return found
+
+
+def _is_release(version: str, release: str) -> bool:
+    """Whether a version is a build of a release: 0.9.2.post1 of 0.9.2, 2.9.1+rocm6.4 of 2.9.1."""
+    build, wanted = version_of(version), version_of(release)
+    return build is None or wanted is None or build == wanted or build.base_version == wanted.public
+
+
+def _is_possible(versions: SpecifierSet) -> bool:
+    """Whether any version fits: one that is named, the next after it, or one below all."""
+    named = {text for spec in versions if (text := spec.version.removesuffix(".*"))}
+    tried = {"0", *named, *(f"{text.partition('+')[0]}.1" for text in named)}
+    return any(versions.contains(text, prereleases=True) for text in tried if version_of(text))
 
 
 class ReadFact(Struct, frozen=True, forbid_unknown_fields=True):

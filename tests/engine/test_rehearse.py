@@ -11,6 +11,8 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
 from tools.rehearsal.archives import Archives
 from tools.rehearsal.bases import Bases
+from tools.rehearsal.compile import Compiler
+from tools.rehearsal.headers import Headers
 from tools.rehearsal.index import PackageIndex
 from tools.rehearsal.program import Program
 from tools.rehearsal.rows import Row, lock_of, rows
@@ -78,10 +80,11 @@ def outcomes(images: Path) -> Iterator[dict[str, Outcome]]:
     index = PackageIndex(folder / "sources")
     shelves = Shelves(wheels=stand_in_wheels(filter(None, chosen), index, folder / "wheels"))
     with serve(shelves) as address:
-        program = Program(
-            address, index.address, folder / "images", Archives(index, folder / "sources"), layers=(layers,)
-        )
-        rehearsal = Rehearsal(program, Bases(folder / "bases", folder / "bases", index, shelves.wheels), shelves)
+        archives = Archives(index, folder / "sources")
+        program = Program(address, index.address, folder / "images", archives, layers=(layers,))
+        bases = Bases(folder / "bases", folder / "bases", index, shelves.wheels)
+        compiler = Compiler(archives, Headers(index, folder / "headers"), folder / "sources")
+        rehearsal = Rehearsal(program, bases, shelves, compiler)
         yield {name: rehearsal.row(row) for name, row in of_row.items()}
 
 

@@ -89,6 +89,18 @@ BAD = {
             "key 'release[0].unused' names 'a', which is not a source of this layer",
         ],
     ),
+    "a row whose pins contradict each other": (
+        LAYER
+        + '[[release]]\nversion = "1"\nrequires = ["rocm==7.0.*", "torch==2.10.*"]\nexpects = ["rocm>=7.2"]\nhas = { vllm = "1.0" }\n'
+        + 'wheels = ["vllm==1.1+rocm700", "triton==3.6.0", "triton==3.5.1"]\nsource = "s"\n'
+        + '[[release]]\nversion = "2"\nrequires = ["torch==2.10.*"]\nwheels = ["torch==2.9.1+git8907517"]\nsource = "s"\n',
+        [
+            "key 'release[0].has.vllm' is '1.0', and wheels pins vllm to 1.1+rocm700",
+            "key 'release[0].wheels' pins triton to 3.6.0 and to 3.5.1",
+            "key 'release[0].requires' is for rocm==7.0.*,>=7.2, which no version is",
+            "key 'release[1].requires' is for torch==2.10.*, and wheels pins torch to 2.9.1+git8907517",
+        ],
+    ),
     "a shared file that there is not": (LAYER + 'lib = ["nothing.sh"]\n', ["nothing.sh of `lib` is not there: "]),
     "twice the same file": (
         LAYER + 'files = ["a"]\nlib = ["a"]\n',

@@ -64,6 +64,15 @@ class Archives:
                 self._write(target, source.name, version)
             return target
 
+    def sdist(self, layer: LockedLayer, source: LockedSource) -> Path | None:
+        """Return the source distribution that a source is, or that its stand-in is made of; None: it has none."""
+        whole = [name for name, within in STAND_INS.get(source.name, {}).get("sdist", {}).items() if not within]
+        project = SDISTS.get(source.name) or next(iter(whole), None)
+        if project is None or layer.release is None:
+            return None
+        with self._one:
+            return self._sdist(project, layer.release.version)
+
     def _sdist(self, project: str, version: str) -> Path:
         return self._index.file(project, f"-{version}.tar.gz")
 

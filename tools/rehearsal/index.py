@@ -62,6 +62,13 @@ class PackageIndex:
             return target
         raise FailedError(f"the index has no {project} whose file ends in {ending}")
 
+    def wheel(self, project: str, pattern: re.Pattern[str]) -> tuple[str, int]:
+        """Return address and size of the first file of a project whose whole name a pattern takes; FailedError: none."""
+        for url, file in self._files(project):
+            if pattern.fullmatch(str(file["filename"])):
+                return url, int(file["size"])
+        raise FailedError(f"the index has no file of {project} like {pattern.pattern}")
+
     def _files(self, project: str) -> list[tuple[str, dict[str, Any]]]:
         if project not in self._pages:
             headers = {"Accept": "application/vnd.pypi.simple.v1+json"}

@@ -1,0 +1,104 @@
+"""What `make rehearse` compiles of a source, and how it gets the headers for it."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import re
+import threading
+import zipfile
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+
+from lumiimg.core.errors import FailedError
+from tools.rehearsal.compile import HostFiles, fault_of, host_files, release_of
+from tools.rehearsal.headers import Headers
+from tools.rehearsal.index import PackageIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HEADER = "namespace torch { struct Tensor { int sizes() const; }; }\n"
+CALLS = "#include <torch/tensor.h>\nint of(const torch::Tensor& one) { return one.%s(); }\n"
+
+
+class Ranges(http.server.BaseHTTPRequestHandler):
+    """Serves one wheel by ranges of bytes, and notes how many bytes it gave."""
+
+    wheel: ClassVar[bytes]
+    gave: ClassVar[int]
+    knows_ranges: ClassVar[bool]
+
+    def do_GET(self) -> None:
+        first, last = map(int, re.findall(r"\d+", self.headers["Range"]))
+        body = type(self).wheel[first : last + 1] if type(self).knows_ranges else type(self).wheel
+        type(self).gave += len(body)
+        self.send_response(206 if type(self).knows_ranges else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Headers]:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("torch/lib/libtorch.so", bytes(8 << 20))
+        archive.writestr("torch/include/torch/tensor.h", HEADER)
+        archive.writestr("torch/lib/libc10.so", bytes(8 << 20))
+    Ranges.wheel, Ranges.gave, Ranges.knows_ranges = out.getvalue(), 0, True
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        name = "torch-2.10.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+        file = (f"http://127.0.0.1:{server.server_port}/", {"filename": name, "size": len(Ranges.wheel)})
+        monkeypatch.setattr(PackageIndex, "_files", lambda *_: [file])
+        yield Headers(PackageIndex(tmp_path), tmp_path)
+        server.shutdown()
+
+
+def test_of_a_wheel_its_headers_alone_are_fetched_and_once(headers: Headers) -> None:
+    folder = headers.torch("2.10.0")
+    assert (folder / "torch/tensor.h").read_text() == HEADER
+    assert Ranges.gave < 1 << 20
+    gave = Ranges.gave
+    assert headers.torch("2.10.0") == folder
+    assert Ranges.gave == gave
+
+
+def test_a_release_that_the_index_does_not_have_and_a_server_without_ranges_are_named(headers: Headers) -> None:
+    with pytest.raises(FailedError, match="the index has no file of torch like"):
+        headers.torch("2.99.0")
+    Ranges.knows_ranges = False
+    with pytest.raises(FailedError, match="gives no range of bytes"):
+        headers.torch("2.10.0")
+
+
+def test_a_call_that_a_torch_does_not_have_is_found_with_its_line_and_gpu_code_is_passed_over(tmp_path: Path) -> None:
+    torch, source = tmp_path / "torch-2.10.0", tmp_path / "source/csrc"
+    (torch / "torch").mkdir(parents=True)
+    (torch / "torch/tensor.h").write_text(HEADER)
+    source.mkdir(parents=True)
+    (source / "view.cu").write_text(CALLS % "sizes")
+    (source / "kernels.cu").write_text("__global__ void add() {}\n")
+    what = HostFiles(files=("csrc/*.cu",))
+    files = host_files(source.parent, what)
+    assert [file.name for file in files] == ["view.cu"]
+    assert fault_of(source.parent, files, what, [torch]) == ""
+    (source / "view.cu").write_text(CALLS % "layout")
+    against = fault_of(source.parent, files, what, [torch])
+    assert against.startswith("csrc/view.cu:2: ")
+    assert "layout" in against
+
+
+def test_a_torch_is_looked_for_by_the_release_that_the_index_names() -> None:
+    assert [release_of(one) for one in ("2.10", "2.9.1+rocm6.4", "2.11.0a0+gitabc", None)] == [
+        "2.10.0",
+        "2.9.1",
+        "2.11.0",
+        "",
+    ]
