@@ -66,12 +66,12 @@ def test_a_plan_says_what_the_ledger_has_and_what_nobody_knows(
     assert "cost: download not known, cache 554 MiB, image at most 554 MiB, time" in " ".join(said.split())
 
     assert Path(cost["places"][0]["room"]["folder"]).is_relative_to(clean_home)
-    main(["build", "--base", "rocm-6.2.4", "--add", "vllm", "--site", "lumi", "--dry-run"])
+    main(["build", "--base", "rocm-6.2.4", "--add", "vllm", "--site", "generic", "--dry-run"])
     said = " ".join(capsys.readouterr().out.split())
     assert "cost: not known, nobody has recorded a build of these free: " in said
-    main(["explain", "--recipe", "debian-jax"])
+    main(["explain", "--base", "debian-13", "--add", "netprobe", "--add", "mpi4py", "--site", "generic"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "(nobody has recorded a build of debian-rocm, fabric-bundled, aws-ofi-nccl 1.21.1 and 2 more)" in said
+    assert "(nobody has recorded a build of " in said
 
 
 def test_what_is_in_the_cache_costs_nothing_and_what_was_built_here_as_much_again(tmp_path: Path) -> None:
