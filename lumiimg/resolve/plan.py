@@ -201,6 +201,8 @@ class PossibleBases:
     """Those without doubts first."""
     others: tuple[Plan, ...]
     """On bases that refuse it, those with the fewest obstacles first."""
+    newer: NewerRecipe | None = None
+    """A recipe that has newer releases than the first of them; null where there is none."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -225,7 +227,9 @@ class PossibleBases:
 
     @property
     def advice(self) -> Advice:
-        """One to go on with, which can be had here if there is such a one; without any, the nearest."""
+        """One to go on with: the recipe that is newer, else what can be had here; without any, the nearest."""
+        if self.newer is not None:
+            return Advice(None, f"lumiimg explain --recipe {self.newer.recipe}", f"newer, {self.newer.outcome}")
         is_here = (plan for plan in self.bases if plan.missing is None)
         shown = next(iter((*is_here, *self.bases, *self.others)), None)
         if shown is None:

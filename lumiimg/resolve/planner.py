@@ -87,7 +87,8 @@ def possible_bases(request: Request, context: PlanContext) -> PossibleBases:
     newest_first = sorted(found, key=_age, reverse=True)
     refused = sorted((plan for plan in plans if plan.refused), key=lambda plan: len(plan.obstacles))
     by_doubt = sorted(newest_first, key=lambda plan: plan.is_doubtful)
-    return PossibleBases(request, context.site, tuple(by_doubt), tuple(refused))
+    newer = _newer(by_doubt[0], context) if by_doubt else None
+    return PossibleBases(request, context.site, tuple(by_doubt), tuple(refused), newer)
 
 
 def _age(plan: Plan) -> tuple[list[Version], Version]:

@@ -56,7 +56,12 @@ def test_layers_alone_are_answered_with_the_bases_that_take_them(capsys: Capture
     doubts = [entry["doubts"] for entry in data["bases"]]
     assert doubts == sorted(doubts), "those without doubts first"
     assert "rocm-6.3" not in bases
-    assert "more about one:  lumiimg explain --base" in err
+    assert data["newer"]["recipe"] == "lumi-vllm"
+    assert "next, newer, vllm 0.18.0 on rocm-7.0:  lumiimg explain --recipe lumi-vllm" in err
+    assert (
+        "more about one:  lumiimg explain --base"
+        in answer(["explain", "--add", "pytorch", "--site", "lumi"], capsys)[1]
+    )
     code, said = answer(["explain", "--add", "sglang", "--site", "lumi"], capsys)
     assert (code, "no base of the catalogue takes sglang on lumi" in said) == (ExitCode.NO, True)
     both = ["--add", "vllm==0.18.0", "--add", "transformers==5.23.0"]  # which do not go together
