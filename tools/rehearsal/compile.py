@@ -6,8 +6,8 @@ hipify turns the names into HIP's. So a call that a torch does not have is found
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
 import tarfile
 import threading
 from dataclasses import dataclass
@@ -18,7 +18,9 @@ from packaging.version import Version
 
 from lumiimg.catalog.needs import version_of
 from lumiimg.core.decode import read_toml
+from lumiimg.core.errors import FailedError
 from lumiimg.core.text import count
+from lumiimg.engine.process import run
 from tools.rehearsal.bases import pythons
 from tools.rehearsal.rows import lock_of
 
@@ -124,7 +126,7 @@ def host_files(folder: Path, what: HostFiles) -> list[Path]:
 
 
 def fault_of(folder: Path, files: list[Path], what: HostFiles, include: list[Path]) -> str:
-    """Return the first error of the compiler, or nothing."""
+    """Return the first error of the compiler, or nothing. Raises FailedError where it takes too long."""
     words = ["g++", "-std=c++17", "-fsyntax-only", "-w", "-x", "c++", "-DTORCH_EXTENSION_NAME=_C", "-DPy_LIMITED_API=3"]
     found = re.search(what.abi, (folder / "CMakeLists.txt").read_text()) if what.abi else None
     torch, *others = include
@@ -132,10 +134,12 @@ def fault_of(folder: Path, files: list[Path], what: HostFiles, include: list[Pat
     for file in files:
         abi = [f"-D{found[1]}"] if found and "libtorch_stable" in file.parts else []
         argv = [*words, *abi, str(file)]
-        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
-        if done.returncode:
-            first = _ERROR.search(done.stderr)
-            return f"{first[1]}: {first[2]}" if first else f"{file}: g++ ended with {done.returncode}"
+        done = run(argv, env=os.environ, cwd=folder, timeout_s=_LIMIT_S)
+        if done.timed_out:
+            raise FailedError(f"{file} did not compile within {_LIMIT_S:.0f} s")
+        if not done.ok:
+            first = _ERROR.search(done.output)
+            return f"{first[1]}: {first[2]}" if first else f"{file}: g++ ended with {done.exit_code}"
     return ""
 
 
