@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from textwrap import fill
 
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output, output_of
 from lumiimg.cli.request import resolve_request
-from lumiimg.core.errors import BadInputError
+from lumiimg.core.errors import BadInputError, write_note
 from lumiimg.core.files import refuse_places
 from lumiimg.definition.writer import write_chain
 from lumiimg.report.views.request import plan_document
@@ -28,7 +26,7 @@ def execute(arguments: argparse.Namespace) -> int:
     plan = resolve_request(arguments)
     lock = plan.require_lock()
     if plan.newer is not None and not (arguments.quiet or arguments.why):
-        print(fill(plan.newer.sentence, 79, break_on_hyphens=False), file=sys.stderr)
+        write_note(plan.newer.sentence)
     return make(arguments, lock)
 
 

@@ -23,6 +23,7 @@ NOT_FOREIGN = {
     "catalog.drivers": _OWN_TABLE,
     "catalog.ledger": _OWN_TABLE,
     "definition.writer": _OWN_TEXT,
+    "build.layer_build": "what bash says of a script that it has run: shown, in one line each",
     "report.terminal": "the lines that rich has just drawn",
     "engine.process": "the lines of any child, not taken apart further",
 }

@@ -165,7 +165,9 @@ def _known(
 
 
 def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:
-    """Return the layer by all names that what it brings has; a name of several layers is left out."""
+    """Return the layer by all names that what it brings has; a name of several layers is that of the one which is there
+    for it, else it is left out.
+    """
     found: dict[str, list[Layer]] = {}
     for layer in layers:
         names = {layer.name}
@@ -173,7 +175,8 @@ def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:
         names |= {match[1] for source in layer.sources if (match := _ARCHIVE.match(source.url))}
         for name in {_canonical(name) for name in names}:
             found.setdefault(name, []).append(layer)
-    return {name: entries[0] for name, entries in found.items() if len(entries) == 1 or entries[0].name == name}
+    owners = {name: [one for one in entries if name in {one.name, *one.provides}] for name, entries in found.items()}
+    return {name: (owners[name] or entries)[0] for name, entries in found.items() if owners[name] or len(entries) == 1}
 
 
 def _canonical(name: str) -> str:

@@ -20,6 +20,7 @@ from lumiimg.core.errors import BadInputError, FailedError, MissingHereError, Re
 from lumiimg.engine.binds import parse_binds
 from lumiimg.engine.process import Completed
 from lumiimg.fetch.download import download
+from lumiimg.fetch.git import git_address
 from lumiimg.fetch.http import Http, Response
 from lumiimg.fetch.mirrors import Mirrors, validated_url
 from lumiimg.fetch.package_index import IndexFile, files_in_html, files_in_json
@@ -68,12 +69,13 @@ def _requirement_file(data: bytes) -> None:
     requirements_in(texts, ["a/b.txt"], (), "archive")
 
 
-@target("own-requirements", "resolve.requirements.read_own")
+@target("own-requirements", "resolve.requirements.read_own", "fetch.git.git_address")
 def _own_requirements(data: bytes) -> str:
     """A requirement file that includes a second one."""
     own, more = parts(data, 2)
     written(more, "own/more.txt")
-    return str(read_own([f"{written(own, 'own/own.txt')}"], ["pip:egg==1"]))
+    addresses = [git_address(line) for line in text_of(own).split()]
+    return str([*addresses, read_own([f"{written(own, 'own/own.txt')}"], ["pip:egg==1"])])
 
 
 @target("conda-environment", "core.yaml.parse_yaml", "resolve.conda_environment.pip_lines")
