@@ -179,4 +179,4 @@ def test_a_hostile_prefix_teaches_in_bounded_time() -> None:
             reader = LogReader()
             for line in 20 * block.splitlines(keepends=True)[:50]:
                 reader.feed("j", line)
-            assert time.process_time() - started < patient(1), (filler, size)
+            assert time.process_time() - started < patient(5), (filler, size)
