@@ -113,7 +113,9 @@ class Rehearsal:
         checks = _checks(here[0]) if row.uses_python else []
         against = self._program.build(here[0], file_name(row), checks)
         where = here[0].base.name
-        return Outcome(row, True, "" if against else where, f"{where}: {against}" if against else "")
+        if against:
+            return Outcome(row, resolved=True, failed=f"{where}: {against}")
+        return Outcome(row, resolved=True, rehearsed=where)
 
     def _locks(self, plan: Plan) -> str:
         """Return what stands against the closure of a plan; it is asked once."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.build.keys import sources_of
-from lumiimg.build.provenance import PLAN, carried_files, write_folder
+from lumiimg.build.provenance import PLAN_OF_DOCKERFILE, carried_files, write_folder
 from lumiimg.core.errors import BadInputError, MissingHereError
 from lumiimg.core.files import make_folder, open_regular, replaced
 from lumiimg.definition.docker.writer import IN_IMAGE, PLATFORM, write_dockerfile
@@ -99,7 +99,7 @@ def write_docker_context(
     write_files(context.files, folder, archives)
     for path, text in context.scripts.items():
         _write(folder, path, text)
-    write_folder(_folder(folder, IN_IMAGE), carried_files(lock), {PLAN: to_record(lock)})
+    write_folder(_folder(folder, IN_IMAGE), carried_files(lock), {PLAN_OF_DOCKERFILE: to_record(lock)})
     _open_to_all(folder / IN_IMAGE, context)
     _write(folder, DOCKERFILE, context.text)
     return WrittenDefinitions(folder, (), folder / DOCKERFILE, _write_fetch(context.files, folder, archives))

@@ -4,6 +4,7 @@
               layers/N/NAME/…      the folders of its layers, as they were
               sbom.cdx.json        what is in it
               bind-manifest.json   what it wants of the machine that it runs on (host/image_manifest.py)
+              dockerfile.json      the plan, where Docker built the image
 
 All but the layers are JSON objects of the SIF as well, to be read without its file system. They may be a stranger's:
 nothing of them runs, or is read, out here; they are data until `build --locked` and a container.
@@ -55,6 +56,10 @@ if TYPE_CHECKING:
 FOLDER = ".lumiimg"
 PLAN = "lumiimg.json"
 """The JSON object of an image of lumiimg: what was asked for, and locked."""
+PLAN_OF_DOCKERFILE = "dockerfile.json"
+"""The same in an image that Docker built. The name is another, as an image that somebody builds on one of lumiimg has
+the files of that one, and is not to be taken for it.
+"""
 SBOM = "sbom.cdx.json"
 LAYERS = "layers"
 INCOMPLETE = "lumiimg:incomplete"
@@ -108,14 +113,14 @@ def is_ours(image: Path) -> bool:
 def read_document(image: Path, name: str, root: RootFileSystem | None = None) -> dict[str, Any] | None:
     """Return a JSON object of a SIF by its name; None where there is none, or it cannot be read.
 
-    An image that Docker built has it in a file: where `root`, its files, is given, it is looked for there.
+    An image that Docker built has its plan in a file: where `root`, its files, is given, it is looked for there.
     """
     data = b""
     try:
         with suppress(ImageError):  # it is not a SIF
             data = read_json_object(image, name, _LIMIT_BYTES)
         if not data and root is not None:
-            data = root.read_bytes(f"/{FOLDER}/{name}", _LIMIT_BYTES)
+            data = root.read_bytes(f"/{FOLDER}/{PLAN_OF_DOCKERFILE}", _LIMIT_BYTES)
         document = parse_json(data)
     except (OSError, ImageError, DecodeError):
         return None
@@ -155,7 +160,7 @@ def read_record(image: Path, address: str | None = None) -> ImageRecord:
     """
     with open_image(image, user_cache) as opened:
         manifest = read_manifest(opened.root)
-        plan, bill = read_plan(image, opened.root), read_document(image, SBOM, opened.root)
+        plan, bill = read_plan(image, opened.root), read_document(image, SBOM)
     if plan is None:
         raise BadInputError(
             "does not say how it was built",

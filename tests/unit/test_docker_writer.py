@@ -85,7 +85,7 @@ def test_a_dockerfile_is_written_with_all_that_it_needs(
     assert {path.stat().st_mode & 0o777 for path in (own, files["image/.singularity.d/test"], folder / "image")} == {
         0o755
     }
-    plan = json.loads(files["image/.lumiimg/lumiimg.json"].read_text())
+    plan = json.loads(files["image/.lumiimg/dockerfile.json"].read_text())
     assert [layer["name"] for layer in (plan["base"], *plan["layer"])] == ["base", "top"]
     assert main([*words, "--as", "dockerfile", "--force", "--json"]) == ExitCode.GOOD
     said = json.loads(capsys.readouterr().out)

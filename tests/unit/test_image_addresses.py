@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from lumiimg.build.provenance import PLAN, read_document
+from lumiimg.build.provenance import PLAN, PLAN_OF_DOCKERFILE, read_document
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.text import address_of
@@ -41,7 +41,7 @@ def layer(tmp_path: Path) -> bytes:
     folder, content = fabric_builder.image(tmp_path / "theirs", glibc=39), io.BytesIO()
     (folder / ".lumiimg").mkdir()
     plan = read_document(FIXTURES / "written/0.1.0/image", PLAN)
-    (folder / ".lumiimg" / PLAN).write_text(json.dumps(plan))
+    (folder / ".lumiimg" / PLAN_OF_DOCKERFILE).write_text(json.dumps(plan))
     with tarfile.open(fileobj=content, mode="w") as archive:
         archive.add(folder, ".")
     return content.getvalue()

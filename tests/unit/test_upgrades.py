@@ -138,7 +138,7 @@ def test_an_image_says_how_it_was_built_and_what_its_bill_does_not_list(
     bill = {"metadata": {"properties": properties}, "components": []}
     read = provenance.read_document
     monkeypatch.setattr(
-        provenance, "read_document", lambda image, name, root: bill if name == SBOM else read(image, name, root)
+        provenance, "read_document", lambda image, name, root=None: bill if name == SBOM else read(image, name, root)
     )
     assert main(["show", "./image"]) == ExitCode.GOOD
     assert "not known  packages of rpm are not listed" in capsys.readouterr().out
