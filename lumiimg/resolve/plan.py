@@ -36,7 +36,7 @@ class NewerRecipe:
     @property
     def sentence(self) -> str:
         """How it is asked for."""
-        return f"newer: {self.outcome}: lumiimg build --recipe {self.recipe} -o image.sif"
+        return f"newer: {self.outcome}: lumiimg build --recipe {self.recipe}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -361,7 +361,7 @@ def test_an_image_of_a_docker_engine_is_a_base(
 
     with listening(answer) as url:
         monkeypatch.setenv("DOCKER_HOST", url.replace("http", "tcp"))
-        assert main(["adapt", "docker-daemon://theirs:1", "--site", site, "--dry-run"]) == ExitCode.GOOD
+        assert main(["adapt", "docker-daemon://theirs:1", "--site", site, "--dry-run", "--verbose"]) == ExitCode.GOOD
         out, err = capsys.readouterr()
         assert "vllm 0.12.0" in err
         assert "docker-archive" in out

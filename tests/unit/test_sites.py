@@ -208,7 +208,7 @@ def test_the_cards_line_plans_the_plugin_and_the_fabric_for_lumi(capsys: pytest.
     assert code == ExitCode.GOOD
     assert "would build rocm-6.2.4 + fabric-bundled + aws-ofi-nccl + pytorch + vllm for lumi, fabric bundled" in out
     assert err == (
-        "lumiimg: newer: vllm 0.18.0 on rocm-7.0: lumiimg build --recipe lumi-vllm -o image.sif "
+        "lumiimg: newer: vllm 0.18.0 on rocm-7.0: lumiimg build --recipe lumi-vllm "
         "lumiimg: for lumi, because nothing here names another machine (--site NAME)"
     )
     code, out, err = said(["explain", *CARD], capsys)
