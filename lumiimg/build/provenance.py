@@ -19,7 +19,6 @@ import shlex
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -110,29 +109,28 @@ def is_ours(image: Path) -> bool:
     return read_document(image, PLAN) is not None
 
 
-def read_document(image: Path, name: str, root: RootFileSystem | None = None) -> dict[str, Any] | None:
-    """Return a JSON object of a SIF by its name; None where there is none, or it cannot be read.
+def read_document(image: Path, name: str) -> dict[str, Any] | None:
+    """Return a JSON object of a SIF by its name; None where there is none, or it cannot be read."""
+    return _document(lambda: read_json_object(image, name, _LIMIT_BYTES))
 
-    An image that Docker built has its plan in a file: where `root`, its files, is given, it is looked for there.
-    """
-    data = b""
+
+def _document(read: Callable[[], bytes]) -> dict[str, Any] | None:
     try:
-        with suppress(ImageError):  # it is not a SIF
-            data = read_json_object(image, name, _LIMIT_BYTES)
-        if not data and root is not None:
-            data = root.read_bytes(f"/{FOLDER}/{PLAN_OF_DOCKERFILE}", _LIMIT_BYTES)
-        document = parse_json(data)
+        document = parse_json(read())
     except (OSError, ImageError, DecodeError):
         return None
     return document if isinstance(document, dict) else None
 
 
 def read_plan(image: Path, root: RootFileSystem | None = None) -> LockFile | None:
-    """Return the plan of an image; None where it has none. `root` as in `read_document`.
+    """Return the plan of an image; None where it has none.
 
+    An image that Docker built has it in a file: where `root`, its files, is given, it is looked for there.
     Raises BadInputError for one of another format, and for what lumiimg does not write.
     """
-    document = read_document(image, PLAN, root)
+    document = read_document(image, PLAN)
+    if document is None and root is not None:
+        document = _document(lambda: root.read_bytes(f"/{FOLDER}/{PLAN_OF_DOCKERFILE}", _LIMIT_BYTES))
     if document is None:
         return None
     refuse_format(document, image, "build it again")

@@ -137,9 +137,7 @@ def test_an_image_says_how_it_was_built_and_what_its_bill_does_not_list(
     properties = [{"name": "lumiimg:incomplete", "value": "packages of rpm are not listed"}]
     bill = {"metadata": {"properties": properties}, "components": []}
     read = provenance.read_document
-    monkeypatch.setattr(
-        provenance, "read_document", lambda image, name, root=None: bill if name == SBOM else read(image, name, root)
-    )
+    monkeypatch.setattr(provenance, "read_document", lambda image, name: bill if name == SBOM else read(image, name))
     assert main(["show", "./image"]) == ExitCode.GOOD
     assert "not known  packages of rpm are not listed" in capsys.readouterr().out
 
