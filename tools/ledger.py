@@ -39,11 +39,12 @@ from tools.compatibility import HOME
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.layers import Layer, Reach
     from lumiimg.catalog.releases import Release
     from lumiimg.resolve.lock import LockedLayer
     from lumiimg.resolve.lock_file import LockedEntry, LockFile
 
+REHEARSALS: tuple[Reach, ...] = ("resolved", "rehearsed")
 COST = ("download_bytes", "size_bytes", "seconds")
 HEAD = "# How far each base and release was tried. Written by `make rehearse` and `python -m tools.ledger`, never by hand.\n"
 
@@ -62,12 +63,14 @@ def main(words: list[str]) -> int:
     return 2
 
 
-def record(trials: Iterable[Trial], path: Path = LEDGER) -> None:
+def record(trials: Iterable[Trial], path: Path = LEDGER, failed: Iterable[tuple[Reach, str]] = ()) -> None:
     """Put entries into the ledger, each in the place of an older one for the same row and reach.
+
+    Those whose reach and content are in `failed` go.
 
     Raises ValueError for a row that the catalogue does not have as it was tried, DecodeError for text of several lines.
     """
-    new, known = list(trials), contents()
+    new, known, gone = list(trials), contents(), set(failed)
     for trial in new:
         if not counts(trial, known):
             raise ValueError(f"no row of the catalogue is what was tried: {trial}")
@@ -78,6 +81,7 @@ def record(trials: Iterable[Trial], path: Path = LEDGER) -> None:
         old
         for old in read_ledger(path)
         if (key := (old.name, old.release, old.reach, old.content)) not in said
+        and (old.reach, old.content) not in gone
         and (key[:3] not in about or counts(old, known))
     )
     write([*kept, *new], path)

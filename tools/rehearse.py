@@ -28,7 +28,7 @@ from lumiimg.catalog.ledger import Trial, content_of
 from lumiimg.core.errors import LumiimgError, one_line
 from lumiimg.core.text import count
 from lumiimg.resolve.lock import wants_python
-from tools.ledger import record
+from tools.ledger import REHEARSALS, record
 from tools.rehearsal.archives import SDISTS, Archives
 from tools.rehearsal.bases import Bases, is_of_registry
 from tools.rehearsal.compile import Compiler
@@ -162,14 +162,15 @@ def file_name(row: Row) -> str:
 
 
 def trials(outcomes: Sequence[Outcome]) -> Iterator[Trial]:
-    """Yield what the ledger gets of the outcomes of one release, which differ in Python."""
+    """Yield what the ledger gets of the outcomes of one release, which differ in Python: what holds for all of them."""
     row = outcomes[0].row
-    passed = [outcome for outcome in outcomes if outcome.resolved and not outcome.failed]
     hows: list[tuple[Reach, str]] = []
-    if passed and any(wants_python(layer) for plan in row.plans for layer in lock_of(plan).layers):
-        names = ", ".join(f"{count(len(one.row.plans), 'base')}{_python(one.row)}" for one in passed)
+    is_resolved = all(outcome.resolved for outcome in outcomes)
+    if is_resolved and any(wants_python(layer) for plan in row.plans for layer in lock_of(plan).layers):
+        names = ", ".join(f"{count(len(one.row.plans), 'base')}{_python(one.row)}" for one in outcomes)
         hows.append(("resolved", f"against the package index for {names}; {_WHEELS}"))
-    if built := [outcome for outcome in passed if outcome.rehearsed]:
+    built = [outcome for outcome in outcomes if outcome.rehearsed]
+    if built and not any(outcome.failed for outcome in outcomes):
         names = ", ".join(f"{one.rehearsed}{_python(one.row)}" for one in built)
         stand_ins = sorted(set().union(*(_stood_in(one) for one in built)))
         compiled = "; ".join(sorted({one.compiled for one in built if one.compiled}))
@@ -178,6 +179,12 @@ def trials(outcomes: Sequence[Outcome]) -> Iterator[Trial]:
     for reach, how in hows:
         content = content_of(row.facts, row.chosen, reach)
         yield Trial(row.name, row.release, reach, content, dt.datetime.now(dt.UTC).date(), how)
+
+
+def entries_of_failed(outcomes: Sequence[Outcome]) -> Iterator[tuple[Reach, str]]:
+    """Yield reach and content of the entries that a failure takes away."""
+    for row in (outcome.row for outcome in outcomes if outcome.failed and outcome.row.plans):
+        yield from ((reach, content_of(row.facts, row.chosen, reach)) for reach in REHEARSALS)
 
 
 def _python(row: Row) -> str:
@@ -260,7 +267,7 @@ def main(words: Sequence[str] | None = None) -> int:
             print(told(outcome), flush=True)
             if asked.record:
                 same = [one for one in outcomes if one.row.same_release(outcome.row)]
-                record(trials(same))
+                record(trials(same), failed=entries_of_failed(same))
     if names := unread(catalogue):
         print(f"nothing of Python is tried on {', '.join(names)}: no name says their Python, so they are read first")
     print(f"{summary(outcomes)}; {time.monotonic() - begun:.0f} s")

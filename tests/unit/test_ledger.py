@@ -89,6 +89,18 @@ def test_a_trial_is_shown_with_its_word_date_and_how(written: Path, capsys: Capt
     assert "0.25.0 (documented): on" in page
 
 
+def test_a_rehearsal_that_fails_takes_away_what_one_before_said(written: Path) -> None:
+    vllm = row("vllm", "0.18.0")
+    before = [trial(*vllm, "resolved"), trial(*vllm, "rehearsed"), trial(*vllm, "built")]
+    tool.record([*before, trial(*row("vllm", "0.12.0"), "rehearsed")], written)
+    tool.record(before[:1], written, [(one.reach, one.content) for one in before[:2]])
+    assert [(one.release, one.reach) for one in read_ledger(written)] == [
+        ("0.12.0", "rehearsed"),
+        ("0.18.0", "resolved"),
+        ("0.18.0", "built"),
+    ]
+
+
 @pytest.mark.usefixtures("clean_home")
 def test_what_readme_says_was_built_is_in_the_ledger(capsys: Capture) -> None:
     """Of `debian-jax` all, in the versions that are named there."""

@@ -15,6 +15,8 @@ from lumiimg.core.errors import FailedError
 from tools.rehearsal.compile import HostFiles, fault_of, host_files, release_of
 from tools.rehearsal.headers import Headers
 from tools.rehearsal.index import PackageIndex
+from tools.rehearsal.rows import rows
+from tools.rehearse import Outcome, entries_of_failed, trials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,3 +104,17 @@ def test_a_torch_is_looked_for_by_the_release_that_the_index_names() -> None:
         "2.11.0",
         "",
     ]
+
+
+def test_a_release_that_fails_on_one_python_is_not_rehearsed() -> None:
+    one, other = list(rows(frozenset({"lightning"})))[:2]
+    assert one.same_release(other)
+    good = Outcome(one, resolved=True, rehearsed=one.plans[0].base.name)
+    bad = Outcome(other, resolved=True, failed="its test ends with 1")
+    assert [trial.reach for trial in trials([good])] == ["resolved", "rehearsed"]
+    assert [trial.reach for trial in trials([good, bad])] == ["resolved"]
+    assert [reach for reach, _ in entries_of_failed([good, bad])] == ["resolved", "rehearsed"]
+
+
+def test_ones_own_packages_have_no_row() -> None:
+    assert not list(rows(frozenset({"own-packages"})))

@@ -15,6 +15,7 @@ from lumiimg.resolve.lock import Lock, LockedLayer, wants_python
 from lumiimg.resolve.planner import possible_bases
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.request import Request, name_of
+from lumiimg.resolve.stack import OWN_PACKAGES
 
 if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
@@ -65,7 +66,8 @@ def rows(names: frozenset[str], catalogue: Catalogue | None = None) -> Iterator[
     context = PlanContext(catalogue=catalogue, mirrors=Mirrors({}), path=PROGRAMS)
     for name in catalogue.layer_names():
         layer = catalogue.entry(name)
-        if layer.is_base or (names and name not in names):
+        # What is in the layer of one's own packages is the user's: it has no row that could be tried.
+        if layer.is_base or name == OWN_PACKAGES or (names and name not in names):
             continue
         for release in dict.fromkeys(one.version for one in layer.releases) or ("",):
             asked = f"{name}=={release}" if release else name
