@@ -13,7 +13,7 @@ from elftools.elf.elffile import ELFFile
 
 from lumiimg.core.errors import ExitCode
 from lumiimg.image import open_image
-from tests.engine.conftest import built, lumiimg
+from tests.engine.conftest import built, inside, lumiimg
 from tests.shared.image_loader import assert_all_as_the_loader
 
 if TYPE_CHECKING:
@@ -71,3 +71,13 @@ def llvm(folder: Path, program: str, *words: str) -> str:
     environment = {"LD_LIBRARY_PATH": f"{folder}/llvm/usr/lib/x86_64-linux-gnu"}
     argv = [f"{folder}/llvm/usr/lib/llvm-{LLVM}/bin/{program}", *words]
     return subprocess.run(argv, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.everything
+def test_the_recipe_of_jax_is_built_whole_but_for_the_fabric(engine: Engine, images: Path) -> None:
+    """The sources of the fabric and the plugin are on GitHub; all else is Debian's and the Python package index's."""
+    image = built(images / "debian-jax.sif", "--recipe", "debian-jax", "--fabric", "none")
+    said = inside(engine, image, "python3", "-c", "import jax, jax_rocm7_plugin; print(jax.__version__)")
+    assert said == "0.9.1\n", "the release that is known to build on these packages"
+    findings = {finding["id"] for finding in json.loads(lumiimg("check", image, "--json").out)["findings"]}
+    assert {"plugin.absent", "rccl.runs"} <= findings
