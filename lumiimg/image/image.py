@@ -241,7 +241,10 @@ def _open_file(source: HostFile, opened: ExitStack, cache: Cache | None) -> Imag
         hint = "unpack it first: an archive of an image is read where its tar is not compressed"
         raise ImageError(f"a file compressed with {_COMPRESSED[head[:2]]}", where=source.name, hint=hint)
     what = "an empty file" if not head else "neither a SIF nor a squashfs file, nor an OCI or Docker archive"
-    raise ImageError(what, where=source.name, hint="give a .sif, a squashfs file, a sandbox folder or an archive")
+    hint = "give a .sif, a squashfs file, a sandbox folder or an archive"
+    if head and b"\0" not in head:
+        hint += "; `lumiimg log FILE` reads the output of a job"
+    raise ImageError(what, where=source.name, hint=hint)
 
 
 def _sif_tree(sif: Sif, source: HostFile) -> tuple[SquashfsTree | OverlayTree, list[str]]:

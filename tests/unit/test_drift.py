@@ -205,6 +205,7 @@ def test_what_is_no_snapshot_or_no_image_is_one_line(nodes: tuple[Path, Path], t
         ((bad, nodes[1], "--image", image), "is not a host snapshot"),
         ((nodes[0], bad, "--image", image), "is not a host snapshot"),
         ((*nodes, "--image", nodes[0]), "neither a SIF nor"),
+        ((*nodes, "--image", nodes[0]), "`lumiimg log FILE` reads the output of a job"),
     ):
         assert main(["drift", *map(str, words)]) == 2
         err = capsys.readouterr().err
