@@ -670,6 +670,7 @@ def test_a_server_of_vllm_is_open_to_its_user_alone(tmp_path: Path, capsys: Capt
         said = " ".join(data["notes"])
         assert ("a socket that only you can use" in said) == (place == "socket"), (version, more)
         assert ("the key: vllm.key" in said) == (place == "key"), (version, more)
+        assert ("curl " in data["script"]) == bool(place), (version, more)
         task = files_of(data["script"])["task.sh"]
         assert ('--uds "$private/vllm"' in task, "VLLM_API_KEY" in task) == (place == "socket", place == "key")
         if number not in (0, 2):
@@ -677,11 +678,42 @@ def test_a_server_of_vllm_is_open_to_its_user_alone(tmp_path: Path, capsys: Capt
         # what a rank has before its program starts: it goes with the job
         ask = f'stat -c "%a %n" /tmp/{ME}-123456 "$LUMIIMG_JOB"/*.key 2>/dev/null; echo "$VLLM_API_KEY"; exec "$@"'
         run = Run(data["script"].replace('exec "$@"', ask), folder / "run")
-        private, *of_key = run.out.split()
+        of_rank = " ".join(line for line in run.out.splitlines() if not line.startswith("on "))
+        private, *of_key = of_rank.split()
         assert private == "700", run.err
         key = folder / "run/work/lumiimg-123456/vllm.key"
         assert of_key[1:] == (["600", str(key), key.read_text()] if place == "key" else [])
         assert place != "key" or re.fullmatch(r"[0-9a-f]{48}", key.read_text())
+
+
+def test_a_job_that_serves_says_how_a_client_reaches_it(tmp_path: Path, capsys: Capture) -> None:
+    """As the job is written with names for its number and node, and once it runs with both."""
+    image = rocm_image(tmp_path / "image", "7.2.0", "vllm-0.18.0")
+    by_socket = (
+        "srun --overlap --jobid=JOBID{first} curl --unix-socket /tmp/$USER-JOBID/vllm http://localhost/v1/models"
+    )
+    by_key = (
+        "curl -H @<(sed 's/^/Authorization: Bearer /' lumiimg-JOBID/vllm.key) http://NODE:8001/v1/models",
+        "ssh -N -L 8001:NODE:8001 lumi",
+    )
+    for number, (options, more, clients) in enumerate(
+        (
+            ("", "", (by_socket.format(first=""),)),
+            ("--nodes 2", "", (by_socket.format(first=" -N1 -n1 -w NODE"),)),
+            ("", "--port 8001", by_key),
+            ("", "--port=8000 --port=8001", by_key),
+        )
+    ):
+        words = ["job", str(image), "--site", "lumi", *options.split(), "-o", str(tmp_path / "job.sh")]
+        assert main([*words, "--", "vllm", "serve", "m", *more.split()]) == ExitCode.GOOD
+        said = capsys.readouterr().out
+        run = Run((tmp_path / "job.sh").read_text(), folder := tmp_path / str(number), nodes=2 if options else 1)
+        for client in clients:
+            assert client in said
+            seen = client.replace("lumiimg-JOBID/vllm.key", f'"{folder}/work/lumiimg-JOBID/vllm.key"')
+            for name, value in {"$USER": ME, "JOBID": "123456", "NODE": "nid000007"}.items():
+                seen = seen.replace(name, value)
+            assert f": {seen}\n" in run.out
 
 
 # -- a program without `--` before it --

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job.facts import Framework, facts, framework_named
+from lumiimg.core.findings import Remedy
 from lumiimg.resolve.stack import Stack, is_met
 
 if TYPE_CHECKING:
@@ -82,12 +83,40 @@ class ServingPlace(StrEnum):
         """What is to be said of who reaches the server."""
         if self is ServingPlace.SOCKET:
             return (
-                "vLLM serves on a socket that only you can use (its output names it); with --port N, on a port "
-                "with a key"
+                "vLLM serves on a socket that only you can use; with --port N, on a port with a key "
+                "(docs/howto/serve.md; the job prints this with its number)"
             )
         return (
-            "vLLM serves on a port that others reach, too, so clients need the key: vllm.key in the folder of the job"
+            "vLLM serves on a port that others reach, too, so clients need the key: vllm.key in the folder of the job "
+            "(docs/howto/serve.md; the job prints this with its number and node)"
         )
+
+
+def clients_of(
+    place: ServingPlace, command: tuple[str, ...], folder: str | None, shape: Shape, *, site: str, is_slurm: bool
+) -> tuple[Remedy, ...]:
+    """Return the commands by which a client reaches a server of vLLM, with variables of the script of the job.
+
+    `folder`: that of the socket, on the first node.
+    """
+    if place is ServingPlace.SOCKET:
+        first = " -N1 -n1 -w $MASTER_ADDR" if shape.nodes > 1 else ""
+        there = f"srun --overlap --jobid=$SLURM_JOB_ID{first}" if is_slurm else "ssh $MASTER_ADDR"
+        asked = f"{there} curl --unix-socket {folder}/vllm http://localhost/v1/models"
+        return (Remedy(command=asked, where=f"on {site}"),)
+    port = _port_of(command)
+    # by a file: other users of a login node see the words of a command
+    bearer = "@<(sed 's/^/Authorization: Bearer /' \"$LUMIIMG_JOB/vllm.key\")"
+    return (
+        Remedy(command=f"curl -H {bearer} http://$MASTER_ADDR:{port}/v1/models", where=f"on {site}"),
+        Remedy(f"on a laptop, for base_url http://localhost:{port}/v1", f"ssh -N -L {port}:$MASTER_ADDR:{port} {site}"),
+    )
+
+
+def _port_of(command: tuple[str, ...]) -> str:
+    """Return the port that vLLM is given, or its own (vLLM docs, `vllm serve`)."""
+    said: list[str] = re.findall(r"(?<!\S)--port[ =](\d+)(?!\S)", " ".join(command))
+    return said[-1] if said else "8000"
 
 
 def with_parallel_options(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lumiimg.cluster.binds import JobVariable, caches_of
 from lumiimg.cluster.job.command import (
     ServingPlace,
+    clients_of,
     framework_of,
     lacks_ray,
     launcher_of,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.launch import SiteVariable
     from lumiimg.catalog.sites import Site
     from lumiimg.cluster.job.image import JobImage
+    from lumiimg.core.findings import Remedy
 
 RAY = "/tmp/$USER-ray-$SLURM_JOB_ID"  # noqa: S108 - of the job, on each node
 """Where Ray keeps what belongs to its session."""
@@ -110,6 +112,14 @@ class JobPlan:
         return caches_of(self.site, self.variables) or (by_number if self.serving is ServingPlace.SOCKET else None)
 
     @property
+    def clients(self) -> tuple[Remedy, ...]:
+        """The commands by which a client reaches the server of the job, with variables of its script."""
+        if self.serving is None:
+            return ()
+        site, is_slurm = self.site.name, self.scheduler.name == "Slurm"
+        return clients_of(self.serving, self.command, self.private, self.shape, site=site, is_slurm=is_slurm)
+
+    @property
     def temporary_folders(self) -> tuple[str, ...]:
         """Folders of this job that are left on each node, as a shell reads them."""
         return tuple(filter(None, (self.private, RAY if self.launch == "ray" else None)))
@@ -142,7 +152,7 @@ def plan_job(request: JobRequest, image: JobImage) -> JobPlan:
         command=command,
         binding=_binding(request, shape, site, framework),
         mpi=mpi_type(stack, site),
-        notes=(*image.notes, *_notes(image, shape, framework), *filter(None, (of_vllm, serving and serving.note))),
+        notes=(*filter(None, (serving and serving.note, of_vllm)), *image.notes, *_notes(image, shape, framework)),
         connects_itself=alone,
         serving=serving,
     )

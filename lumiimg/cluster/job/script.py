@@ -80,7 +80,7 @@ class _Writer:
             VARIABLES=self._variables(),
             CLEANUP=self.filled("cleanup.sh", FOLDERS=folders) if folders and not is_pbs else "",
             FILES="\n\n".join(self._files()),
-            STEP=self._step(),
+            STEP=[*self._clients(), *self._step()],
         )
 
     def _head(self) -> Iterator[str]:
@@ -144,6 +144,12 @@ class _Writer:
         for name, text in files.items():
             end = f"END_OF_{name.upper().replace('.', '_')}"
             yield f"cat >\"$LUMIIMG_JOB/{name}\" <<'{end}'\n{text}{end}"
+
+    def _clients(self) -> Iterator[str]:
+        if self.plan.clients:
+            yield from self.why("How a client reaches the server, at the top of the output")
+        for client in self.plan.clients:
+            yield f"echo {value(client)}"
 
     def _step(self) -> Iterator[str]:
         """Yield what starts the tasks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.core.findings import Advice, Severity
+from lumiimg.core.findings import Advice, Remedy, Severity
 from lumiimg.core.text import as_operand, count, shell_join
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.document import Document, Item, Lines, Paragraph, Section, facts_section
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from lumiimg.build.venv import WrittenVenv
     from lumiimg.cluster.job.plan import JobPlan
     from lumiimg.cluster.module.plan import ImageModule
+
+_OF_JOB = {
+    "$SLURM_JOB_ID": "JOBID",
+    "$PBS_JOBID": "JOBID",
+    "$MASTER_ADDR": "NODE",
+    '"$LUMIIMG_JOB/vllm.key"': "lumiimg-JOBID/vllm.key",
+}
+"""What is said in a note for the variables of a script."""
 
 
 def job_document(plan: JobPlan, script: Path) -> Document:
@@ -35,8 +43,20 @@ def job_document(plan: JobPlan, script: Path) -> Document:
 
 def notes_of_job(plan: JobPlan) -> Iterator[Item]:
     """Yield what to know of the job."""
+    clients = [_as_typed(client) for client in plan.clients]
     for note in plan.notes:
-        yield Item(Severity.UNKNOWN, note)
+        is_of_server = plan.serving is not None and note == plan.serving.note
+        yield Item(Severity.UNKNOWN, note, remedies=tuple(clients[:1]) if is_of_server else ())
+        for client in clients[1:] if is_of_server else ():
+            yield Item(Severity.UNKNOWN, client.text, remedies=(Remedy(command=client.command),))
+
+
+def _as_typed(client: Remedy) -> Remedy:
+    """Return a command with names in the place of what only the job knows."""
+    command = client.command or ""
+    for variable, name in _OF_JOB.items():
+        command = command.replace(variable, name)
+    return Remedy(client.text, command, client.where)
 
 
 def module_document(module: ImageModule) -> Document:
