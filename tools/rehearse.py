@@ -2,8 +2,9 @@
 
 python -m tools.rehearse [LAYER...]      also: make rehearse [ROWS=vllm,jax]
 
-Each row is locked against the package index of this machine, for every base that takes it; then it is built on one, with
-the layer's own scripts and tests; of a source build, what is for the host alone is compiled with torch's own headers.
+Each row is locked against the package index of this machine, for every base that takes it; of a source build, what is
+for the host alone is compiled with torch's own headers; then it is built on one base, with the layer's own scripts and
+tests, but where the ledger has all of that of the row as it is: --again builds it even so.
 tools/rehearsal has what stands in for GPUs, AMD's images and the wheels of other indexes.
 """
 
@@ -17,14 +18,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.ledger import Trial, content_of
+from lumiimg.catalog.ledger import LEDGER, Trial, content_of, read_ledger
 from lumiimg.core.errors import LumiimgError, one_line
 from lumiimg.core.text import count
 from lumiimg.resolve.lock import wants_python
@@ -51,6 +52,10 @@ CHECKS = Path(__file__).parent / "rehearsal/standin/layers"
 _WHEELS = "wheels of PyTorch's and vLLM's indexes: stand-ins with the requirements of the releases"
 
 
+def _today() -> dt.date:
+    return dt.datetime.now(dt.UTC).date()
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How far a row got."""
@@ -65,6 +70,8 @@ class Outcome:
     """What stands against it."""
     remark: str = ""
     """Why it went no further, where that is this machine's matter."""
+    date: dt.date = field(default_factory=_today)
+    """When it was built."""
     seconds: float = 0.0
 
     @property
@@ -75,11 +82,19 @@ class Outcome:
 class Rehearsal:
     """One run; its rows may be tried side by side."""
 
-    def __init__(self, program: Program, bases: Bases, shelves: Shelves, compiler: Compiler) -> None:
+    def __init__(
+        self,
+        program: Program,
+        bases: Bases,
+        shelves: Shelves,
+        compiler: Compiler,
+        known: Sequence[Trial] = (),
+    ) -> None:
         self._program = program
         self._compiler = compiler
         self._bases = bases
         self._shelves = shelves
+        self._known = known
         self._one = threading.Lock()
         self._locked: dict[object, Future[str]] = {}
 
@@ -101,6 +116,8 @@ class Rehearsal:
         compiled = self._compiler.row(row)
         if compiled.failed:
             return Outcome(row, resolved=True, failed=compiled.failed)
+        if before := recorded(row, compiled.how, self._known):
+            return before
         return replace(self._built(row), compiled=compiled.how)
 
     def _built(self, row: Row) -> Outcome:
@@ -144,6 +161,18 @@ class Rehearsal:
                 self._shelves.images[name] = self._bases.image(plan.base)
 
 
+def recorded(row: Row, compiled: str, known: Iterable[Trial]) -> Outcome | None:
+    """Return what entries have of a row as it is, where the same of its sources was compiled; None where they have nothing."""
+    content = content_of(row.facts, row.chosen, "rehearsed")
+    for entry in known:
+        if (entry.name, entry.reach, entry.content) == (row.name, "rehearsed", content) and compiled in entry.how:
+            bases = entry.how.partition("; ")[0].removeprefix("on ").split(", ")
+            names = (plan.base.name for plan in row.plans if f"{plan.base.name}{_python(row)}" in bases)
+            if name := next(names, ""):
+                return Outcome(row, True, name, compiled, remark=f"built on {entry.date}", date=entry.date)
+    return None
+
+
 def _checks(plan: Plan) -> list[str]:
     """Return the words that have the finished image asked what `standin/layers/rehearsal` asks."""
     releases = [layer.release for layer in lock_of(plan).layers if layer.release]
@@ -164,21 +193,21 @@ def file_name(row: Row) -> str:
 def trials(outcomes: Sequence[Outcome]) -> Iterator[Trial]:
     """Yield what the ledger gets of the outcomes of one release, which differ in Python: what holds for all of them."""
     row = outcomes[0].row
-    hows: list[tuple[Reach, str]] = []
+    hows: list[tuple[Reach, dt.date, str]] = []
     is_resolved = all(outcome.resolved for outcome in outcomes)
     if is_resolved and any(wants_python(layer) for plan in row.plans for layer in lock_of(plan).layers):
         names = ", ".join(f"{count(len(one.row.plans), 'base')}{_python(one.row)}" for one in outcomes)
-        hows.append(("resolved", f"against the package index for {names}; {_WHEELS}"))
+        hows.append(("resolved", _today(), f"against the package index for {names}; {_WHEELS}"))
     built = [outcome for outcome in outcomes if outcome.rehearsed]
     if built and not any(outcome.failed for outcome in outcomes):
         names = ", ".join(f"{one.rehearsed}{_python(one.row)}" for one in built)
         stand_ins = sorted(set().union(*(_stood_in(one) for one in built)))
         compiled = "; ".join(sorted({one.compiled for one in built if one.compiled}))
         how = f"on {names}; stand-ins: {', '.join(stand_ins) or 'none'}"
-        hows.append(("rehearsed", f"{how}; {compiled}" if compiled else how))
-    for reach, how in hows:
+        hows.append(("rehearsed", min(one.date for one in built), f"{how}; {compiled}" if compiled else how))
+    for reach, date, how in hows:
         content = content_of(row.facts, row.chosen, reach)
-        yield Trial(row.name, row.release, reach, content, dt.datetime.now(dt.UTC).date(), how)
+        yield Trial(row.name, row.release, reach, content, date, how)
 
 
 def entries_of_failed(outcomes: Sequence[Outcome]) -> Iterator[tuple[Reach, str]]:
@@ -244,6 +273,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("layer", nargs="*", help="only these")
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"for what is made and kept ({FOLDER})")
     parser.add_argument("--record", action="store_true", help="write into the ledger how far each row got")
+    parser.add_argument("--again", action="store_true", help="build also what the ledger has as rehearsed")
     parser.add_argument("--layers", type=Path, action="append", default=[], help="folder of layers, searched first")
     asked = parser.parse_args(words)
     catalogue = open_catalogue({"HOME": "/nonexistent"}, asked.layers)
@@ -261,7 +291,7 @@ def main(words: Sequence[str] | None = None) -> int:
         )
         bases = Bases(folder / "bases", made / "bases", index, shelves.wheels)
         compiler = Compiler(archives, Headers(index, folder / "headers"), folder / "compiled")
-        rehearsal = Rehearsal(program, bases, shelves, compiler)
+        rehearsal = Rehearsal(program, bases, shelves, compiler, () if asked.again else read_ledger(LEDGER))
         for outcome in pool.map(rehearsal.row, rows(frozenset(asked.layer), catalogue)):
             outcomes.append(outcome)
             print(told(outcome), flush=True)

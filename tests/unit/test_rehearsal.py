@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import http.server
 import io
 import re
 import threading
 import zipfile
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
+from msgspec.structs import replace as replaced
 
 from lumiimg.core.errors import FailedError
 from tools.rehearsal.compile import HostFiles, fault_of, host_files, release_of
 from tools.rehearsal.headers import Headers
 from tools.rehearsal.index import PackageIndex
 from tools.rehearsal.rows import rows
-from tools.rehearse import Outcome, entries_of_failed, trials
+from tools.rehearse import Outcome, entries_of_failed, recorded, trials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +117,19 @@ def test_a_release_that_fails_on_one_python_is_not_rehearsed() -> None:
     assert [trial.reach for trial in trials([good])] == ["resolved", "rehearsed"]
     assert [trial.reach for trial in trials([good, bad])] == ["resolved"]
     assert [reach for reach, _ in entries_of_failed([good, bad])] == ["resolved", "rehearsed"]
+
+
+def test_what_the_ledger_has_of_a_row_as_it_is_is_not_built_again() -> None:
+    one, other = list(rows(frozenset({"lightning"})))[:2]
+    built = Outcome(one, resolved=True, rehearsed=one.plans[0].base.name, date=dt.date(2026, 11, 24))
+    known = list(trials([built]))
+    before = recorded(one, "", known)
+    assert before
+    assert (before.rehearsed, before.date) == (built.rehearsed, built.date)
+    assert list(trials([before])) == known
+    assert not recorded(other, "", known), "another Python"
+    assert not recorded(one, "compiled: 3 host files of lightning", known)
+    assert not recorded(replace(one, release="0", facts=replaced(one.facts, test="true\n")), "", known)
 
 
 def test_ones_own_packages_have_no_row() -> None:
