@@ -22,8 +22,9 @@ _COUNTED = {
     ExitCode.MISSING_HERE: "{} cannot be checked here",
     ExitCode.UNDECIDED: "CANNOT TELL for {}",
     ExitCode.GOOD: "no obstacle found for {}",
+    None: "no RCCL in {}",
 }
-"""The worst first: a no before what cannot be read, checked or decided."""
+"""The worst first: a no before what cannot be read, checked or decided; last, images that are not for RCCL."""
 _WORST_FIRST = tuple(_COUNTED)
 
 
@@ -38,11 +39,14 @@ class ImageAnswer:
     """What is wrong with it."""
     advice: Advice = NO_ADVICE
     """Why, and what to do."""
+    is_without_rccl: bool = False
+    """Whether the question is not about it: it counts as a no where it is the only image, or all are such."""
 
     @classmethod
     def of(cls, report: CheckReport) -> ImageAnswer:
         """Return what came of an image that was checked."""
-        return cls(report.image, report.answer.exit_code, report.sentence, report.advice)
+        is_without = any(found.id == "rccl.absent" and found.where is None for found in report.findings)
+        return cls(report.image, report.answer.exit_code, report.sentence, report.advice, is_without)
 
     @classmethod
     def of_error(cls, image: Path, error: LumiimgError) -> ImageAnswer:
@@ -53,7 +57,12 @@ class ImageAnswer:
     @property
     def fate(self) -> tuple[int, str, str]:
         """What images have in common that are shown together; the worst sorts first."""
-        return _WORST_FIRST.index(self.exit_code), self.sentence, self.advice.why or ""
+        return _WORST_FIRST.index(self.counted_as), self.sentence, self.advice.why or ""
+
+    @property
+    def counted_as(self) -> ExitCode | None:
+        """Its exit code among several; None for an image that is not for RCCL."""
+        return None if self.is_without_rccl else self.exit_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,7 @@ class ImageAnswers:
     @property
     def sentence(self) -> str:
         """How many images had which answer, of how many."""
-        codes = [answer.exit_code for answer in self.answers]
+        codes = [answer.counted_as for answer in self.answers]
         first, *others = (code for code in _WORST_FIRST if code in codes)
         parts = [_COUNTED[first].format(count(codes.count(first), "image"))]
         parts += (_COUNTED[code].format(codes.count(code)) for code in others)

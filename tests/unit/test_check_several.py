@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,17 @@ def test_many_images_are_explained_on_one_screen_with_the_worst_first(
     lines = out.splitlines()
     assert lines[0] == "NO for 3 images, 2 cannot be read, no obstacle found for 13 (of 18)"
     assert len(lines) <= 24
-    assert "lumiimg adapt ./-no-plugin " in out
+    loop = next(line for line in out.splitlines() if "lumiimg adapt" in line).partition("for image in ")[2]
+    said = subprocess.run(
+        ["bash", "-c", f"lumiimg() {{ printf '<%s>' \"$@\"; echo; }}; for image in {loop}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    adapted = "<adapt><./{0}><--host><{1}><-o><{0}-with-plugin.sif>"
+    assert [line.replace("<--site><generic>", "") for line in said.stdout.splitlines()] == [
+        adapted.format(name, node) for name in ("-no-plugin", "no plugin")
+    ]
     assert (
         out.index("1 image: NO: neither the image nor the host has libraries")
         < out.index("neither a SIF")
@@ -105,6 +116,15 @@ def test_the_page_of_several_images_names_each_with_its_fate(
     assert capsys.readouterr().out.splitlines()[0] in page
     first, second = (page.index(f">{name}</span>") for name in ("needs-host-0,", "needs-host-1"))
     assert page.index("no plugin<") < page.index("a.txt<") < first < second
+
+
+def test_an_image_without_rccl_is_not_a_no_among_others(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("plain", "other"):
+        (images / name / "usr/bin").mkdir(parents=True)
+    code, out, _ = check(capsys, "plain", "needs-host-1", "other")
+    assert (code, out.splitlines()[0]) == (ExitCode.UNDECIDED, "CANNOT TELL for 1 image, no RCCL in 2 (of 3)")
+    assert check(capsys, "plain")[0] == ExitCode.NO
+    assert check(capsys, "plain", "other")[0] == ExitCode.NO
 
 
 def test_what_is_for_one_image_is_refused_for_several(images: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from lumiimg.core.findings import Answer, Remedy, Severity
 from lumiimg.core.text import count
 from lumiimg.report.document import Document, Item, Section
 from lumiimg.report.views.binds import attempts
-from lumiimg.report.views.images import for_first, image_items
+from lumiimg.report.views.images import for_all, image_items
 from lumiimg.resolve.rules import RuleOutcome
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
             why=tuple(text for text, _ in _reasons(image)),
             evidence=tuple(line for _, lines in _reasons(image) for line in lines),
             notes=tuple(f"note: {note}" for note in image.notes),
-            remedies=tuple(for_first(one, len(same)) for one in image.remedies),
+            remedies=tuple(for_all(names, each) for each in zip(*(one.remedies for one in same), strict=False)),
             any_one=True,
         )
 
