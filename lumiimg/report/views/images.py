@@ -74,7 +74,7 @@ def for_all(images: Sequence[str], remedies: Sequence[Remedy]) -> Remedy:
 
 
 def _in_loop(command: str, image: str) -> str:
-    """Return a command with `$image` for its image and a file of its own to write; empty where it is not that simple."""
+    """Return a command with `$image` for its image and a file of its own to write; empty: not that simple."""
     words = shlex.split(command)
     places = [number for number, word in enumerate(words) if word in {image, _with_folder(image)}]
     if shell_join(words) != command or len(places) != 1 or address_of(image):
