@@ -25,7 +25,7 @@ from lumiimg.core.errors import BadInputError, FailedError, RefusedError, one_li
 from lumiimg.core.files import refuse_places, replaced
 from lumiimg.core.text import count, shell_quote
 from lumiimg.engine.engine import Engine, clean_environment, exec_words, find_engine
-from lumiimg.engine.failures import explain
+from lumiimg.engine.failures import explain, not_started
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.host.engine_rules import refuse_not_runnable
@@ -61,6 +61,8 @@ _PIP = (
     "--no-warn-script-location",
 )
 _LIMIT_S = 3600.0
+_NOT_STARTED = 255
+"""What every engine ends with that starts no container."""
 _SHOWN = 8
 
 
@@ -219,7 +221,10 @@ def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environmen
         commits = [one for one in plan.wheels if one.is_commit]
         pip = next(([f"{_WHEELS}/{name}/pip"] for name in names if name.startswith("pip-")), ["-m", "pip"])
         own_python = (f"{BIN}/python", "-s")
-        before = _listed(inside(plan.python, "-s", _SCRIPT, "list"))
+        first = inside(plan.python, "-s", _SCRIPT, "list")
+        if first.exit_code == _NOT_STARTED:
+            raise not_started(engine, first.output, where=str(image))
+        before = _listed(first)
         install = (*own_python, *pip, "install", *_PIP)
         steps: list[tuple[str, ...]] = [(plan.python, "-s", _SCRIPT, "make", MOUNT)]
         steps += [(*install, *(f"{_WHEELS}/{name}" for name in names))] if names else []

@@ -133,7 +133,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str, hint: str | None = None) -> NoReturn:
         """Print what is wrong and leave with 2."""
-        if hint is None and message.endswith("arguments are required: --host"):
+        if hint is None and "arguments are required: --host" in message:
             hint = "on a node of the machine, `lumiimg host scan -o host.json` writes the file: --host host.json"
         hint = hint or f"see `{self.prog} --help`"
         write_error(self.prog, f"{message} ({hint})", message, hint)

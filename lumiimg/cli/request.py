@@ -100,7 +100,7 @@ def context_with_servers(arguments: argparse.Namespace, request: Request, catalo
 
 
 def open_sources(arguments: argparse.Namespace) -> Sources:
-    """Return where downloads and answers come from, by --offline, --jobs and --mirror of a command.
+    """Return where downloads and answers come from, by --offline, --downloads and --mirror of a command.
 
     Raises BadInputError.
     """
@@ -111,7 +111,7 @@ def open_sources(arguments: argparse.Namespace) -> Sources:
 
     offline, folder = vars(arguments).get("offline", False), read_settings(os.environ).cache
     mirrors, web = mirrors_of(arguments), Http(offline=offline)
-    store = Store(folder / "sources", web, mirrors, vars(arguments).get("jobs", 1))
+    store = Store(folder / "sources", web, mirrors, vars(arguments).get("downloads", 1))
     return Sources(web, store, mirrors, folder, _line_of(arguments))
 
 

@@ -22,6 +22,7 @@ from lumiimg.cli.commands import (
     Option,
     OptionGroup,
     add_options,
+    make_parser,
     options_of,
     read_command,
     shared_options,
@@ -53,6 +54,11 @@ def test_the_file_of_a_command_holds_what_is_known_of_the_types_that_are_meant(n
         for option in options_of(entries):
             checked(option, Option)
     assert callable(import_module(f"lumiimg.cli.{name}").execute)
+
+
+def test_what_a_node_has_is_given_by_either_name() -> None:
+    for name in ("--host", "--snapshot"):
+        assert make_parser().parse_args(["bind", "image.sif", name, "node.json"]).host == Path("node.json")
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_every_value_is_completed_or_is_one_that_only_the_user_knows() -> None:
             elif action.nargs != 0 and action.choices is None and completer_of(action) is _nothing:
                 free.add(action.option_strings[-1] if action.option_strings else str(action.metavar))
     assert free == {
-        "--account", "--arg", "--cwd", "--env", "--exclude-newer", "--gpus", "--jobs", "--keep", "--leave-out", "--look",
+        "--account", "--arg", "--cwd", "--env", "--exclude-newer", "--gpus", "--downloads", "--keep", "--leave-out", "--look",
         "--mirror", "--module", "--name", "--node-minutes", "--nodes", "--partition", "--program", "--replace", "--sbatch",
         "--source", "--target", "--time", "FOLDER", "PACKAGE", "PATH",
     }  # fmt: skip

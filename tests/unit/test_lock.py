@@ -341,7 +341,7 @@ def test_the_date_of_the_newest_release_bounds_what_is_taken_and_another_is_kept
     )
     for option, value, fault in (
         ("--exclude-newer", "soon", "not a valid date: 'soon'"),
-        ("--jobs", "17", "is not a valid number from 1 to 16"),
+        ("--downloads", "17", "is not a valid number from 1 to 16"),
     ):
         with pytest.raises(SystemExit, match="2"):
             lock(world, folder, *request, option, value)

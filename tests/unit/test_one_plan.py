@@ -116,7 +116,7 @@ SOURCES = [
 ]
 MIRRORS = ["debian=https://h.test/debian", "docker.io=localhost:1", "x", f"debian=https://me:{TOKEN}@h.test", "pypi=-x"]
 HOW = [
-    *([], ["--jobs", "2"], ["--offline"]),
+    *([], ["--downloads", "2"], ["--offline"]),
     *(["--strategy", "sandbox"], ["-o", "other.sif", "--force"], ["--verbose"]),
 ]
 """Options that change nothing of what is planned."""

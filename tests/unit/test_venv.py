@@ -337,6 +337,24 @@ def test_offline_no_server_is_asked(world: World, image: Path, tmp_path: Path, c
     assert world.asked == []
 
 
+def test_an_engine_that_starts_no_container_has_the_hint_that_check_has(
+    world: World, image: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tmp_path / "programs/apptainer"
+    engine.parent.mkdir()
+    said = "ERROR  : Requesting capability set 0x1ffff while permitted capability set is 0x1fffe"
+    engine.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo apptainer version 1.4.5 && exit\necho "{said}" >&2\nexit 255\n'
+    )
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{engine.parent}:/usr/bin:/bin")
+    words = ["venv", str(image), "einops", "-o", f"{tmp_path / 'env'}/", *world.mirrors]
+    assert main(words) == ExitCode.MISSING_HERE
+    error = capsys.readouterr().err
+    assert "starts no container here: root lacks capabilities here" in error
+    assert "run lumiimg as an ordinary user" in error
+
+
 def test_what_pip_says_is_not_met_ends_it_where_it_is_of_what_was_put_in(tmp_path: Path) -> None:
     dist(tmp_path, "mine-1.0")
     (tmp_path / "mine-1.0.dist-info/METADATA").write_text(

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from lumiimg.core.findings import Advice
     from lumiimg.engine.room import FreeSpace
 
+_WAYS = {"overlay": "--strategy overlay, layers on overlays", "sandbox": "--strategy sandbox, all in one folder"}
+
 
 def doctor_document(result: DoctorResult) -> Document:
     """Return what was tried, and what follows for each way to build."""
     ways = (
-        Item(Severity.PROBLEM, f"{way}: {', '.join(against)}") if against else Item(Severity.OK, way)
+        Item(Severity.PROBLEM if against else Severity.OK, ": ".join(filter(None, (_WAYS[way], ", ".join(against)))))
         for way, against in result.strategies.items()
     )
     kept, temporary = result.room
