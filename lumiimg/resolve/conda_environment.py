@@ -60,7 +60,9 @@ def pip_lines(text: str, path: str, has_project: HasProject | None) -> Iterator[
             elif package.name not in _OF_PYTHON:
                 of_conda.append(package)
         elif isinstance(node.value, dict) and [*node.value] == ["pip"]:
-            lines = node.value["pip"].value
+            lines = node.value["pip"].value or ()
+            if isinstance(lines, str):
+                raise BadInputError("the pip part is not a list", where=where, hint="one line each: - NAME")
             for line in lines if isinstance(lines, tuple) else ():
                 if not isinstance(line.value, str):
                     raise BadInputError("the pip part has lines only", where=f"line {line.line} of {path}")

@@ -102,6 +102,9 @@ def check_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[Ru
             if objection := _not_for_image(one.name, asked, there):
                 because = f"{one.where} names {one.name}, which {'; '.join(objection)}"
                 yield RuleResult("layers", RuleOutcome.REFUSED, "nothing", one.name, because, _SOURCE)
+        elif one.requirement.url:
+            because = f"{one.where} requires {one.text}, and {by} has {one.name}, which stays"
+            yield RuleResult("layers", RuleOutcome.REFUSED, "nothing", one.name, because, _SOURCE)
         elif version and is_version(version) and not one.requirement.specifier.contains(version, prereleases=True):
             because = f"{one.where} requires {one.text}, and {by} has {one.name} {version}, which stays"
             yield RuleResult("layers", RuleOutcome.REFUSED, one.text, f"{one.name} {version}", because, _SOURCE)
@@ -179,10 +182,10 @@ def resolve_own(
             what = f"the image has no {one.name}, as far as it is known"
             raise RefusedError(what, where=one.where, hint=f"put it in: pip:{one.text}")
     there -= asked.replaced
-    commits = read_commits(asked.own, sources)
     if known := next((one for one in asked.own if one.requirement.url and one.name in there), None):
         what = f"{known.where} requires {known.text}, and the image has {known.name}, which stays"
         raise RefusedError(what, hint="leave the line out")
+    commits = read_commits(asked.own, sources)
     below = [_less(layer, asked.replaced) for layer in below]
     named = {one.name for one in asked.own}
     below = [replace(layer, without=tuple(name for name in layer.without if name not in named)) for layer in below]

@@ -50,7 +50,7 @@ _SHA256 = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 """Endings of a file, which pip would look for in the folder, and an index would have as a project."""
-_EGG = re.compile(r"(git\+[^\s#]+)#(\S*\begg=[A-Za-z0-9]\S*)")
+_EGG = re.compile(r"(?:(\S+)\s*@\s*)?(git\+[^\s#]+)#(\S*\begg=[A-Za-z0-9]\S*)")
 _EXTRA = re.compile(r"\bextra\b")
 _AT_COMMIT = f"{{}} @ {SCHEME}HOST/REPOSITORY@COMMIT, and #subdirectory=FOLDER where it is in one"
 _TO_INDEX = "name what an index has; what is in none goes into a layer of your own (docs/extend/layer.md)"
@@ -117,7 +117,20 @@ def read_own(
         reader.add(word.removeprefix(PACKAGE), where)
     if files and not reader.found:
         raise BadInputError("requires nothing", where=", ".join(files)[:_SHOWN], hint="leave it out")
+    _require_one_of_each(reader.found)
     return reader.found
+
+
+def _require_one_of_each(found: Sequence[OwnRequirement]) -> None:
+    """Raise BadInputError where a project is at a commit, or replaced by one version, and asked for otherwise, too."""
+    settled = {one.name: one for one in reversed(found) if one.replaces or one.requirement.url}
+    for other in found:
+        one = settled.get(other.name, other)
+        versions = [spec.version for spec in one.requirement.specifier]
+        if one is other or (versions and other.requirement.specifier.contains(versions[0], prereleases=True)):
+            continue
+        what = f"{other.text}, and {one.where} asks for {one.text}"
+        raise BadInputError(what, where=other.where, hint="leave one of them out")
 
 
 class RequirementReader:
@@ -178,7 +191,8 @@ class RequirementReader:
             return _lines(text)
         from lumiimg.resolve.conda_environment import pip_lines  # YAML, for those who have some
 
-        return pip_lines(text, path, self._has_project)
+        lines = pip_lines(text, path, self._has_project)
+        return ((number, part) for number, line in lines for _, part in _lines(line))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -249,9 +263,9 @@ def requirement_of(text: str, where: str, *, takes_commits: bool = True) -> Requ
 
 def _named(found: re.Match[str]) -> str:
     """Return the form of PEP 508 for pip's older one, `git+https://…@COMMIT#egg=NAME&subdirectory=FOLDER`."""
-    others = [part for part in found[2].split("&") if part and not part.startswith("egg=")]
-    name = next((part[4:] for part in found[2].split("&") if part.startswith("egg=")), "")
-    return f"{name} @ {found[1]}{'#' if others else ''}{'&'.join(others)}"
+    others = [part for part in found[3].split("&") if part and not part.startswith("egg=")]
+    egg = next((part[4:] for part in found[3].split("&") if part.startswith("egg=")), "")
+    return f"{found[1] or egg} @ {found[2]}{'#' if others else ''}{'&'.join(others)}"
 
 
 def _at_commit(requirement: Requirement, where: str) -> Requirement:
@@ -264,7 +278,7 @@ def _at_commit(requirement: Requirement, where: str) -> Requirement:
         raise BadInputError(what, where=where, hint="leave the marker out, or the line")
     if not address.is_settled:
         raise NoCommitError(requirement.name, address, where)
-    requirement.url = f"{address}"
+    requirement.name, requirement.url = canonicalize_name(requirement.name), f"{address}"
     return requirement
 
 

@@ -262,3 +262,20 @@ def test_what_a_project_says_of_itself_must_be_what_a_lock_can_hold(
     (entry,) = read_document(Path("lumiimg.lock")).layer
     assert entry.commits["little-tool"].version == f"0+g{at[:12]}"
     assert {one.name for one in entry.locked_wheels} == {"little-tool", "setuptools", "wheel"}
+
+
+def test_a_project_at_a_commit_is_asked_for_once_and_never_in_the_place_of_what_is_there(
+    run: Run, repository: Path, make_layer: MakeLayer, capsys: Capture
+) -> None:
+    at, line = commit(repository, {"pyproject.toml": TOOL}), "little-tool @ git+{}@{}".format
+    for other in (line(PLACE, "0" * 40), "Little.Tool==1.6", "little_tool", line(PLACE, at).replace(" @", "[more] @")):
+        assert run(line(PLACE, at), other) == ExitCode.BAD_INPUT, other
+        assert "line 1 of r.txt asks for little-tool @ git+" in capsys.readouterr().err
+    assert run(line(PLACE, at), f"Little.Tool @ git+{PLACE}@{at}#egg=x") == ExitCode.GOOD, "the same, said twice"
+    make_layer("with-egg", BOX.replace("has = {", 'has = { egg = "1.5",'))
+    asked = [*run.common, "--site", "generic", "--base", "with-egg", "-r", "r.txt"]
+    Path("r.txt").write_text(f"Egg @ git+https://not.test/there@{at}\n")
+    for command in ("explain", "lock", "build"):
+        assert main([command, *asked, *(["--dry-run"] if command == "build" else [])]) == ExitCode.NO
+        said = capsys.readouterr()
+        assert "and the image has egg, which stays" in " ".join((said.out + said.err).split()), command

@@ -71,6 +71,8 @@ def test_its_pip_part_is_as_lines_of_a_requirements_file_and_python_is_the_image
     ):
         Path("x.yaml").write_text(f"dependencies:\n  - {said}\n  - pip: [egg]\n")
         assert [one.text for one in read_own(["x.yaml"], [])] == [f"python{meant}", "egg"], said
+    Path("x.yaml").write_text("dependencies:\n  - pip: ['egg  # as in a requirements file', '# nothing']\n")
+    assert [one.text for one in read_own(["x.yaml"], [])] == ["egg"]
 
 
 def test_of_condas_packages_is_said_what_pip_would_take_in_their_place(
@@ -144,7 +146,7 @@ def test_what_is_no_environment_is_refused_in_one_line(
         ("dependencies: [python=3.12, pip]\n", "has no pip part, so there is nothing to install; write what you need"),
         ("dependencies:\n  - pip:\n", "has no pip part"),
         ("dependencies: egg\n", "line 1 of x.yml: dependencies is not a list"),
-        ("dependencies:\n  - pip: egg\n", "has no pip part"),
+        ("dependencies:\n  - pip: egg\n", "line 2 of x.yml: the pip part is not a list"),
         ("dependencies:\n  - pip: [egg]\n    npm: [x]\n", "line 2 of x.yml: is not a dependency"),
         ("dependencies:\n  - pip:\n    - - egg\n", "line 3 of x.yml: the pip part has lines only"),
         ("dependencies:\n  - '\x00'\n", "x.yml: not YAML: it has characters that are not printed"),

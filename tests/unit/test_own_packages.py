@@ -346,6 +346,9 @@ def test_what_is_of_rocm_or_is_not_there_is_not_replaced(world: World, folder: P
         said = refused(world, folder, capsys, "--replace", word, code=ExitCode.BAD_INPUT)
         assert "the option --replace: egg is to be in one version; NAME==VERSION" in said, word
     assert "a path or an address" in refused(world, folder, capsys, "--replace", "./egg", code=ExitCode.BAD_INPUT)
+    for other in ("--replace", "EGG==2.0"), ("--add", "pip:egg<1"):
+        said = refused(world, folder, capsys, "--replace", "egg==1.0", *other, code=ExitCode.BAD_INPUT)
+        assert "and the option --replace asks for egg==1.0; leave one of them out" in said
 
 
 # --- hashes
