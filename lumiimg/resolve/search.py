@@ -42,6 +42,8 @@ class _Rejection(NamedTuple):
     layer: str
     version: str | None
     result: RuleResult
+    is_last: bool
+    """Whether all that the release needs was there."""
 
 
 class StackSearch:
@@ -71,9 +73,10 @@ class StackSearch:
     def refusals(self) -> list[RuleResult]:
         """Return what stood against layers that found no place at all; else, as they do not go together, all that did.
 
-        Of each layer, what all its releases need of a component is one result.
+        Of each layer, what all its releases need of a component is one result. What alone stood against one is first.
         """
         found = [each for each in self._rejections if each.layer not in self._placed] or self._rejections
+        found = sorted(found, key=lambda each: not each.is_last)
         groups: dict[tuple[str, str], list[_Rejection]] = {}
         for each in found:
             groups.setdefault((each.layer, each.result.have.partition(" ")[0]), []).append(each)
@@ -181,12 +184,13 @@ class StackSearch:
         for other in stack.layers:
             if other.name in layer.conflicts or layer.name in other.layer.conflicts:
                 why = f"{layer.name} and {other.name} cannot be in one image"
-                self._reject(layer, f"no {other.name}", other.name, why, version=chosen.version)
+                self._reject(layer, f"no {other.name}", other.name, why, version=chosen.version, is_last=True)
                 return
         if (torch := _replaced_torch(stack, chosen)) is not None and chosen.release is not None:
             why = f"{chosen.title} brings a torch of its own, {chosen.release.own_torch}, and no layer replaces another"
             have = f"torch {torch.version or '(version not known)'} of {torch.by}"
-            self._reject(layer, "no torch below", have, why, chosen.version, chosen.release.source, rule="torch")
+            source = chosen.release.source
+            self._reject(layer, "no torch below", have, why, chosen.version, source, rule="torch", is_last=True)
             return
         new = offers_of(chosen)
         # the range of versions is that of one plugin
@@ -203,7 +207,8 @@ class StackSearch:
                 yield from self._on_top(earlier, chosen, path)
         else:
             need, have = f"not {', '.join(map(str, trouble.given))}", given_in(grown, trouble)
-            self._reject(layer, need, have, trouble.because, chosen.version, trouble.source, trouble.rule)
+            because, source = trouble.because, trouble.source
+            self._reject(layer, need, have, because, chosen.version, source, trouble.rule, is_last=True)
 
     def _settling(self, trouble: KnownTrouble, stack: Stack, path: tuple[str, ...]) -> WantedLayer | None:
         """Return what is wished for anyway, is not there yet, and makes an end of a trouble: it comes earlier then."""
@@ -232,9 +237,11 @@ class StackSearch:
         version: str | None = None,
         source: str | None = None,
         rule: str = "layers",
+        *,
+        is_last: bool = False,
     ) -> None:
         result = RuleResult(rule, RuleOutcome.REFUSED, need, have, because, source or layer.source)
-        self._rejections.append(_Rejection(layer.name, version, result))
+        self._rejections.append(_Rejection(layer.name, version, result, is_last))
 
 
 def _joined(layer: str, group: Sequence[_Rejection]) -> RuleResult:

@@ -128,10 +128,15 @@ def _can_be_named(layer: Layer, version: Version) -> bool:
 
 
 def _distance(version: Version, wanted: Version) -> tuple[float, ...]:
-    """Return how far a version is from another: the first numbers count most, then that it is later, or like b1."""
+    """Return how far a version is from another: by the first number that differs; of those as far, the earlier ones
+    first, and of these the latest. What is like b1 comes last.
+    """
     ours, theirs = ((*one.release, 0, 0, 0, 0)[:4] for one in (version, wanted))
-    apart = (abs(mine - other) for mine, other in zip(ours, theirs, strict=True))
-    return (*apart, float(version > wanted), float(version.is_prerelease or version.is_postrelease))
+    at = next((at for at in range(4) if ours[at] != theirs[at]), 4)
+    apart = [float(abs(mine - other)) for mine, other in zip(ours[: at + 1], theirs, strict=False)]
+    behind = [float(part if version > wanted else -part) for part in ours[at + 1 :]]
+    later, unusual = float(version > wanted), float(version.is_prerelease or version.is_postrelease)
+    return (*apart, later, *behind, unusual)
 
 
 # -- as an index has it --

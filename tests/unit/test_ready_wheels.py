@@ -134,14 +134,21 @@ def test_wheels_come_before_a_compile_of_the_same_version_unless_the_request_nam
         assert said in text, words
 
 
-@pytest.mark.parametrize("words", ["--base lumi-multitorch-u24r70", "--base rocm-7.0 --add pytorch"])
+@pytest.mark.parametrize(
+    "words", ["--base lumi-multitorch-u24r70", "--base rocm-7.0 --add pytorch", "--recipe lumi-vllm --add pytorch"]
+)
 def test_a_torch_that_is_there_is_never_replaced_by_that_of_the_set(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer, text = explained(capsys, f"{words} --add vllm==0.18.0")
+    answer, text = explained(capsys, words if "--recipe" in words else f"{words} --add vllm==0.18.0")
     assert answer["decision"] == "refused"
-    assert "vllm 0.18.0 brings a torch of its own, 2.9.1+git8907517, and no layer replaces another [torch]" in text
-    assert "next, the nearest that works" in text
+    assert text.partition(" why: ")[2].startswith("needs no torch below, has torch 2.")
+    assert "and no layer replaces another [torch] next, the nearest that works" in text
+
+
+def test_of_ready_wheels_that_a_layer_of_torch_rules_out_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+    _, text = explained(capsys, "--base rocm-7.0 --add pytorch --add vllm")
+    assert "from source: hours; ready wheels with their own torch, minutes: --add vllm==0.18.0, without pytorch" in text
 
 
 def test_a_named_base_stays_and_a_newer_pair_for_the_machine_is_named_in_one_line(

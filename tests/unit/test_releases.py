@@ -23,7 +23,7 @@ from lumiimg.catalog.layers import Layer, read_layer
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.fetch.http import Http
-from lumiimg.resolve.unlisted import read_pages, read_releases
+from lumiimg.resolve.unlisted import _distance, read_pages, read_releases
 from tests.fuzz.targets.resolve import signed
 from tests.shared.programs import EVERYTHING, sampled
 from tests.shared.release_index import HTML, ReleaseIndex, serving
@@ -191,6 +191,19 @@ def test_without_a_network_it_is_derived_from_the_nearest_row_and_that_is_said(
     assert (code, answer["layers"][-1]["status"]) == (0, "derived")
     assert "made for python>=3.11, and the image has python 3.10" in doubt_of(answer, "transformers")
     assert explained(capsys, "rocm-6.2.4 pytorch transformers==5.99", None)[0] == 1
+
+
+def test_the_nearest_version_is_the_nearest_by_number() -> None:
+    versions = [*map(Version, ("0.0.1", "0.17.0", "0.17.1", "0.18.0rc1", "0.19.0", "0.19.2", "0.33.0", "2.0", "3.1"))]
+    for asked, near in (
+        ("99", ["3.1", "2.0", "0.33.0"]),
+        ("1.0", ["0.33.0", "0.19.2", "0.19.0"]),
+        ("0.18.0", ["0.18.0rc1", "0.17.1", "0.17.0"]),
+        ("0.19.1", ["0.19.0", "0.19.2", "0.18.0rc1"]),
+        ("0.0.2", ["0.0.1", "0.17.0", "0.17.1"]),
+    ):
+        distances = {_distance(one, Version(asked)): f"{one}" for one in versions}
+        assert [distances[far] for far in sorted(distances)[:3]] == near, asked
 
 
 def test_a_range_passes_over_what_was_withdrawn_and_a_version_that_is_named_has_it_as_a_doubt(

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _NAMED = 3
 """Names of a line."""
+_TELLING_BYTES = 1 << 30
+"""Less than that of the parts that are known says nothing of a whole."""
 
 
 def request_document(found: ExplainedRequest) -> Document:
@@ -106,9 +108,8 @@ def cost_lines(cost: BuildCost) -> Iterator[str]:
     """Yield what a build costs in a line, what is free in another, and what does not fit."""
     parts = cost.parts
     unknown = [part.title for part in parts if part.size_bytes is None]
-    download = f"download {_amount(cost.download_bytes, [part.download_bytes for part in parts], size)}"
     amounts = [
-        download,
+        f"download {_amount(cost.download_bytes, [part.download_bytes for part in parts], size)}",
         f"cache {_amount(cost.cache_bytes, [part.new_bytes for part in parts], size)}",
         f"image {'' if unknown else 'at most '}{_amount(cost.image_bytes, [part.size_bytes for part in parts], size)}",
         f"time {_amount(cost.seconds, [part.seconds for part in parts], rough_duration)}",
@@ -117,8 +118,8 @@ def cost_lines(cost: BuildCost) -> Iterator[str]:
     nobody = f"nobody has recorded a build of {', '.join(unknown[:_NAMED])}{more}"
     if all(part.known_by in {"cache", "file"} for part in parts):
         yield f"cost: nothing, all is here already; image at most {size(cost.image_bytes or 0)}"
-    elif cost.image_bytes is None:
-        yield f"cost: not known, nobody has recorded a build of these{f'; {download}' if cost.download_bytes else ''}"
+    elif all(amount.endswith("not known") for amount in amounts):
+        yield f"cost: not known ({nobody})"
     else:
         yield f"cost: {', '.join(amounts)}{f' ({nobody})' if unknown else ''}"
     free: dict[str, list[str]] = {}
@@ -138,7 +139,7 @@ def time_lines(stack: Sequence[ReleasedLayer], asked: Request, cost: BuildCost |
     """Yield of each layer that can take hours whether it does, and why: the ledger's time, else the class of it."""
     base, *layers = stack
     known = {part.title: rough_duration(part.seconds) for part in (cost.parts if cost else ()) if part.seconds}
-    has_torch = any("torch" in one.layer.provides and one.name in asked.unpinned for one in layers)
+    torches = [one.name for one in layers if "torch" in one.layer.provides and one.name in asked.unpinned]
     for one in layers:
         hours = one.layer.from_source
         if hours is None or one.release is None:
@@ -147,13 +148,14 @@ def time_lines(stack: Sequence[ReleasedLayer], asked: Request, cost: BuildCost |
             torch = " with their own torch" if one.release.own_torch else ""
             yield f"{one.title}: ready wheels{torch}: {known.get(one.title, 'minutes')}; from source: {hours}"
             continue
-        ready = None if has_torch else ready_wheels(one.layer, base.layer)
+        ready = ready_wheels(one.layer, base.layer)
         other = f"ready wheels with their own torch, minutes: --add {one.name}=={ready.version}" if ready else ""
+        other += f", without {' and '.join(torches)}" if ready and torches else ""
         yield f"{one.title}: from source: {known.get(one.title, hours)}; {other or f'no ready wheels fit {base.name}'}"
 
 
 def _amount(whole: float | None, parts: Sequence[float | None], words: Callable[[Any], str]) -> str:
-    if whole is None or (not whole and None in parts):
+    if whole is None or (None in parts and whole < (_TELLING_BYTES if words is size else 1)):
         return "not known"
     return f"{'more than ' if None in parts else ''}{words(whole)}"
 
