@@ -9,12 +9,17 @@ from lumiimg.cli.output import Output
 from lumiimg.core.errors import ExitCode
 from lumiimg.image import open_image
 from lumiimg.image.compare import compare
+from lumiimg.report.read_progress import ReadProgress
 from lumiimg.report.views.image import differences_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare, print, and answer by the exit code: 1 where they differ, as diff(1) does."""
+    progress = ReadProgress(quiet=arguments.quiet, what="compared files:", shown="{:,}".format)
     with open_image(arguments.old, user_cache) as old, open_image(arguments.new, user_cache) as new:
-        found = compare(old.root, new.root)
+        try:
+            found = compare(old.root, new.root, progress)
+        finally:
+            progress.close()
     answer = ExitCode.NO if found.files else ExitCode.GOOD
     return Output.of(arguments).deliver(differences_document(found), "diff-images", found, answer)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lumiimg.image.tree import FileKind, FileStat
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from lumiimg.image.root import RootFileSystem
 
@@ -53,14 +53,22 @@ class _Side:
     """All names of an inode, by each of them, where it has several; directories have one."""
 
 
-def compare(first: RootFileSystem, second: RootFileSystem) -> ImageDiff:
+def compare(
+    first: RootFileSystem, second: RootFileSystem, compared: Callable[[int, int | None], None] = lambda *_: None
+) -> ImageDiff:
     """Return the paths in which two file systems differ, each with what differs first.
+
+    `compared` is called with the number of paths that were compared, and that of all.
 
     Raises OSError where a folder of this machine, or a file in it, may not be read.
     """
     one, other = _side(first), _side(second)
-    found = ((path, next(_differing(path, one, other), "")) for path in sorted({*one.stats, *other.stats}))
-    return ImageDiff(tuple(FileDifference(path, what) for path, what in found if what))
+    paths, found = sorted({*one.stats, *other.stats}), []
+    for number, path in enumerate(paths):
+        compared(number, len(paths))
+        if what := next(_differing(path, one, other), ""):
+            found.append(FileDifference(path, what))
+    return ImageDiff(tuple(found))
 
 
 def _side(root: RootFileSystem) -> _Side:

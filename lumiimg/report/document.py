@@ -211,7 +211,7 @@ class Document:
     subject: str
     """What it is about: an image, a log, a request."""
     sentence: str
-    """The answer; all that --quiet shows, on one line."""
+    """The answer; with `extent`, all that --quiet shows, on one line."""
     severity: Severity = Severity.INFO
     advice: Advice = NO_ADVICE
     summary: tuple[str, ...] = ()
@@ -225,6 +225,8 @@ class Document:
     """Whether all of it is what was asked for: then no line is left out, however small the screen."""
     is_named: bool = False
     """Whether the subject stands in front of the sentence: it is one of several, or of many that are alike."""
+    extent: str = ""
+    """Of how many ranks and nodes it is."""
 
 
 def facts_section(title: str, rows: Iterable[tuple[str, str]], *, is_headed: bool = False) -> Section:

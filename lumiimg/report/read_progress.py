@@ -1,14 +1,18 @@
-"""A line of a terminal that is written over, and is gone at the end; of a log, how much of it was read."""
+"""A line of a terminal that is written over, and is gone at the end; how much was read."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import one_safe_line
 from lumiimg.core.text import size
 from lumiimg.report.terminal import takes_codes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _FIRST_S, _AGAIN_S = 3.0, 0.5
 
@@ -20,20 +24,21 @@ def write_over(text: str = "", *, stays: bool = False) -> None:
 
 
 class ReadProgress:
-    """Shows how much of a log was read, from the third second on; nothing where there is no terminal, or `quiet`."""
+    """Shows how much was read, from the third second on; nothing where there is no terminal, or `quiet`."""
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, what: str = "read", shown: Callable[[int], str] = size) -> None:
+        self._what, self._shown = what, shown
         self._is_shown = not quiet and sys.stderr is not None and takes_codes(sys.stderr)
         self._next = time.monotonic() + _FIRST_S
         self._is_written = False
 
-    def __call__(self, read_bytes: int, total_bytes: int | None) -> None:
+    def __call__(self, read: int, total: int | None) -> None:
         """Take how much was read so far, and of how much, where that is known."""
         if not self._is_shown or (now := time.monotonic()) < self._next:
             return
         self._next, self._is_written = now + _AGAIN_S, True
-        of = f" of {size(total_bytes)}, {min(100, 100 * read_bytes // total_bytes)} %" if total_bytes else ""
-        write_over(f"read {size(read_bytes)}{of}")
+        of = f" of {self._shown(total)}, {min(100, 100 * read // total)} %" if total else ""
+        write_over(f"{self._what} {self._shown(read)}{of}")
 
     def close(self) -> None:
         """Take the line away."""

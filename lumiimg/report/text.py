@@ -81,10 +81,11 @@ _GAP = _Part((), _Importance.ALWAYS, 1)
 
 
 def show(document: Document, *, verbose: bool = False, quiet: bool = False, stderr: bool = False) -> None:
-    """Print a document; `quiet` is its sentence alone, on one line. Raises BrokenPipeError."""
+    """Print a document; `quiet` is its sentence and extent alone, on one line. Raises BrokenPipeError."""
     terminal = Terminal(sys.stderr if stderr else sys.stdout)
     if quiet:
-        terminal.write([terminal.styled(one_safe_line(headline(document)), _HEADLINES[document.severity])])
+        line = "; ".join(filter(None, (headline(document), document.extent)))
+        terminal.write([terminal.styled(one_safe_line(line), _HEADLINES[document.severity])])
         return
     parts, note = _without_gaps(_Writer(terminal, document, verbose=verbose).parts()), []
     if not verbose:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
 import subprocess
+import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -151,3 +154,19 @@ def test_an_archive_is_compared_as_the_image_that_an_engine_makes_of_it(folder: 
     layer[1] = member("etc")
     archive = image(tar(*layer), pack="").write_folder(folder.with_name("other"))
     assert _said(capsys, archive, squashed_) == ["/disk: device", "/etc: extended attributes"]
+
+
+def test_how_far_a_long_comparison_is_stands_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for number in range(20):
+        (tmp_path / f"{number}").touch()
+    clock = iter(range(1000))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", screen := Terminal())
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    assert main(["diff", str(tmp_path), str(tmp_path)]) == ExitCode.GOOD
+    assert "compared files: 10 of 21, 47 %" in screen.getvalue()
+    assert screen.getvalue().endswith("\r\x1b[K"), "then it is gone"

@@ -81,6 +81,13 @@ def test_nodes_that_differ_are_named_folded_with_their_cause(tmp_path: Path, cap
     assert "nid[005000-005002,005004-005007]" in page
 
 
+def test_one_line_says_of_how_many_nodes_it_is(tmp_path: Path, capsys: Capture) -> None:
+    for sick, extent in (({3}, "; 1 node socket, 7 nodes ofi-cxi"), (set[int](), "; 64 of 64 ranks, 8 of 8 nodes")):
+        (file := tmp_path / "job.out").write_bytes(b"".join(job_log(64, 0, sick=frozenset(sick))))
+        main(["log", str(file), "--quiet"])
+        assert capsys.readouterr().out.endswith(f"{extent}\n")
+
+
 def test_a_log_that_few_ranks_wrote_says_so(tmp_path: Path, capsys: Capture) -> None:
     few = b"".join(line for line in b"".join(job_log(64, 0)).splitlines(keepends=True) if line.startswith(b"0: "))
     code, data, page = ask(tmp_path, capsys, few)

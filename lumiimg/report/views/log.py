@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,20 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("Variables in the log", (Lines(variables),), Shown.VERBOSE),
         ),
         case="end of the job" if is_end else "network of the job",
+        extent=_extent(report, answer.sentence),
     )
+
+
+def _extent(report: LogReport, sentence: str) -> str:
+    """Return what a sentence does not say: how many nodes used which network, or how many ranks and nodes say one."""
+    nodes: Counter[str] = Counter()
+    for group in report.nodes:
+        nodes[group.verdict.value] += len(group.nodes)
+    if len(nodes) > 1:
+        return ", ".join(f"{count(number, 'node')} {verdict}" for verdict, number in nodes.items())
+    seen = report.coverage
+    is_said = seen.of_all_ranks in sentence or not (seen.ranks or seen.of_ranks)
+    return "" if is_said else seen.sentence
 
 
 def _summary(report: LogReport) -> Iterator[str]:
