@@ -338,6 +338,9 @@ def _faults(cache: LayerCache) -> Iterator[CacheFault]:
     for layer in unpacked_layers(cache.root):
         if not layer.is_whole:
             yield CacheFault(layer.key, "the content of a layer of an OCI image has changed")
+    for image in fetched_images(cache.root):
+        if not image.is_whole:
+            yield CacheFault(image.key, "the content of an image has changed")
 
 
 def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
@@ -350,7 +353,7 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
     others: dict[str, UnpackedLayer | FetchedImage] = {**unpacked, **images}
     kept = {**{entry.key: entry for entry in cache.entries()}, **others}
     damaged = {*cache.names()}.difference(kept, cache.newer())
-    damaged |= {key for key, layer in unpacked.items() if not layer.is_whole}
+    damaged |= {key for key, one in others.items() if not one.is_whole}
     left, refused, gone = sum(one.size_bytes for one in kept.values()), None, dict[str, int]()
     for key in (*sorted(damaged), *sorted(kept.keys() - damaged, key=lambda key: (kept[key].used_ns, key))):
         if key not in damaged and (keep_bytes is None or left <= keep_bytes):

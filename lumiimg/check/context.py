@@ -146,6 +146,10 @@ def open_for_check(
                     path, plain, whole, environment, snapshot, site, program, venv, machine, built_with, address
                 )
     except ImageError as error:
+        if address:
+            from lumiimg.fetch.pull import drop_damaged  # HTTP, which no file needs
+
+            drop_damaged(path)
         if address or error.where is None or not error.where.startswith(str(path)):
             inside = f" (at {error.where})" if error.where else ""
             hint = error.hint or "fetch or build the image again"

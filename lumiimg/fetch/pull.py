@@ -8,20 +8,22 @@ import re
 import shutil
 import socket
 import stat
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.core.errors import FailedError, MissingHereError, one_line
+from lumiimg.core.errors import BadInputError, FailedError, MissingHereError, one_line
+from lumiimg.core.files import file_sha256
 from lumiimg.core.text import shell_quote, size
 from lumiimg.engine.room import require_room_in_cache
-from lumiimg.engine.workspace import remove_files, scratch_folder, written_by_rename
+from lumiimg.engine.workspace import remove_files, scratch_folder
 from lumiimg.fetch.download import claim_partial, download, require_digest, storage_errors
 from lumiimg.fetch.http import Bounds
 from lumiimg.fetch.registry import (
     DAEMON_SCHEME,
     LAYER_LIMIT_BYTES,
+    Descriptor,
     ImageManifest,
     Repository,
     parse_reference,
@@ -29,13 +31,16 @@ from lumiimg.fetch.registry import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from docker.models.images import Image
 
     from lumiimg.fetch.http import Http
     from lumiimg.fetch.mirrors import Mirrors
 
 _LAYER_S = 6 * 3600.0
-_DAEMON_S = 600
+_ANSWER_S, _DAEMON_S = 60, 600
+"""How long an engine may take to say what it is, and, in seconds too, until it sends more of an image."""
 _ID = re.compile(r"sha256:([0-9a-f]{64})")
 _OCI, _DAEMON = "oci", "daemon"
 """Folders of the cache: images of registries, beside unpacked layers, and of engines."""
@@ -44,8 +49,8 @@ _SOCKET = "unix:///var/run/docker.sock"
 """Where an engine answers if nobody says otherwise. Source: docker(1), DOCKER_HOST."""
 _UNIX = re.compile(r"(?:http\+)?unix://")
 _START = "start one, or `podman system service --time=0`, and name it: DOCKER_HOST=unix:///path"
-_API = "1.40"
-"""Of Docker 19.03 and of Podman; naming one keeps the client from asking before it can be closed."""
+_OLDEST_API, _API = "1.24", re.compile(r"1\.\d{1,3}")
+"""Naming one keeps the client from asking before it can be closed. Source: docker-py, MINIMUM_DOCKER_API_VERSION."""
 
 
 def pull_image(base: str, http: Http, mirrors: Mirrors, cache: Path, on_line: Callable[[str], None]) -> Path:
@@ -76,14 +81,14 @@ def save_image(found: ImageManifest, target: Path, store: Path, on_line: Callabl
     had or is not what the manifest says, OSError if it cannot be written. Source: image-spec image-layout.md.
     """
     config, repository = found.document.config, found.repository
-    layers = dict.fromkeys(layer.digest for layer in found.layers)
+    layers = {layer.digest: layer for layer in found.layers}
     with ExitStack() as claims, scratch_folder(store) as scratch:
         blobs: dict[str, Path] = {}
-        for number, digest in enumerate(layers, 1):
+        for number, layer in enumerate(layers.values(), 1):
             on_line(f"fetching layer {number} of {len(layers)} of {repository.reference.repository}")
-            blobs[digest] = _blob(digest, repository, store, claims)
+            blobs[layer.digest] = _blob(layer, repository, store, claims)
         if config is not None:
-            blobs[config.digest] = _blob(config.digest, repository, store, claims)
+            blobs[config.digest] = _blob(config, repository, store, claims)
         made = scratch / "image"
         folder = made / "blobs" / "sha256"
         folder.mkdir(parents=True)
@@ -97,12 +102,15 @@ def save_image(found: ImageManifest, target: Path, store: Path, on_line: Callabl
             shutil.move(made, target)
 
 
-def _blob(digest: str, repository: Repository, store: Path, claims: ExitStack) -> Path:
-    """Return a blob, whole and verified, which is kept in `store` until `claims` end, unless it is moved."""
-    url = repository.blob_url(digest)
-    partial = claims.enter_context(claim_partial(store, _hex(digest)))
-    actual = download(url, partial, repository, _hex(digest), Bounds(LAYER_LIMIT_BYTES, _LAYER_S, plain=True))
-    require_digest(actual, _hex(digest), url)
+def _blob(blob: Descriptor, repository: Repository, store: Path, claims: ExitStack) -> Path:
+    """Return a blob, whole and verified, which is kept in `store` until `claims` end, unless it is moved.
+
+    It is no larger than the manifest says, by which the room for it was judged.
+    """
+    url, digest = repository.blob_url(blob.digest), _hex(blob.digest)
+    partial = claims.enter_context(claim_partial(store, digest))
+    bounds = Bounds(min(blob.size, LAYER_LIMIT_BYTES), _LAYER_S, plain=True)
+    require_digest(download(url, partial, repository, digest, bounds), digest, url)
     return partial
 
 
@@ -118,37 +126,69 @@ def save_from_daemon(base: str, folder: Path, on_line: Callable[[str], None]) ->
     """
     try:
         import docker  # an extra, and 200 ms
-        from docker.errors import APIError, DockerException, ImageNotFound
-        from requests import RequestException
     except ImportError as error:
         what = "asking a Docker engine needs the package docker"
         raise MissingHereError(what, where=base, hint="pip install 'lumiimg[docker]'") from error
-    name = base.removeprefix(DAEMON_SCHEME)
     _require_engine(base)
-    try:
-        with closing(docker.from_env(version=_API, timeout=_DAEMON_S)) as client:
-            client.api.auth = lambda request: request  # requests would add a login of ~/.netrc, without TLS too
-            image = client.images.get(name)
-            if (found := _ID.fullmatch(str(image.id))) is None:  # it becomes the name of a file
-                raise FailedError("the engine's name for it is not a sha256 digest", where=base)
-            target = folder / f"{found[1]}.tar"
-            if target.is_file():
-                os.utime(target)
-                return target
-            if isinstance(size_bytes := image.attrs.get("Size"), int):
-                on_line(f"{base}: {size(size_bytes)} to copy from the engine")
-                require_room_in_cache(folder, size_bytes, base)
-            folder.mkdir(parents=True, exist_ok=True)
-            with written_by_rename(target) as partial, partial.open("wb") as file:
-                for chunk in image.save(named=True):
+    with _errors_of_engine(base), closing(docker.from_env(version=_api(base), timeout=_DAEMON_S)) as client:
+        client.api.auth = lambda request: request  # requests would add a login of ~/.netrc, without TLS too
+        image = client.images.get(base.removeprefix(DAEMON_SCHEME))
+        if (found := _ID.fullmatch(str(image.id))) is None:  # it becomes the name of a file
+            raise FailedError("the engine's name for it is not a sha256 digest", where=base)
+        target = folder / f"{found[1]}.tar"
+        if target.is_file():
+            os.utime(target)
+            return target
+        if isinstance(size_bytes := image.attrs.get("Size"), int):
+            on_line(f"{base}: {size(size_bytes)} to copy from the engine")
+            require_room_in_cache(folder, size_bytes, base)
+        with storage_errors(folder), scratch_folder(folder) as scratch:
+            saved = scratch / target.name
+            with saved.open("wb") as file:
+                for chunk in _saved(image, base):
                     if file.tell() + len(chunk) > LAYER_LIMIT_BYTES:
                         raise FailedError(f"is larger than {LAYER_LIMIT_BYTES} bytes", where=base)
                     file.write(chunk)
-            return target
+            saved.replace(target)
+        return target
+
+
+def _api(base: str) -> str:
+    """Return the version of its API that the engine itself names: of Docker 29, those before 1.44 are refused.
+
+    Raises as `_errors_of_engine` does.
+    """
+    import docker
+
+    with _errors_of_engine(base), closing(docker.from_env(version=_OLDEST_API, timeout=_ANSWER_S)) as client:
+        client.api.auth = lambda request: request
+        said = client.version(api_version=False)
+    version = said.get("ApiVersion") if isinstance(said, dict) else None
+    if not isinstance(version, str) or not _API.fullmatch(version):
+        raise MissingHereError("what answers there is not a Docker engine", where=base, hint=_START)
+    return version
+
+
+def _saved(image: Image, base: str) -> Iterator[bytes]:
+    """Yield what the engine saves. Its errors are OSErrors, as are those of the disk that it is written to."""
+    with _errors_of_engine(base):
+        yield from image.save(named=True)
+
+
+@contextmanager
+def _errors_of_engine(base: str) -> Iterator[None]:
+    """Raise MissingHereError where no engine answers, FailedError where it does not have or give the image."""
+    from docker.errors import APIError, DockerException, ImageNotFound
+    from requests import RequestException
+    from requests.exceptions import ChunkedEncodingError
+
+    try:
+        yield
     except ImageNotFound as error:
-        raise FailedError("the engine does not have it", where=base, hint=f"docker pull {shell_quote(name)}") from error
-    except APIError as error:
-        said = one_line(str(error.explanation or error))[:200]
+        hint = f"docker pull {shell_quote(base.removeprefix(DAEMON_SCHEME))}"
+        raise FailedError("the engine does not have it", where=base, hint=hint) from error
+    except (APIError, ChunkedEncodingError) as error:
+        said = one_line(str(getattr(error, "explanation", None) or error))[:200]
         raise FailedError(f"the engine does not give it: {said}", where=base) from error
     except (DockerException, RequestException) as error:
         what = f"no Docker engine answers: {one_line(str(error))[:200]}"
@@ -162,7 +202,7 @@ def _require_engine(base: str) -> None:
         return
     try:
         with closing(socket.socket(socket.AF_UNIX)) as asked:
-            asked.settimeout(_DAEMON_S)
+            asked.settimeout(_ANSWER_S)
             asked.connect(at[path.end() :])
     except PermissionError as error:
         hint = "whoever administers this machine can let you (group docker); Podman needs no rights"
@@ -186,8 +226,14 @@ class FetchedImage:
     """That it takes."""
     used_ns: int
     """When it was used the last time, in nanoseconds since 1970."""
-    is_whole: bool = True
-    """Each file in it is read against its digest when the image is opened."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each blob is what its name says; of what an engine saved, nobody said what it is."""
+        try:
+            return all(file_sha256(blob) == blob.name for blob in self.path.glob("blobs/sha256/*"))
+        except BadInputError:
+            return False
 
     def remove(self) -> None:
         """Remove it. Raises FailedError, also where something else is in its folder."""
@@ -214,3 +260,15 @@ def fetched_images(cache: Path) -> list[FetchedImage]:
                 size_bytes = sum(blob.lstat().st_size for blob in folder.iterdir()) if is_layout else seen.st_size
                 found.append(FetchedImage(path, path.stem, size_bytes, seen.st_mtime_ns))
     return sorted(found, key=lambda image: image.key)
+
+
+def drop_damaged(path: Path) -> None:
+    """Remove an image of the cache that could not be read and is damaged, so that it is fetched again.
+
+    What an engine saved is removed in any case: an error in the middle of it looks like its end. Source: moby,
+    api/server/router/image, getImagesGet.
+    """
+    for image in fetched_images(path.parent.parent):
+        if image.path == path and (path.suffix == ".tar" or not image.is_whole):
+            with suppress(FailedError):
+                image.remove()

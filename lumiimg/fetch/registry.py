@@ -345,13 +345,14 @@ def _media_type(answer: Response, document: Document) -> str:
 
 def _of_platform(url: str, images: tuple[Descriptor, ...]) -> str:
     """Return the digest of what an index has for our platform."""
-    by_platform = {_platform(image.platform or {}): image.digest for image in reversed(images)}
-    if _PLATFORM not in by_platform:
+    fitting = [image for image in images if image.platform is None or _platform(image.platform) == _PLATFORM]
+    if not fitting:
         # BuildKit files its attestations under unknown/unknown
-        there = ", ".join(sorted(by_platform.keys() - {"unknown/unknown"}))[:300] or "none"
-        what = f"has no image for {_PLATFORM}; there is: {there}"
+        there = sorted({_platform(image.platform) for image in images if image.platform} - {"unknown/unknown"})
+        what = f"has no image for {_PLATFORM}; there is: {', '.join(there)[:300] or 'none'}"
         raise FailedError(what, where=url, hint="name a tag that was built for it")
-    return by_platform[_PLATFORM]
+    # what one without a platform is for, its config says
+    return min(fitting, key=lambda image: image.platform is None).digest
 
 
 def _platform(value: Mapping[str, Any]) -> str:

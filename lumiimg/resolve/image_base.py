@@ -82,17 +82,27 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
     if scheme is None and _IN_REGISTRY.fullmatch(base) and not Path(base).exists():
         raise BadInputError("no such file", where=base, hint=f"one of a registry: docker://{base}")
     from lumiimg.catalog.settings import user_cache
-    from lumiimg.image import open_image, refuse_empty  # 70 ms that a base of the catalogue should not cost
+    from lumiimg.image import ImageError, open_image, refuse_empty  # 70 ms that a base of the catalogue should not cost
     from lumiimg.inventory.components import Inventory
 
     path = Path(base) if scheme is None else pull(base)
-    with open_image(path, user_cache) as image:
-        refuse_empty(path, image)
-        found = local_base(path, Inventory(image), site)
-    if scheme is None or scheme[0] == DAEMON_SCHEME:
+    try:
+        with open_image(path, user_cache) as image:
+            refuse_empty(path, image)
+            found = local_base(path, Inventory(image), site)
+    except ImageError as error:
+        if scheme is None:
+            raise
+        from lumiimg.fetch.pull import drop_damaged  # HTTP, which no file needs
+
+        drop_damaged(path)
+        raise ImageError(error.what, where=base, hint=error.hint or "fetch or build the image again") from error
+    if scheme is None:
         return found
-    # what was read is what is built on, whatever the tag means by then
     name = base.removeprefix(scheme[0])
+    if scheme[0] == DAEMON_SCHEME:
+        return structs.replace(found, name=_name_of(name))
+    # what was read is what is built on, whatever the tag means by then
     origin = name if "@" in name else f"{name}@sha256:{path.name}"
     return foreign_layer("docker", origin, found.has, found.provides, found.gpu)
 
@@ -133,9 +143,8 @@ def foreign_layer(
     agent: str, origin: str, has: Mapping[str, str], provides: Sequence[str], gpu: tuple[ComponentFit, ...] = ()
 ) -> ForeignBase:
     """Return the base that an image is, by what was read in it."""
-    name = Path(origin).name.lower().partition("@")[0].removesuffix(".sif")
     return ForeignBase(
-        name=re.sub(r"[^a-z0-9.-]+", "-", name).strip("-.")[:48] or "image",
+        name=_name_of(origin),
         folder=Path(origin),
         summary="an image of yours",
         source="read in the image",
@@ -146,6 +155,12 @@ def foreign_layer(
         is_foreign=True,
         gpu=gpu,
     )
+
+
+def _name_of(origin: str) -> str:
+    """Return what an image is called in a plan, by the path or the address that it has."""
+    name = Path(origin).name.lower().partition("@")[0].removesuffix(".sif")
+    return re.sub(r"[^a-z0-9.-]+", "-", name).strip("-.")[:48] or "image"
 
 
 def gpu_code(base: ForeignBase, site: Site | None) -> Iterator[RuleResult]:

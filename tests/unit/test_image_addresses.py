@@ -58,7 +58,9 @@ def world(layer: bytes, clean_home: Path) -> Iterator[World]:
 
 
 @contextmanager
-def docker(layer: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def docker(
+    layer: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch, version: str = "1.44", at_save: Reply | None = None
+) -> Iterator[list[str]]:
     """Run a stand-in for the API of an engine that has `mine:1`; yield what it is asked."""
     oci_builder.docker_save(folder / "saved.tar", layer)
     saved, asked_for = (folder / "saved.tar").read_bytes(), list[str]()
@@ -69,6 +71,13 @@ def docker(layer: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         asked_for.append(path)
         answers = {"/images/mine:1/json": json.dumps(found).encode(), f"/images/sha256:{ID}/get": saved}
         answers["/images/mine:1/get"] = saved
+        answers["/version"] = json.dumps({"ApiVersion": version}).encode()
+        if at_save and path.endswith("/get"):
+            return at_save
+        if not asked.path.startswith(
+            ("/version", f"/v{version}/")
+        ):  # Docker 29 has none below 1.44, 24 none above 1.43
+            return Reply(400, b'{"message": "client version is too old"}')
         body = answers.get(path, b'{"message": "No such image"}')
         kind = "application/x-tar" if body is saved else "application/json"
         broken = path.startswith("/images/broken")
@@ -127,6 +136,11 @@ def test_an_image_of_an_engine_is_read_once(
             == ExitCode.GOOD
         )
         assert "no obstacle found" in capsys.readouterr().out
+        assert (
+            main(["adapt", "docker-daemon:mine:1", "--add", "netprobe", "--site", "generic", "--dry-run"])
+            == ExitCode.GOOD
+        )
+        assert "would build mine-1 + netprobe" in capsys.readouterr().out
     # and it goes as other things of the cache do
     assert main(["cache", "ls", "--json"]) == ExitCode.GOOD
     assert [image["key"] for image in json.loads(capsys.readouterr().out)["images"]] == [ID]
@@ -162,3 +176,56 @@ def test_what_an_engine_does_not_give_is_one_line_and_no_verdict(
 
     monkeypatch.setattr(socket.socket, "connect", refused)
     assert f"you may not use the Docker engine at {where}" in said("docker-daemon:mine:1", ExitCode.MISSING_HERE)
+
+
+@pytest.mark.parametrize("version", ["1.41", "1.43", "1.52"])
+def test_an_engine_is_asked_by_the_version_that_it_names(
+    version: str, layer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with docker(layer, tmp_path, monkeypatch, version):
+        assert main(["explain", "docker-daemon:mine:1"]) == ExitCode.UNDECIDED
+
+
+def test_an_image_that_an_engine_did_not_save_whole_is_copied_again(
+    layer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """An error in the middle comes as the end of the file (moby, getImagesGet), or the connection breaks off."""
+    half = layer[: len(layer) // 2]
+    for reply, said in (
+        (Reply(body=half + b'{"message": "no space left"}'), "fetch or save it again"),
+        (Reply(body=half, length=len(layer)), "the engine does not give it: "),
+        (Reply(500, b'{"message": "boom"}'), "the engine does not give it: boom"),
+    ):
+        with docker(layer, tmp_path, monkeypatch, at_save=reply):
+            for command in (["check", "--level", "static"], ["explain", "--site", "generic", "--base"]):
+                assert main([*command, "docker-daemon:mine:1"]) != ExitCode.GOOD
+                error = capsys.readouterr().err
+                assert "docker-daemon://mine:1: " in error
+                assert said in error
+    with docker(layer, tmp_path, monkeypatch):
+        assert main(["explain", "docker-daemon:mine:1"]) == ExitCode.UNDECIDED
+
+
+def test_an_image_that_was_damaged_in_the_cache_is_reported_and_fetched_again(
+    world: World, clean_home: Path, capsys: Capture
+) -> None:
+    name = "docker://them/vllm:v1"
+
+    def damage() -> None:
+        [blob] = (clean_home / ".cache/lumiimg/oci").glob(f"*/blobs/sha256/{oci_builder.digest(world.image)[7:]}")
+        blob.write_bytes(blob.read_bytes()[::-1])
+        for tar in (clean_home / ".cache/lumiimg/oci").glob("*.tar"):
+            tar.unlink()
+
+    assert main(["explain", name]) == ExitCode.UNDECIDED
+    damage()
+    assert main(["cache", "verify"]) == ExitCode.NO
+    assert "the content of an image has changed" in capsys.readouterr().out
+    assert main(["cache", "prune"]) == ExitCode.GOOD
+    assert "and 1 image" in capsys.readouterr().out
+    for command in (["explain"], ["explain", "--site", "generic", "--base"]):
+        assert main(["explain", name]) == ExitCode.UNDECIDED
+        damage()
+        assert main([*command, name]) == ExitCode.BAD_INPUT
+        assert f"{name}: " in capsys.readouterr().err
+        assert main(["explain", name]) == ExitCode.UNDECIDED, "the same command again"
