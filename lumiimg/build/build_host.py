@@ -155,6 +155,11 @@ class BuildHost:
         """The same."""
         return self.ids.works
 
+    @property
+    def is_root(self) -> bool:
+        """Whether a build can be root here in any way, as debootstrap wants it."""
+        return os.geteuid() == 0 or self.maps_ids
+
     @cached_property
     def overlay(self) -> CapabilityTrial:
         """Whether the kernel mounts an overlay there, and a container starts on it, as layers are built."""

@@ -94,12 +94,14 @@ def next_step(machine: BuildHost | None, environment: Mapping[str, str]) -> Advi
     """
     path = environment.get("PATH")
     builds, maps_ids = machine is not None and machine.builds, machine is not None and machine.maps_ids
-    if builds and (maps_ids or os.geteuid() == 0) and debootstrap_at(path):
-        return Advice(next="lumiimg build --recipe demo -o demo.sif")
+    has_proot = machine is not None and machine.proot.program is not None
     # users of a cluster are not root, and its images come from registries
     is_cluster = "MODULEPATH" in environment
+    is_root = machine is not None and machine.is_root
+    if builds and (debootstrap_at(path) if is_root else has_proot and not is_cluster):
+        return Advice(next="lumiimg build --recipe demo -o demo.sif")
     if is_cluster and builds:
-        if maps_ids or (machine is not None and machine.proot.program is not None):
+        if maps_ids or has_proot:
             return Advice(next=f"lumiimg build {_REQUEST} -o image.sif")
         return Advice(next=built_elsewhere(_REQUEST, environment), where="on another machine")
     command = "" if is_cluster else _installation(path) or ("" if maps_ids else _ids(path))

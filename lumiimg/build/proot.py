@@ -40,6 +40,7 @@ libc = ctypes.CDLL(None)
 known = not hasattr(libc, "statx") or libc.statx(-100, b"{_BEHIND}", 0, 0x7FF, ctypes.create_string_buffer(256)) == 0
 if not known or not os.path.exists("{_BEHIND}") or os.stat("{_BEHIND}").st_uid != 0:
     sys.exit("it lets programs see this machine's files: version 5.2.0 or newer is needed")
+print("seen by root")
 """
 _FOUND = re.compile(r"^proot=(/.+)$", re.MULTILINE)
 _AR = re.compile(rb"data\.tar\.xz/? *[0-9]+ *0 *0 *[0-9]+ *([0-9]+) *`\n")
@@ -83,10 +84,10 @@ def _tried(program: Path, origin: str, environment: Mapping[str, str], variables
     words += [sys.executable, "-I", "-S", "-c", _SEES]
     for more in ({}, SLOWLY):
         done = run(words, env={**environment, **variables, **more}, timeout_s=_TRIAL_S)
-        if done.ok:
+        if done.ok and "seen by root" in done.output:
             slowly = ", slowly (PROOT_NO_SECCOMP)" if more else ""
             return Proot(program, f"{program}{origin}{slowly}", {**variables, **more})
-    raise MissingHereError(f"{program}{origin}: {one_line(done.last_line)[:200]}")
+    raise MissingHereError(f"{program}{origin}: {one_line(done.last_line)[:200] or 'it runs no program'}")
 
 
 def _on_path(environment: Mapping[str, str], _: Sources | None) -> Proot:

@@ -44,12 +44,12 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
     """Settle what only the network can tell, and build, unless something less is asked for."""
     cache = read_settings(os.environ).cache
     sources = open_sources(arguments)
-    if arguments.form == DOCKERFILE and not arguments.locked:
+    machine = host_for_builds(os.environ, sources) if arguments.definitions is None else None
+    by_debootstrap = machine is None or lock.bootstrap.agent != "debootstrap" or machine.is_root
+    if not arguments.locked and (arguments.form == DOCKERFILE or not by_debootstrap):
         lock = replace(lock, bootstrap=in_registry(lock.base.layer, sources.mirrors) or lock.bootstrap)
     # what is refused, or missing here, before anything is asked of a server
     chain = write_chain(lock)
-    sources = open_sources(arguments)
-    machine = host_for_builds(os.environ, sources) if arguments.definitions is None else None
     if arguments.why:
         require_layer(arguments.why, chain)
     if not arguments.locked:

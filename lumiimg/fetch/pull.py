@@ -105,7 +105,7 @@ def save_image(found: ImageManifest, target: Path, store: Path, on_line: Callabl
 def _blob(blob: Descriptor, repository: Repository, store: Path, claims: ExitStack) -> Path:
     """Return a blob, whole and verified, which is kept in `store` until `claims` end, unless it is moved.
 
-    It is no larger than the manifest says, by which the room for it was judged.
+    The manifest says how large it may be: by that the room for it was judged.
     """
     url, digest = repository.blob_url(blob.digest), _hex(blob.digest)
     partial = claims.enter_context(claim_partial(store, digest))
@@ -165,7 +165,9 @@ def _api(base: str) -> str:
         said = client.version(api_version=False)
     version = said.get("ApiVersion") if isinstance(said, dict) else None
     if not isinstance(version, str) or not _API.fullmatch(version):
-        raise MissingHereError("what answers there is not a Docker engine", where=base, hint=_START)
+        raise MissingHereError(
+            "no Docker engine answers: what does names no version of its API", where=base, hint=_START
+        )
     return version
 
 

@@ -75,6 +75,17 @@ def test_the_proot_of_a_site_is_found_in_its_module(tmp_path: Path, environment:
     assert find_proot(environment, None).said == "not on PATH", "only where it is needed is more asked"
 
 
+def test_a_proot_that_runs_nothing_is_not_used(tmp_path: Path, environment: dict[str, str]) -> None:
+    """With one that only ends well, each script would be said to have been run."""
+    for number, text in enumerate(("#!/bin/bash\n", "", "\x7fELF", "#!/nonexistent\n", "#!/bin/bash\nexit 3\n")):
+        proot_of = tmp_path / f"bin{number}"
+        proot_of.mkdir()
+        (proot_of / "proot").write_text(text)
+        (proot_of / "proot").chmod(0o755)
+        found = find_proot({**environment, "PATH": f"{proot_of}:{environment['PATH']}"}, None)
+        assert (found.program, f"{proot_of}/proot: " in found.said) == (None, True), text
+
+
 def test_proot_of_debian_is_used_only_with_the_digest_that_it_must_have(
     tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
