@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.build.keys import sources_of
-from lumiimg.build.provenance import PLAN_OF_DOCKERFILE, carried_files, write_folder
+from lumiimg.build.provenance import FOLDER, PLAN_OF_DOCKERFILE, carried_files
 from lumiimg.core.errors import BadInputError, MissingHereError
 from lumiimg.core.files import make_folder, open_regular, replaced
+from lumiimg.definition.definition import StagedFile
 from lumiimg.definition.docker.writer import IN_IMAGE, PLATFORM, write_dockerfile
 from lumiimg.engine.engine import engine_word
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.lock_file import to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.definition.definition import Definition, StagedFile
+    from lumiimg.definition.definition import Definition
     from lumiimg.definition.docker.writer import DockerContext
     from lumiimg.fetch.store import Store
     from lumiimg.resolve.lock import Lock
@@ -93,16 +94,30 @@ def write_with_sources(
 def write_docker_context(
     lock: Lock, chain: Sequence[Definition], folder: Path, store: Store, on_line: Callable[[str], None]
 ) -> WrittenDefinitions:
-    """Write a Dockerfile, with what it needs beside it and what the image says of itself; raises as both."""
+    """Write a Dockerfile, with what it needs beside it and what the image says of itself; raises as both.
+
+    Raises BadInputError for files of another stack in the folders that the Dockerfile takes whole.
+    """
     context = write_dockerfile(lock, chain)
+    own = f"{IN_IMAGE}/{FOLDER}"
+    carried = [StagedFile(f"{own}/{path}", origin) for path, origin in carried_files(lock).items()]
+    texts = {**context.scripts, f"{own}/{PLAN_OF_DOCKERFILE}": to_record(lock).decode(), DOCKERFILE: context.text}
+    _refuse_others(folder, {*texts, *(file.path for file in (*context.files, *carried))})
     archives = _archives(chain, store, on_line)
-    write_files(context.files, folder, archives)
-    for path, text in context.scripts.items():
+    write_files((*context.files, *carried), folder, archives)
+    for path, text in texts.items():
         _write(folder, path, text)
-    write_folder(_folder(folder, IN_IMAGE), carried_files(lock), {PLAN_OF_DOCKERFILE: to_record(lock)})
     _open_to_all(folder / IN_IMAGE, context)
-    _write(folder, DOCKERFILE, context.text)
     return WrittenDefinitions(folder, (), folder / DOCKERFILE, _write_fetch(context.files, folder, archives))
+
+
+def _refuse_others(folder: Path, ours: Collection[str]) -> None:
+    """Raise BadInputError for what would come into an image, or before its scripts, beside what is written for it."""
+    for top in (folder / IN_IMAGE, folder / "files"):
+        for path in (top, *top.rglob("*")):
+            if path.is_symlink() or (path.is_file() and str(path.relative_to(folder)) not in ours):
+                hint = f"remove {IN_IMAGE} and files in {folder}, or name a new folder"
+                raise BadInputError("is not of this stack, and would come into it", where=str(path), hint=hint)
 
 
 def _archives(

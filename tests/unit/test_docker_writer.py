@@ -93,6 +93,35 @@ def test_a_dockerfile_is_written_with_all_that_it_needs(
 
 
 @pytest.mark.usefixtures("clean_home")
+def test_nothing_of_an_earlier_stack_comes_into_an_image(
+    make_layer: MakeLayer, layers: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    make_layer("base", PINNED)
+    make_layer("top", TOP, tool_c="int main;\n")
+    folder, secret = tmp_path / "context", tmp_path / "secret"
+    words = ["build", "--layers", str(layers), "--base", "base", "--as", "dockerfile", "--definitions", str(folder)]
+    assert main([*words, "--add", "top"]) == ExitCode.GOOD
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main([*words, "--force"]) == ExitCode.BAD_INPUT, "the variables of top would be in an image without it"
+    assert (
+        f"is not of this stack, and would come into it; remove image and files in {folder}" in capsys.readouterr().err
+    )
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    secret.write_text("x")
+    secret.chmod(0o600)
+    record = folder / "image/.lumiimg/dockerfile.json"
+    for link in (folder / "image/.lumiimg/link", record):
+        link.unlink(missing_ok=True)
+        link.symlink_to(secret)
+        assert main([*words, "--add", "top", "--force"]) == ExitCode.BAD_INPUT
+        link.unlink()
+    assert (secret.read_text(), secret.stat().st_mode & 0o777) == ("x", 0o600)
+    assert main([*words, "--add", "top", "--force"]) == ExitCode.GOOD
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.usefixtures("clean_home")
 def test_what_cannot_be_a_dockerfile_is_one_line(
     make_layer: MakeLayer, layers: Path, tmp_path: Path, capsys: Capture
 ) -> None:
