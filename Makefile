@@ -13,7 +13,8 @@
 # make audit        requirements and advisories of the packages that are installed
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
-# make docs         write the pages that come from the program (they are not in git), run the commands in the documents, build docs/_build/html
+# make docs-site    write the pages that come from the program (they are not in git), build docs/_build/html: to read them
+# make docs         the same, run the commands in the documents, and look the site over in a browser
 #                   (DOCUMENTS='documents and core': the commands of README.md and the tutorials only)
 # make test-lowest  tests of what packages are used for, with the oldest versions that pyproject.toml allows
 # make dist         wheel, sdist, the one file for login nodes and its easyconfig, into dist/
@@ -39,7 +40,7 @@ COVERAGE_TESTS = $(wildcard $(addprefix tests/unit/test_,elf_*.py fabric*.py ima
 # each process would compile the package again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test coverage test-core test-core-here test-engine test-engine-here test-gpu test-all test-lowest fuzz corpus mutate rehearse score audit lint bench bench-here docs dist requirements compare written clean
+.PHONY: help demo test coverage test-core test-core-here test-engine test-engine-here test-gpu test-all test-lowest fuzz corpus mutate rehearse score audit lint bench bench-here docs docs-site dist requirements compare written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -159,11 +160,13 @@ bench-here: $(VENV)/.installed
 	$(BIN)/python -m tools.bench
 	$(BIN)/python -m tools.bench_build
 
-docs: $(VENV)/.docs
+docs-site: $(VENV)/.docs
 	$(BIN)/python -m tools.pages
-	$(BIN)/pytest --numprocesses auto --dist worksteal -m '$(DOCUMENTS)' tests/unit/test_documents.py
 	rm -rf docs/_build
 	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --nitpicky --quiet --doctree-dir docs/_build/doctrees docs docs/_build/html
+
+docs: docs-site
+	$(BIN)/pytest --numprocesses auto --dist worksteal -m '$(DOCUMENTS)' tests/unit/test_documents.py
 	$(BIN)/pytest -m documents tests/unit/test_site.py
 
 clean:
