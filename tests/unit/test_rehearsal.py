@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace as replaced
 
 from lumiimg.core.errors import FailedError
+from tools.rehearsal.bases import torch_of, wheels_beside
 from tools.rehearsal.compile import HostFiles, fault_of, host_files, release_of
 from tools.rehearsal.headers import Headers
 from tools.rehearsal.index import PackageIndex
@@ -107,6 +108,23 @@ def test_a_torch_is_looked_for_by_the_release_that_the_index_names() -> None:
         "2.11.0",
         "",
     ]
+
+
+def test_the_torch_of_a_base_comes_with_the_torchvision_that_is_for_it(tmp_path: Path) -> None:
+    def wheel(name: str, version: str, asked: str = "") -> Path:
+        path = tmp_path / f"{name}-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"{name}-{version}.dist-info/METADATA", f"Requires-Dist: {asked}\n" if asked else "\n")
+        return path
+
+    torches = [wheel("torch", f"2.9.1+{local}") for local in ("git8907517", "rocm6.3", "rocm6.4")]
+    visions = [wheel("torchvision", f"0.24.1+{local}", "torch (==2.9.1)") for local in ("rocm6.4", "rocm6.3")]
+    visions += [wheel("torchvision", "1+git8907517", "torch==2.9.1+git8907517")]
+    beside: dict[str, list[Path]] = {"torchvision": visions, "torchaudio": []}
+    for rocm, torch, vision in (("6.3", "rocm6.3", "0.24.1+rocm6.3"), ("7.2", "rocm6.4", "0.24.1+rocm6.4")):
+        found = torch_of(torches, "2.9.1", rocm)
+        assert found.name == f"torch-2.9.1+{torch}-py3-none-any.whl"
+        assert [one.name for one in wheels_beside(found, beside)] == [f"torchvision-{vision}-py3-none-any.whl"]
 
 
 def test_a_release_that_fails_on_one_python_is_not_rehearsed() -> None:

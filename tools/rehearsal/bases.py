@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import Requirement
+
 from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.fetch.mirrors import apt_mirror
 from tools.rehearsal.archives import content_of
@@ -168,8 +170,8 @@ class Bases:
         python = base.has["python"]
         root = self._folder / f"torch-of-{base.name}" / place[1:]
         site = root / f"lib/python{python}/site-packages"
-        wheel = _of_torch(self._torch["torch"], base.has["torch"], base.has["rocm"])
-        wheels = [wheel, *_beside(wheel, self._torch)]
+        wheel = torch_of(self._torch["torch"], base.has["torch"], base.has["rocm"])
+        wheels = [wheel, *wheels_beside(wheel, self._torch)]
         words: list[str | Path] = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--find-links"]
         words += [wheel.parent, "--python-version", python, "--only-binary", ":all:", "--target", site, *wheels]
         _run(words)
@@ -198,19 +200,25 @@ def is_of_registry(base: Layer) -> bool:
     return "docker" in agents and agents <= {"docker", "localimage"}
 
 
-def _of_torch(wheels: list[Path], version: str, rocm: str) -> Path:
-    """Return the wheel of a release for the ROCm of the base, or the newest one for another."""
+def torch_of(wheels: list[Path], version: str, rocm: str) -> Path:
+    """Return the wheel of a release for the ROCm of the base, or the newest one for another; that of a set as the last."""
     of_release = [wheel for wheel in wheels if re.match(rf"torch-{re.escape(version)}(\.\d+)*(\+|$)", wheel.name)]
     same = [wheel for wheel in of_release if f"+rocm{'.'.join(rocm.split('.')[:2])}" in wheel.name]
-    return (same or of_release)[0]
+    return (same or sorted(of_release, key=lambda wheel: ("+rocm" in wheel.name, wheel.name)))[-1]
 
 
-def _beside(torch: Path, wheels: dict[str, list[Path]]) -> Iterator[Path]:
-    """Yield the wheels that are for this torch alone."""
-    asked = f"torch=={torch.name.split('-')[1]}"
-    yield from (
-        wheel for project in ("torchvision", "torchaudio") for wheel in wheels[project] if asked in requires(wheel)
-    )
+def wheels_beside(torch: Path, wheels: dict[str, list[Path]]) -> Iterator[Path]:
+    """Yield the wheels that are for this torch alone: one of a project, for the same ROCm if there is one."""
+    version = torch.name.split("-")[1]
+    for project in ("torchvision", "torchaudio"):
+        fitting = [wheel for wheel in wheels[project] if _takes(wheel, version)]
+        fitting.sort(key=lambda wheel: wheel.name.split("-")[1].partition("+")[2] == version.partition("+")[2])
+        yield from fitting[-1:]
+
+
+def _takes(wheel: Path, torch: str) -> bool:
+    asked = (Requirement(text) for text in requires(wheel))
+    return any(one.name == "torch" and one.specifier.contains(torch, prereleases=True) for one in asked)
 
 
 def _place(path: str) -> str:
