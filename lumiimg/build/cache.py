@@ -19,7 +19,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -371,27 +371,41 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
     cache.sweep()
     if refused is not None:
         raise refused
-    layers, layers_of_images, whole = (
-        tuple(key for key in gone if key in found) for found in (gone.keys() - others.keys(), unpacked, images)
-    )
-    return CacheRemoved(layers, layers_of_images, whole, sum(gone.values()))
+    return _removed(gone, unpacked, images)
 
 
 def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:
-    """Remove the entries whose layer or key (six digits or more of it) is wanted; by key also what cannot be read.
+    """Remove the entries whose layer or key (six digits or more of it) is wanted; by key also images, and what cannot
+    be read.
 
     Raises BadInputError for a name that nothing has.
     """
     entries = {key: cache.read(key) for key in cache.names()}
-    going: dict[str, CacheEntry | None] = {}
+    unpacked = {layer.key: layer for layer in unpacked_layers(cache.root)}
+    images = {image.key: image for image in fetched_images(cache.root)}
+    others: dict[str, UnpackedLayer | FetchedImage] = {**unpacked, **images}
+    going = dict[str, int]()
     for name in wanted:
-        found = {key: entry for key, entry in entries.items() if _is_called(name, key, entry)}
+        found = [key for key, entry in entries.items() if _is_called(name, key, entry)]
+        found += [key for key in others if _is_called(name, key, None)]
         if not found:
             raise BadInputError(f"the cache has no {name!r}", hint="lumiimg cache ls")
-        going |= found
+        for key in found:
+            thing = others.get(key) or entries[key]
+            going[key] = thing.size_bytes if thing else 0
     for key in going:
-        cache.remove(key)
-    return CacheRemoved(tuple(going), (), (), sum(entry.size_bytes for entry in going.values() if entry))
+        if key in others:
+            others[key].remove()
+        else:
+            cache.remove(key)
+    return _removed(going, unpacked, images)
+
+
+def _removed(gone: Mapping[str, int], unpacked: Collection[str], images: Collection[str]) -> CacheRemoved:
+    """Return what has gone; `gone` has the bytes of each by its key, the others the keys of what is not a layer."""
+    layers = tuple(key for key in gone if key not in unpacked and key not in images)
+    of_images, whole = (tuple(key for key in gone if key in found) for found in (unpacked, images))
+    return CacheRemoved(layers, of_images, whole, sum(gone.values()))
 
 
 def _is_called(name: str, key: str, entry: CacheEntry | None) -> bool:
