@@ -16,16 +16,14 @@ from lumiimg.catalog.folders import shipped_layers
 from tests.shared.programs import EVERYTHING
 from tests.shared.proposals import proposals_are_typed, sentences_are_whole
 from tests.shared.validation import outputs_validated
-from tools import AS_OF
 
 MAY_BE_ABSENT = "not beside this checkout"
 """Of a skip that CI allows: material that a test uses where somebody has it."""
 
 
 def pytest_configure() -> None:
-    # what is tested is judged for no machine unless it names one, and facts are as old as they were on that day
+    # what is tested is judged for no machine unless it names one
     os.environ["LUMIIMG_SITE"] = "generic"
-    os.environ["LUMIIMG_TODAY"] = AS_OF
     # a shell without job control starts what is in the background with Ctrl-C ignored, and so would be the programs
     # that tests interrupt
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

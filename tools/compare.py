@@ -43,7 +43,6 @@ ENVIRONMENT = {
     "COLUMNS": "100",
     "LANG": "C.UTF-8",
     "LUMIIMG_SITE": "generic",
-    "LUMIIMG_TODAY": "2026-11-28",
     "PATH": os.environ.get("PATH", ""),
     "PYTHONDONTWRITEBYTECODE": "1",
     "TZ": "UTC",

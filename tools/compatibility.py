@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.drivers import OLD_AFTER_DAYS
 from lumiimg.catalog.ledger import status_of
 from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import rccl_table
@@ -15,7 +14,6 @@ from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.planner import decide, possible_bases
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome
-from tools import AS_OF
 from tools.reference import WRITTEN, cell
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ SITES = ("lumi", "frontier", "aurora", "alps", "generic")
 def compatibility() -> Iterator[str]:
     catalogue = open_catalogue(HOME)
     yield "# What goes with what\n\nWhich versions fit LUMI and each other, and which do not."
-    yield f"\n{WRITTEN} `lumiimg explain --base … --add … --site …` decides by the same data, of any site. A fact counts as old after {OLD_AFTER_DAYS} days; here it is {AS_OF}."
+    yield f"\n{WRITTEN} `lumiimg explain --base … --add … --site …` decides by the same data, of any site."
     yield from on_lumi(catalogue)
     yield from troubles(catalogue)
     yield from rccl()

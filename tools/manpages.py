@@ -20,7 +20,6 @@ ENVIRONMENT = {
     "LUMIIMG_CACHE": "Where layers, bases and downloads are kept, and where builds have their scratch. It may be deleted at any "
     "time. Wins over cache in config.toml.",
     "LUMIIMG_SITE": "The machine, where --site names none: a name or a file, as site in the settings, which it replaces. generic is none.",
-    "LUMIIMG_TODAY": "The day by which facts are old (2026-11-24), instead of that of the clock: the same question has the same answer again.",
     "LUMIIMG_ENGINE": "The engine, and no other: a name on PATH, a path, or namespaces (the kernel's own). Without it builds take the "
     "first that works of apptainer, singularity and the kernel's; checks take the first on PATH, as jobs do.",
     "LUMIIMG_DEBUG": "If set, a fault of lumiimg itself ends with Python's traceback.",

@@ -9,7 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tools import AS_OF, compatibility, manpages, reference, schemas
+from tools import compatibility, manpages, reference, schemas
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = reference.PAGES | compatibility.PAGES | schemas.PAGES
@@ -17,7 +17,7 @@ PAGES = reference.PAGES | compatibility.PAGES | schemas.PAGES
 
 
 def main() -> None:
-    os.environ |= {"LUMIIMG_TODAY": AS_OF, "COLUMNS": "80"}
+    os.environ["COLUMNS"] = "80"
     for name, lines in PAGES.items():
         (DOCS / "reference" / name).write_text("\n".join(lines()) + "\n")
     shutil.rmtree(DOCS / "man", ignore_errors=True)

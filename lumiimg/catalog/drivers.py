@@ -1,12 +1,8 @@
-"""What is known of a GPU driver: the releases of ROCm that it serves, each fact with its rank and its date.
-
-A fact that is old is a note (docs/decisions/0029).
-"""
+"""What is known of a GPU driver: the releases of ROCm that it serves, each fact with its rank and its date."""
 
 from __future__ import annotations
 
 import datetime as dt
-import os
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -16,10 +12,7 @@ from msgspec import Struct, field
 
 from lumiimg.catalog.needs import Need
 from lumiimg.core.decode import Text, matching, read_toml, refuse
-from lumiimg.core.errors import BadInputError
 
-OLD_AFTER_DAYS = 90
-"""A site updates driver and network two or three times a year; packages come faster."""
 _Release = Annotated[str, matching(r"[0-9]{1,3}(\.[0-9]{1,3}){1,2}", "a release of ROCm like 7.2")]
 _Version = Annotated[str, matching(r"[0-9]{1,3}(\.[0-9]{1,9}){1,3}", "a version of the driver like 6.3.60300")]
 _Kernel = Annotated[str, matching(r"[A-Za-z0-9_.+~-]{1,100}", "a release of a kernel, as `uname -r` prints it,")]
@@ -112,18 +105,3 @@ def modules_of(version: str) -> tuple[str, ...]:
     """Return what `/sys/module/amdgpu/version` may say of a driver: the version itself, or that of AMD's release."""
     of_release = (one.modules for one in _releases() if f"{version}.".startswith(f"{one.release}."))
     return (version, *(module for modules in of_release for module in modules))
-
-
-def today() -> dt.date:
-    """Return the day by which facts are old; LUMIIMG_TODAY answers as on another. Raises BadInputError."""
-    text = os.environ.get("LUMIIMG_TODAY")
-    try:
-        return dt.date.fromisoformat(text) if text else dt.datetime.now(dt.UTC).date()
-    except ValueError as error:
-        raise BadInputError(f"not a valid date: {text!r:.40}", where="LUMIIMG_TODAY", hint="2026-11-24") from error
-
-
-def age_of(date: dt.date) -> str | None:
-    """Return the age of what counts as old, in words; None for what does not. Raises BadInputError as `today`."""
-    days = (today() - date).days
-    return f"of {date}, {days} days old" if days > OLD_AFTER_DAYS else None

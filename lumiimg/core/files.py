@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
 import hashlib
 import os
@@ -24,6 +25,11 @@ SET_TMPDIR = "set TMPDIR to a folder with space"
 _NAME_BYTES = 100
 _MAX_LINKS = 40
 """As Linux follows (path_resolution(7)); one more is not a file either."""
+
+
+def today() -> dt.date:
+    """Return the day, in UTC, for what is written down: no answer depends on it (tests/unit/test_calendar.py)."""
+    return dt.datetime.now(dt.UTC).date()
 
 
 def regular_file(path: Path | str, flags: int = os.O_RDONLY, *, follow: bool = True) -> int:

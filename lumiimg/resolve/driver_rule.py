@@ -1,9 +1,9 @@
 """Rule 2: whether the driver of the nodes serves the ROCm of an image, by facts that have a day and may disagree; and a
 site as one of its nodes was seen, which counts more than what is believed of it.
 
-The newest fact of the highest rank decides, and where facts disagree the answer is a doubt. That a fact is old is a
-note: no answer changes with the day. Updates of a driver move its window up, so a ROCm that is too old for it stays too
-old, and one that is too new for a window that was only announced is a doubt.
+The newest fact of the highest rank decides, and where facts disagree the answer is a doubt. The day on which a fact was
+last confirmed is a note: no answer changes with that of the clock. Updates of a driver move its window up, so a ROCm
+that is too old for it stays too old, and one that is too new for a window that was not seen on a node is a doubt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import structs
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from lumiimg.catalog.drivers import Rank, SiteDriver, age_of, modules_of, release_of
+from lumiimg.catalog.drivers import Rank, SiteDriver, modules_of, release_of
 from lumiimg.catalog.needs import Need, version_of
 from lumiimg.catalog.sites import Site, SiteFabric
 from lumiimg.core.errors import BadInputError
@@ -137,20 +137,22 @@ def _judge(driver: SiteDriver, version: str | None, whose: str) -> RuleResult:
     claims = sorted(_claims(driver, driver.rocm, release), key=lambda claim: claim.weight, reverse=True)
     deciding, is_below = claims[0], _is_below(driver.rocm, release)
     source = f"{deciding.source} ({deciding.date})"
-    decides = "a job with it decides" if driver.rank is Rank.MEASURED else "a snapshot of a node decides"
+    is_seen = driver.rank is Rank.MEASURED
+    decides = "a job with it decides" if is_seen else "a snapshot that shows the driver decides"
     if against := [claim for claim in claims if claim.serves is not deciding.serves]:
         other = against[0]
         because = f"{deciding.with_date}, but {other.with_date}: {decides}"
         return unknown(need=need, because=because, source=f"{source}; {other.source} ({other.date})")
-    if not deciding.serves and not is_below and driver.rank.strength < Rank.PUBLISHED.strength:
+    if not deciding.serves and not is_below and not is_seen:
         because = f"{deciding.with_date}, and updates move a driver's window up: {decides}"
         return unknown(need=need, because=because, source=source)
-    old = age_of(max(claim.date for claim in claims))
-    note = f"; that is {old}: a snapshot of a node shows whether it still holds" if old and not is_below else ""
     if not deciding.serves:
-        because = f"{driver.name} does not support it: expect crashes, or wrong results{note}"
+        because = f"{driver.name} does not support it: expect crashes, or wrong results"
         return result(RuleOutcome.REFUSED, need=need, because=because, source=source)
-    return result(RuleOutcome.OK, need=need, because=f"{deciding.text} ({deciding.date}){note}", source=source)
+    confirmed = f"last confirmed on {max(claim.date for claim in claims)}"
+    to_be_sure = "" if is_seen else ". To be sure: `lumiimg host scan -o host.json` on a node with a GPU"
+    because = f"{deciding.text}; {confirmed}{to_be_sure}"
+    return result(RuleOutcome.OK, need=need, because=because, source=source)
 
 
 def _claims(driver: SiteDriver, window: Need, release: Version) -> Iterator[_Claim]:
@@ -195,11 +197,16 @@ def site_as_observed(site: Site, snapshot: Snapshot, where: str) -> Site:
     in_path, believed, day = _VERSION_IN_PATH.search(libfabric.path), site.fabric, snapshot.day
     if believed is not None and believed.glibc == glibc:
         day = max(day, believed.date)  # a newer fact says the same
+    release = (
+        f"Slingshot {believed.slingshot}: {believed.source}, {believed.date}; "
+        if believed and believed.slingshot
+        else ""
+    )
     fabric = SiteFabric(
         slingshot=believed.slingshot if believed else None,
         libfabric=in_path[1] if in_path else believed.libfabric if believed else None,
         glibc=glibc,
-        source=f"{where}: {snapshot.host}, {libfabric.path} and libcxi",
+        source=f"{release}{where}: {snapshot.host}, {libfabric.path} and libcxi",
         date=day,
     )
     return structs.replace(

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.drivers import age_of
 from lumiimg.catalog.needs import version_of
 from lumiimg.core.findings import Severity
 from lumiimg.fabric.path import Fabric
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from lumiimg.catalog.layers import Layer
-    from lumiimg.catalog.sites import Site, SiteFabric
+    from lumiimg.catalog.sites import Site
 
 FIRST_WITH_CXI = "1.21"
 CXI = "libfabric NEWS: prov/cxi from 1.21.0 on"
@@ -130,7 +129,7 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
             )
     elif fits:
         fabric, host = Fabric.HOST, " ".join(filter(None, ("the host's libfabric", site.fabric.libfabric)))
-        because = _with_age(site.fabric, f"{host} and libcxi load in the image")
+        because = f"{host} and libcxi load in the image; last confirmed on {site.fabric.date}"
     else:
         outcome = RuleOutcome.REFUSED if is_host else RuleOutcome.OK
         instead = "" if is_host else ": libcxi and libfabric are built in the image"
@@ -226,18 +225,12 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
         have = f"libcxi of Slingshot {release}" if release else "libcxi (release not known)"
     elif release == of_host:
         because = f"libcxi and driver are of one release; libfabric {libfabric or '?'} has the cxi provider"
-        outcome, because = RuleOutcome.OK, _with_age(site.fabric, because)
+        outcome = RuleOutcome.OK
     else:
         outcome, because = RuleOutcome.WARNING, "libcxi from a release other than the driver's is known to misbehave"
     source = f"{site.fabric.source} ({site.fabric.date}); HewlettPackard/shs-libcxi#18 (newer libcxi misbehaves)"
     need = f"Slingshot {of_host or '(release not known)'}"
     return RuleResult("fabric", outcome, need, have, because, source)
-
-
-def _with_age(fabric: SiteFabric, because: str) -> str:
-    """Return why a yes about a site's network is one, with the age of what it stands on, where that is old."""
-    old = age_of(fabric.date)
-    return f"{because}; that is {old}: a snapshot of a node shows whether it still holds" if old else because
 
 
 def layers_chosen(stack: Stack) -> Iterator[RuleResult]:

@@ -4,7 +4,6 @@ answers, else derived from the nearest row: a doubt.
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
@@ -15,10 +14,10 @@ from msgspec.structs import replace
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from lumiimg.catalog.drivers import today
 from lumiimg.catalog.needs import NO_VERSION, Need, exact_version, version_of
 from lumiimg.catalog.releases import FILE, METADATA, PIN, PROJECT, ReadFact, Release, Unlisted, expand, placeholders
 from lumiimg.core.errors import FailedError, MissingHereError
+from lumiimg.core.files import today
 from lumiimg.fetch.http import Bounds
 from lumiimg.fetch.mirrors import general_index
 from lumiimg.fetch.package_index import IndexFile, metadata_of, project_page
@@ -220,7 +219,7 @@ def _release(
     row = replace(
         row_of(rule, facts, f"{chosen.name}, as {host or 'the package index'} has it"),
         date=uploaded,
-        read=max(today(), uploaded or dt.date.min),  # a clock that is behind would make it older than the file
+        read=today(),
     )
     for name in rule.arguments.keys() - row.arguments.keys():
         doubts.append(f"it does not say which {name} it takes: that of the layer is {layer.arguments[name].default}")

@@ -199,7 +199,6 @@ def run_page(
         "USER": os.environ.get("USER", "somebody"),
         "LANG": "C.UTF-8",
         "EDITOR": "true",
-        "LUMIIMG_TODAY": os.environ["LUMIIMG_TODAY"],
         **(environment or {}),
     }
     subprocess.run(

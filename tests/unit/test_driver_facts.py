@@ -1,15 +1,14 @@
-"""What the driver of a machine serves: facts have a date and a rank, one that is contradicted makes a doubt, and age is a note."""
+"""What the driver of a machine serves: facts have a date and a rank, one that is contradicted makes a doubt, and its date is a note."""
 
 from __future__ import annotations
 
 import datetime as dt
-import itertools
-import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
+from lumiimg.catalog.drivers import Rank
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
@@ -41,12 +40,12 @@ def judged(rocm: str, **node: str) -> RuleResult:
     return result
 
 
-def test_the_newest_of_the_highest_rank_decides_what_is_old_is_a_note_and_what_is_contradicted_a_doubt() -> None:
+def test_the_newest_of_the_highest_rank_decides_and_what_is_contradicted_is_a_doubt() -> None:
     for rocm, outcome, words in (
         ("5.7", "refused", "does not support it"),  # updates move a window up
-        ("6.2.4", "ok", "serves it (2026-02-11); that is of 2026-02-11, "),
-        ("6.4.4", "ok", "serves it (2026-02-11); that is of 2026-02-11, "),
-        ("7.0", "ok", "lumi-multitorch-u24r70"),
+        ("6.2.4", "ok", "serves it; last confirmed on 2026-02-11. To be sure: `lumiimg host scan -o host.json`"),
+        ("6.4.4", "ok", "serves it; last confirmed on 2026-02-11. To be sure: `lumiimg host scan -o host.json`"),
+        ("7.0", "ok", "runs there with ROCm 7.0; last confirmed on 2026-09-29. To be sure"),
         ("7.1", "unknown", "announced, 2026-02-11"),
         ("7.2.4", "unknown", "(published, 2026-09-29), but amdgpu 6.3.60300"),
         ("7.14.0", "unknown", "updates move a driver's window up"),
@@ -73,42 +72,33 @@ def test_what_was_seen_on_a_node_counts_more_than_what_was_said_of_the_site() ->
         assert (result.outcome, words in result.because) == (RuleOutcome(outcome), True), result
 
 
-def test_no_day_and_no_clock_changes_an_answer_about_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither that of this machine nor that of the node; what is old is said with its date."""
-    days = ("0001-01-01", "1970-01-01", "2026-02-10", "2026-05-13", "2026-11-28", "2029-11-28", "9999-12-31")
-    takens = ("", "1970-01-01", "2026-02-11", "2099-01-01", "9999-12-31")
-    for rocm, taken in itertools.product(("5.7", "6.2.4", "6.4.4", "7.0", "7.2.4", "7.14.0"), takens):
-        node = {"gpu_driver": "6.10.5", "kernel": KERNEL, "taken": f"{taken}T00:00:00Z"} if taken else {}
-        outcomes = set()
-        for day in days:
-            monkeypatch.setenv("LUMIIMG_TODAY", day)
-            outcomes.add((result := judged(rocm, **node)).outcome)
-        assert len(outcomes) == 1, (rocm, taken, outcomes)
-        assert "days old" in result.because or result.outcome is not RuleOutcome.OK or "9999" in taken, (rocm, taken)
+def test_only_what_was_seen_on_a_node_refuses_a_newer_rocm() -> None:
+    """What a site published of its driver may be of any age, and updates move a window up; a snapshot says what it saw."""
+    assert LUMI.driver is not None
+    for rank in Rank:
+        site = replace(LUMI, driver=replace(LUMI.driver, rank=rank, evidence=()))
+        (result,) = driver_window(Stack({"rocm": OfferedComponent("7.14.0", "base")}), site)
+        assert result.outcome is (RuleOutcome.REFUSED if rank is Rank.MEASURED else RuleOutcome.UNKNOWN)
 
 
-def test_of_a_network_what_is_known_grows_old_and_that_is_a_note(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """LUMI's glibc and libfabric are of 2026-09-08."""
-
-    def rules(day: str, *more: str) -> dict[str, dict[str, str]]:
-        monkeypatch.setenv("LUMIIMG_TODAY", day)
-        assert main(["explain", "--base", "rocm-6.4.4", "--site", "lumi", "--json", *more]) == ExitCode.GOOD
-        found = json.loads(capsys.readouterr().out)["rules"]
-        assert {rule["outcome"] for rule in found} == {"ok"}
-        return {rule["id"]: rule for rule in found}
-
-    for day, old in (("2026-12-07", False), ("2026-12-08", True)):
-        gate = rules(day)["glibc-gate"]
-        assert ("that is of 2026-09-08, 91 days old: a snapshot of a node shows" in gate["because"]) is old
-    assert "115 days old" in rules("2027-01-01", "--fabric", "bundled")["fabric"]["because"]
-
-
-def test_a_day_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("LUMIIMG_TODAY", "tomorrow")
-    assert main(["explain", "--base", "rocm-6.2.4", "--site", "lumi"]) == ExitCode.BAD_INPUT
-    assert "LUMIIMG_TODAY: not a valid date" in capsys.readouterr().err
+def test_whoever_gives_a_snapshot_of_any_age_is_not_sent_for_one() -> None:
+    for taken in ("1970-01-01", "2026-02-11", "9999-12-31"):
+        for rocm, outcome in (
+            ("5.7", "refused"),
+            ("6.4.4", "ok"),
+            ("7.0", "ok"),
+            ("7.2.4", "unknown"),
+            ("10.1", "refused"),
+        ):
+            result = judged(rocm, gpu_driver="6.10.5", kernel=KERNEL, taken=taken)
+            assert result.outcome is RuleOutcome(outcome), (rocm, taken)
+            assert "host scan" not in result.because
+            assert "a snapshot" not in result.because
+            assert taken in f"{result.because} {result.source}"
+    # one of a login node, which has no GPU
+    for rocm in ("7.2.4", "10.1"):
+        seen = judged(rocm, gpu_driver=cast("str", None), kernel=KERNEL, taken="2026-11-20")
+        assert seen.because.endswith(": a snapshot that shows the driver decides")
 
 
 def test_the_driver_that_was_seen_counts_where_no_site_is_named(

@@ -23,6 +23,7 @@ from lumiimg.catalog.layers import Layer, read_layer
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.fetch.http import Http
+from lumiimg.resolve import unlisted
 from lumiimg.resolve.unlisted import _distance, read_pages, read_releases
 from tests.fuzz.targets.resolve import signed
 from tests.shared.programs import EVERYTHING, sampled
@@ -32,7 +33,7 @@ from tests.shared.world import JSON, World, serve
 if TYPE_CHECKING:
     from lumiimg.catalog.releases import Release
 
-TODAY = dt.datetime.now(tz=dt.UTC).date()
+TODAY = dt.date(2026, 11, 24)
 VLLM = {
     # torch and ROCm of CMakeLists.txt and requirements/build/rocm.txt of each sdist
     "0.20.0": ("torch==2.11.*", "rocm>=7.1"),
@@ -48,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("clean_home", "older_rows", "one_day")
 @pytest.fixture
 def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that go on past midnight have one day."""
-    monkeypatch.setenv("LUMIIMG_TODAY", f"{TODAY}")
+    monkeypatch.setattr(unlisted, "today", lambda: TODAY)
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,7 @@ def test_the_hosts_fabric_is_taken_only_where_the_c_library_is_new_enough() -> N
             assert "2.38" in result.need
             assert (glibc or "not known") in result.have
             assert "host scan" not in result.because
+            assert ("last confirmed on 2026-09-08" in result.because) == (got is Fabric.HOST and outcome == "ok")
             assert ("are built in the image" in result.because) == (fabric is Fabric.BUNDLED and outcome == "ok")
 
 

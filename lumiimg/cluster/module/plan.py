@@ -23,6 +23,7 @@ from lumiimg.cluster.binds import (
 )
 from lumiimg.cluster.quoting import NOT_IN_PATHS, UNSAFE, without_names
 from lumiimg.core.errors import BadInputError, FailedError, one_line
+from lumiimg.core.files import today
 from lumiimg.core.toml import package_toml
 from lumiimg.fabric.path import HOST_LIB_DIR
 from lumiimg.host.container_view import open_variables
@@ -222,7 +223,7 @@ def _of_venv(python: Python | None) -> Python:
 
 
 def _origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tuple[str, ...]:
-    lines = [f"made by lumiimg {__version__} on {dt.datetime.now(dt.UTC).date()} for {image}"]
+    lines = [f"made by lumiimg {__version__} on {today()} for {image}"]
     if snapshot is not None:
         lines.append(f"machine: {snapshot.host} as it was on {snapshot.day}")
     if site is not None:

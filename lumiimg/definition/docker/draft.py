@@ -6,7 +6,6 @@ refused is never left behind.
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 import shlex
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.catalog.layers import NAME, SCRIPT_LIMIT_BYTES, read_layer
 from lumiimg.core.errors import BadInputError, FailedError, one_line
+from lumiimg.core.files import today
 from lumiimg.core.findings import NO_ADVICE, Advice
 from lumiimg.core.redact import is_secret_name
 from lumiimg.definition.docker.read import Dockerfile, Stage, read_dockerfile, resolved, variables
@@ -184,7 +184,7 @@ def _layer(draft: Draft, layer: str) -> str:
         "kind": "layer",
         "summary": one_line(f"Draft of {file}, stage {draft.target}"),
         "source": one_line(f"{file}, sha256 {draft.dockerfile.sha256}, on {base.image if base else 'scratch'}"),
-        "date": dt.datetime.now(tz=dt.UTC).date(),
+        "date": today(),
         "requires": [],
     }
     if lines := draft.open_lines:

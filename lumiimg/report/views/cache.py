@@ -93,8 +93,7 @@ def _difference(difference: Difference, below: str | None) -> Iterator[Paragraph
 def _age(answer: CacheLookup) -> Iterator[Item]:
     if answer.base is not None:
         made = dt.datetime.fromtimestamp(answer.base.made_s, dt.UTC)
-        days = count((dt.datetime.now(dt.UTC) - made).days, "day")
-        text = f"its base {', '.join(answer.base.layers)} was built on {made:%Y-%m-%d}, {days} ago"
+        text = f"its base {', '.join(answer.base.layers)} was built on {made:%Y-%m-%d}"
         again = Remedy("to build it as it would be today, with the same options", "lumiimg build --fresh")
         yield Item(Severity.INFO, text, remedies=(again,))
 
