@@ -53,13 +53,13 @@ def drift(capsys: Capture, before: Path, now: Path, *words: str | Path) -> tuple
 def test_another_node_of_the_same_kind_and_a_rebuild_of_a_library_break_nothing(
     tmp_path: Path, capsys: Capture
 ) -> None:
-    before = fabric_builder.snapshot(november(tmp_path / "one"))
+    before = fabric_builder.snapshot(november(tmp_path / "one"), taken="2026-01-24T10:00:00Z")
     root, image = november(tmp_path / "other"), fabric_builder.image(tmp_path / "image", glibc=39)
     put_files(
         root,
         {"proc/sys/kernel/hostname": "nid007999\n", "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:dd:00.0\n"},
     )
-    now = fabric_builder.snapshot(root, taken="2026-12-01T00:00:00Z")
+    now = fabric_builder.snapshot(root, taken="2026-01-25T10:00:00Z")
     code, data, err = drift(capsys, before, now, "--image", image)
     assert (code, data["answer"], data["images"][0]["fate"], data["notes"]) == (0, "fine", "fine", [])
     assert "no image breaks, of 1 image" in unwrapped(err)
