@@ -329,6 +329,9 @@ def read_layer(folder: Path) -> Layer:
     faults = [fault for place in (*scripts, *staged.values()) if (fault := _file_fault(place, folder))]
     if not NAME.fullmatch(folder.name):
         faults.append(f"its folder's name {folder.name!r} should be lower-case letters, digits, dots, dashes")
+    for at, row in enumerate(file.releases):
+        if other := row.other_than_named(folder.name):
+            faults.append(f"key 'release[{at}].version' is {row.version!r}, and it has {folder.name} {other}")
     if faults:
         raise DecodeError("; ".join(faults), where=str(folder / "layer.toml"))
     post, *tests = (read_text(script, SCRIPT_LIMIT_BYTES) for script in scripts)

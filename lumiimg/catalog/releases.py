@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.needs import Need, version_of
 from lumiimg.core.decode import AnyText, Text, matching, refuse
@@ -93,12 +94,23 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def own_torch(self) -> str | None:
         """The version of torch that is among its wheels; None: none is."""
-        return next((pin.removeprefix("torch==") for pin in self.wheels if pin.startswith("torch==")), None)
+        return dict(self._pins()).get("torch")
+
+    def other_than_named(self, layer: str) -> str | None:
+        """Return what its texts say it has of the layer itself, where that is not a build of this release."""
+        versions = filter(None, (self.has.get(layer), dict(self._pins()).get(layer)))
+        return next((version for version in versions if not _is_release(version, self.version)), None)
 
     @property
     def is_unlisted(self) -> bool:
         """Whether nobody wrote it down: it was read, or derived."""
         return self.read is not None or self.derived is not None
+
+    def _pins(self) -> Iterator[tuple[str, str]]:
+        """Yield the wheels that are pinned, by their projects as PEP 503 writes them, with versions."""
+        for pin in self.wheels:
+            name, _, version = pin.partition("==")
+            yield canonicalize_name(name.partition("[")[0]), version
 
     def faults(self, arguments: Collection[str]) -> dict[str, str | None]:
         """Return what is wrong with it in a layer that has these arguments, by key; None where nothing is."""
@@ -110,9 +122,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Return what no image can hold together: by the key that names the version, what stands against it."""
         found: dict[str, str | None] = {}
         pins: dict[str, str] = {}
-        for pin in self.wheels:
-            name, _, version = pin.partition("==")
-            name = name.partition("[")[0]
+        for name, version in self._pins():
             if pins.setdefault(name, version) != version:
                 found["wheels"] = f"pins {name} to {pins[name]} and to {version}"
             if name in self.has and "{" not in self.has[name] and not _is_release(version, self.has[name]):

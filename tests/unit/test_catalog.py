@@ -93,7 +93,7 @@ BAD = {
         LAYER
         + '[[release]]\nversion = "1"\nrequires = ["rocm==7.0.*", "torch==2.10.*"]\nexpects = ["rocm>=7.2"]\nhas = { vllm = "1.0" }\n'
         + 'wheels = ["vllm==1.1+rocm700", "triton==3.6.0", "triton==3.5.1"]\nsource = "s"\n'
-        + '[[release]]\nversion = "2"\nrequires = ["torch==2.10.*"]\nwheels = ["torch==2.9.1+git8907517"]\nsource = "s"\n',
+        + '[[release]]\nversion = "2"\nrequires = ["torch==2.10.*"]\nwheels = ["Torch[a]==2.9.1+git8907517"]\nsource = "s"\n',
         [
             "key 'release[0].has.vllm' is '1.0', and wheels pins vllm to 1.1+rocm700",
             "key 'release[0].wheels' pins triton to 3.6.0 and to 3.5.1",
@@ -120,6 +120,15 @@ def test_a_wrong_layer_is_refused_in_one_line_that_says_what_and_where(make_laye
         assert [part for part in parts if part not in text] == [], name
         assert "\n" not in text, name
         assert caught.value.exit_code is ExitCode.BAD_INPUT
+
+
+@pytest.mark.parametrize("row", ['has = { big-tool = "1.0" }', 'wheels = ["Big_Tool[x]==1.0+rocm700"]'])
+def test_a_row_that_was_copied_and_says_another_version_is_refused(make_layer: MakeLayer, row: str) -> None:
+    folder = make_layer("big-tool", text := f'{LAYER}[[release]]\nversion = "1.0"\n{row}\nsource = "s"\n')
+    read_layer(folder)
+    (folder / "layer.toml").write_text(text.replace('version = "1.0"', 'version = "1.1"'))
+    with pytest.raises(DecodeError, match=r"key 'release\[0\].version' is '1.1', and it has big-tool 1.0"):
+        read_layer(folder)
 
 
 @pytest.mark.threat
