@@ -138,14 +138,17 @@ def _hide(here: Path, below: RootFileSystem, upper: Path) -> None:
             os.mknod(here / name, stat.S_IFCHR, os.makedev(0, 0))
 
 
-def unpack(root: Path, image: Path, *, as_user: bool = False, keeps_own: bool = False) -> None:
+def unpack(
+    root: Path, image: Path, tars: Path | None = None, *, as_user: bool = False, keeps_own: bool = False
+) -> None:
     """Lay the files of an image over a folder, in the place of what has their names there; whiteouts take it away.
 
     No file is written into, and no link is followed. Devices are not made: engines mount their own. `as_user`: without
     the powers of root, owners and attributes are lost, and nothing is closed to its owner. `keeps_own`: the folder has
-    an engine's own folder, which then is not the image's.
+    an engine's own folder, which then is not the image's. `tars` is where compressed layers become tars; TMPDIR, where
+    it is None.
     """
-    with open_image(image) as opened:
+    with open_image(image, None if tars is None else lambda: tars) as opened:
         made: dict[Hashable, Path] = {}
         folders = [(root, "/")]
         root.mkdir(exist_ok=True)
@@ -363,7 +366,7 @@ def main(command: str, target: str, *others: str) -> None:
             case "difference":
                 difference(Path(target), json.loads(paths[0].read_text(encoding="utf-8")), paths[1])
             case "unpack":
-                unpack(Path(target), paths[0], as_user="as-user" in others, keeps_own="but-own" in others)
+                unpack(Path(target), *paths[:2], as_user="as-user" in others, keeps_own="but-own" in others)
     except (LumiimgError, OSError) as error:
         sys.exit(str(error))
 

@@ -235,11 +235,13 @@ class LayerBuild:
     def unpack(self, image: Path, root: Path, *, keeps_own: bool = False) -> None:
         """Lay the files of an image over a folder (`changes.unpack`), as this user where there is no root.
 
-        Raises FailedError, also before a disk would be full.
+        Compressed layers become tars beside it, not in TMPDIR, which on a login node is memory. Raises FailedError,
+        also before a disk would be full.
         """
-        require_room(image, root)
         how = [*(() if self.machine.maps_ids else ("as-user",)), *(("but-own",) if keeps_own else ())]
-        self.run_helper("unpack", root, image, *how)
+        with scratch_folder(self.folder, "tars-") as tars:
+            require_room(image, root, lambda: tars)
+            self.run_helper("unpack", root, image, tars, *how)
 
     def run_helper(self, command: str, *paths: Path | str) -> None:
         """Have changes.py do something to files of a layer. Raises FailedError."""

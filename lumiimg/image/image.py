@@ -184,9 +184,9 @@ def refuse_empty(path: Path, image: Image) -> None:
         raise ImageError("holds no root file system", where=str(path), hint="is it an image, and readable?")
 
 
-def require_room(path: Path, folder: Path) -> None:
+def require_room(path: Path, folder: Path, cache: Cache | None = None) -> None:
     """Raise before an image is unpacked into a folder, where that would be too much; holes count as zeros, and what an
-    overlay of it hides as well.
+    overlay of it hides as well. `cache` is as in open_image.
 
     ImageError for more than real software comes to, MissingHereError for more than is free on the disk.
     """
@@ -195,7 +195,7 @@ def require_room(path: Path, folder: Path) -> None:
     most_bytes = _FREE_BYTES + _MAX_RATIO * path.stat().st_size
     needed_bytes = 0
     counted: set[Hashable] = set()
-    with open_image(path) as image:
+    with open_image(path, cache) as image:
         for root, (_, seen) in ((each, found) for each in image.layers for found in each.stats()):
             needed_bytes += _NAME_BYTES
             if seen.kind is FileKind.FILE and (root, seen.identity) not in counted:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.build import changes
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildLog
 from lumiimg.cli.main import main
@@ -23,6 +24,7 @@ from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
 from lumiimg.engine.workspace import MOVE_OUTPUT, own_folder, scratch_folder, written_by_rename
+from tests.shared import oci_builder
 from tests.shared.build_machine import build_machine
 from tests.shared.programs import needs
 
@@ -144,6 +146,19 @@ def test_a_layer_that_fails_for_want_of_room_names_tmpdir_or_the_cache(
     said = _failed(step, "E: Couldn't download packages: libc6")
     assert said.startswith(f"{tmp_path}/cache: layer a: the disk or the quota is full; ")
     assert said.endswith("or move the cache: LUMIIMG_CACHE=FOLDER")
+
+
+def test_the_layers_of_a_base_are_unpacked_in_the_cache_and_need_no_room_in_tmpdir(
+    step: LayerBuild, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a login node TMPDIR is memory."""
+    layer = oci_builder.tar(oci_builder.member("etc"), oci_builder.member("etc/os-release", b"ID=x\n"))
+    image = oci_builder.image(layer).write_folder(step.folder / "image")
+    monkeypatch.setattr(LayerBuild, "run_helper", lambda _, command, *paths: changes.main(command, *map(str, paths)))
+    temporary.rmdir()
+    step.unpack(image, step.folder / "root")
+    assert (step.folder / "root/etc/os-release").read_bytes() == b"ID=x\n"
+    assert {path.name for path in step.folder.iterdir()} == {"image", "root"}, "nothing else stays"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
