@@ -13,7 +13,7 @@ from lumiimg.check.adaptation import nothing_added, objections_of
 from lumiimg.cli import build
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.cli.request import fetch_image, read_request, resolve_request
+from lumiimg.cli.request import context_with_servers, fetch_image, read_request, resolve_request
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.document import Item
 from lumiimg.report.text import show_items
@@ -22,7 +22,9 @@ from lumiimg.resolve.image_base import read_foreign
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    read_request(arguments, open_catalogue(os.environ, arguments.layers))  # its faults come first, as in `build`
+    catalogue = open_catalogue(os.environ, arguments.layers)
+    # the faults of the request come first, as in `build`
+    context_with_servers(arguments, read_request(arguments, catalogue), catalogue)
     inputs = Inputs.of(arguments, site_to_make_for)
     site = inputs.target
     read: list[Path] = []

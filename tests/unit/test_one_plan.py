@@ -165,6 +165,7 @@ def requests(draw: st.DrawFn) -> list[str]:
 @example(how=[], words=["--base", "rocm-6.2.4", "--mirror", "x", "--layers", "nowhere", "--site", "lumi"])
 @example(how=[], words=["--base", "./image", "--layers", "nowhere", "--site", "lumy"])
 @example(how=[], words=["--base", "./image", "--arg", "NOPE=1", "--site", "lumy"])
+@example(how=[], words=["--base", "./image", "--mirror", "x", "--host", "host.json.bad", "--site", "lumi"])
 @example(how=[], words=["--recipe=-mine.toml"])
 @example(how=["--offline"], words=["--base", "rocm-7.2.1", "--add", "aws-ofi-rccl", "--fabric", "bundled"])
 @example(
