@@ -38,14 +38,17 @@ _MANY_IMAGES = 4096
 
 
 class UnknownNameError(BadInputError):
-    """A name that no folder of the catalogue has; says which come near."""
+    """A name that no folder of the catalogue has; says which come near, or which recipe (`recipes`) is meant."""
 
-    def __init__(self, kind: str, name: str, known: Collection[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Collection[str], recipes: Collection[str] = ()) -> None:
         same = [other for other in known if other.lower() == name.lower()]
         near = same or difflib.get_close_matches(name[:LONG], known, n=3, cutoff=0.6)
+        meant = [recipe for recipe in recipes if name == recipe or (not near and name in recipe.split("-"))]
         all_of_them = f"known: {', '.join(sorted(known)) or 'none'}" if len(known) <= _FEW else ""
         hint = f"did you mean {' or '.join(near)}?" if near else all_of_them
         listed = "" if all_of_them and not near else "`lumiimg list` shows all"
+        if len(meant) == 1:
+            hint, listed = f"{'it is a recipe' if meant == [name] else 'a recipe has it'}: --recipe {meant[0]}", ""
         super().__init__(f"there is no {kind} {shortened(name)!r}", hint=" ".join(filter(None, (hint, listed))))
 
 
@@ -163,7 +166,7 @@ class Catalogue:
 
     def _of_kind(self, kind: Literal["base", "layer"], name: str) -> Layer:
         if not self.knows(name) and (kind == "layer" or self._by_name(name) is None):
-            raise UnknownNameError(kind, name, self._names_of_kind(kind))
+            raise UnknownNameError(kind, name, self._names_of_kind(kind), file_names(self.recipe_folders))
         entry = self.entry(name)
         if entry.kind != kind:
             right = f"--base {name}" if entry.is_base else f"--add {name}"

@@ -403,4 +403,8 @@ def test_a_script_for_lumi_is_one_that_slurm_accepts(
         argv = ["sbatch", "--test-only", str(script)]
         done = subprocess.run(argv, env=slurm, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert re.search(r"Job \d+ to start", done.stderr)
+        processors = re.search(r"Job \d+ to start at \S+ using (\d+) processors", done.stderr)
+        assert processors, done.stderr
+        if not whole:  # 7 cores go with each GPU, and Slurm counts both threads of each
+            nodes, gpus = re.findall(r"--(?:nodes|gpus-per-node)=(\d+)", script.read_text())
+            assert int(processors[1]) == 2 * 7 * int(nodes) * int(gpus)

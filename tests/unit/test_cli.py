@@ -169,6 +169,8 @@ BAD_INPUT = {
     "adapt a\x01b.sif": "a\\x01b.sif: its name cannot be printed, and a definition has to name it; rename it",
     "build --base debian-13 --add netprob": "did you mean netprobe?",
     "build --recipe dem": "did you mean demo?",
+    "build --base rocm-6.4.4 --add rccl": "a recipe has it: --recipe rccl-only",
+    "build --base rocm-6.4.4 --add lumi-vllm": "it is a recipe: --recipe lumi-vllm",
     "build --recipe no.toml": "no.toml: cannot be read: No such file",
     "build --recipe demo --arg x": "is not LAYER.NAME=VALUE",
     "build --recipe demo --source x": "is not NAME=FILE or NAME=URL",

@@ -166,7 +166,7 @@ class Run:
 # -- cores --
 
 
-SHARED = {"--gpus-per-node=2", "--ntasks-per-node=2", "--cpus-per-task=7", "--mem-per-gpu=60G"}
+SHARED = {"--gpus-per-node=2", "--ntasks-per-node=2", "--cpus-per-task=7", "--hint=nomultithread", "--mem-per-gpu=60G"}
 # of three GPUs that Slurm picks nobody would know which they are
 THREE = {"--gpus-per-node=8", "--ntasks-per-node=3"}
 SHAPES: list[tuple[str, str, int, set[str], str]] = [

@@ -291,6 +291,13 @@ def test_each_program_of_the_image_has_a_wrapper_and_no_other(
     assert run(bin_ / "pip", "list", path=engine)[0] == ["exec", str(image), "/usr/bin/python3", "-m", "pip", "list"]
 
 
+def test_pip_is_never_that_of_the_machine(tmp_path: Path, image: Path, engine: Path, capsys: Capture) -> None:
+    (image / "usr/bin/pip").unlink()
+    bin_ = Path(made(capsys, image, tmp_path / "mods")["files"]["wrappers"])
+    for name in ("pip", "pip3"):
+        assert run(bin_ / name, "list", path=engine)[0] == ["exec", str(image), "/usr/bin/python3", "-m", "pip", "list"]
+
+
 def test_a_wrapper_alone_binds_and_sets_what_its_module_does(
     tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
 ) -> None:

@@ -35,6 +35,7 @@ from lumiimg.cluster.trial.model import (
     ClaimOutcome,
     Ending,
     JobTime,
+    Measured,
     Reads,
     StepResult,
     TrialImage,
@@ -220,6 +221,23 @@ def test_what_nodes_show_otherwise_is_a_difference_and_what_they_do_not_show_is_
         read = case(*looks).measured(one)
         assert read.outcome(one) is kind, (key, looks, read)
         assert said is None or said == (read.why if read.value is None else read.value), (key, looks, read)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "shown", "same"),
+    [
+        ("Apptainer", "Apptainer 1.4.5", True),
+        ("Apptainer 1.3", "Apptainer 1.3.4", True),
+        ("Apptainer 1.3", "Apptainer 1.30.1", False),
+        ("Apptainer", "SingularityCE 4.1.3", False),
+        ("1.22", "1.22.0", True),
+        ("48", "48.5", False),  # hours
+        ("/opt/libfabric.so.1", "/opt/libfabric.so.1.22", False),
+    ],
+)
+def test_a_version_is_as_predicted_where_it_begins_so(predicted: str, shown: str, same: bool) -> None:
+    expected = ClaimOutcome.SAME if same else ClaimOutcome.DIFFERS
+    assert Measured(shown).outcome(claim("answer", predicted)) is expected
 
 
 def test_a_copy_of_what_a_node_shows_is_no_second_node(tmp_path: Path) -> None:

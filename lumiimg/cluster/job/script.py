@@ -187,7 +187,7 @@ class _Writer:
         elif plan.shape.whole_nodes:
             yield "--cpu-bind=none"
         elif plan.cores:
-            yield _cores_of_a_task(plan.cores, plan)
+            yield from _cores_of_a_task(plan.cores, plan)
         if plan.mpi is not None:
             yield f"--mpi={plan.mpi.value}"
 
@@ -317,8 +317,10 @@ class _Writer:
             yield f"os.makedirs(os.path.expandvars({item.folder!r}), exist_ok=True)"
 
 
-def _cores_of_a_task(cores: int, plan: JobPlan) -> str:
-    return f"--cpus-per-task={cores * plan.shape.gpus // plan.tasks}"
+def _cores_of_a_task(cores: int, plan: JobPlan) -> Iterator[str]:
+    yield f"--cpus-per-task={cores * plan.shape.gpus // plan.tasks}"
+    # else its CPUs may be hardware threads, two of a core: half of the cores (LUMI course of 2026-04, 201-Slurm)
+    yield "--hint=nomultithread"
 
 
 def _slurm_options(plan: JobPlan) -> Iterator[str]:
@@ -330,7 +332,7 @@ def _slurm_options(plan: JobPlan) -> Iterator[str]:
     if shape.whole_nodes:
         yield "--exclusive"
     elif plan.cores:
-        yield _cores_of_a_task(plan.cores, plan)
+        yield from _cores_of_a_task(plan.cores, plan)
     if of_site and of_site.memory_gib:
         of_gpu = of_site.memory_gib // len(of_site.near)
         yield f"--mem={of_gpu * len(of_site.near)}G" if shape.whole_nodes else f"--mem-per-gpu={of_gpu}G"

@@ -290,6 +290,9 @@ def _programs(image: Image, folders: Sequence[str], python: Python | None) -> It
         # a pip of the system installs for the system's Python
         places = (python.folder,) if name == "pip" and python is not None and python.folder else folders
         found = list(filter(None, (find_program(image.root, f"{name}{suffix}", places) for suffix in suffixes)))
+        if name == "pip" and python is not None and not found:
+            # else the user's own would start, which knows nothing of the image; its Python says that it has none
+            found = [Program(f"pip{suffix}", python.path) for suffix in ("", "3")]
         if found and found[0].name != name:
             yield replace(found[0], name=name)  # else the name alone would start the user's own, outside of the image
         yield from found

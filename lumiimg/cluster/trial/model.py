@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +21,7 @@ ALIKE, AS_FILES = "all the same", "as the files predict"
 """What is predicted in words, and read so (`readings.py`)."""
 NOT_YET, LEFT = "not done yet", "left for the next job: "
 """Why a claim is unmeasured that the next job may measure; the second begins the reason."""
+_VERSION = re.compile(r"(?:[A-Za-z]+ )?\d+(?:\.\d+)+")
 
 
 StepKind = Literal["slurm", "nodes", "check"]
@@ -234,10 +236,16 @@ class Measured:
         elif claim.least is not None:
             same = self.number is not None and self.number >= claim.least
         else:
-            same = self.value in {claim.predicted, *claim.also}
+            same = any(_agrees(self.value, said) for said in (claim.predicted, *claim.also))
         if same and self.partial:
             return ClaimOutcome.UNMEASURED
         return ClaimOutcome.SAME if same else ClaimOutcome.DIFFERS
+
+
+def _agrees(value: str, predicted: str) -> bool:
+    """Return whether a value is what was predicted, which of a version may be its beginning: `Apptainer 1.4`."""
+    is_version = _VERSION.fullmatch(value) and not predicted.isdigit()
+    return value == predicted or bool(is_version and value.startswith((f"{predicted}.", f"{predicted} ")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
