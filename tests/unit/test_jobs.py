@@ -796,6 +796,7 @@ def test_aurora_is_asked_through_pbs(image: Path) -> None:
     ]
     assert script.index("module load apptainer") < script.index("set -euo pipefail")
     assert "Copper" in script
+    assert "Untried under PBS" in short(image, site="aurora").partition("#PBS")[0]
     assert "NCCL_DEBUG" not in script
     days = job(image, "--partition", "capacity", "--time", "3-00:00:00", site="aurora")
     assert "walltime=72:00:00" in days, "days are hours to PBS"

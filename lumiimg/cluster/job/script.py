@@ -92,6 +92,8 @@ class _Writer:
         to_submit = f"; submit it with: {submit}" if shape.account is None else ""
         reasons = "" if self.annotate else "; --annotate adds the reasons"
         yield from comment(f"Written by lumiimg {__version__}{reasons}{to_submit}")
+        if plan.scheduler.name == "PBS":
+            yield from comment("Untried under PBS: in this project's tests a stand-in for mpiexec starts the ranks")
         because = "vLLM starts its workers and connects the nodes itself, as the image has no Ray"
         yield from self.why(f"{because if plan.connects_itself else plan.framework.because} ({plan.chosen})")
         never = f"; never run on {site.name} by the project" if site.status == "documented" else ""
