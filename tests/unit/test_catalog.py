@@ -328,6 +328,7 @@ NAMES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ),
     # the members that the catalogue has facts of are those
     ("lumi-multitorch-u24r70f21m50t210-20260415_130625", "lumi-multitorch-u24r70", {"torch": "2.10.0"}),
+    ("/appl/local/csc/soft/ai/images/pytorch_2.7.1_lumi.sif", "csc-pytorch-2.7.1", {"rocm": "6.2.4"}),
     (
         "docker.io/lumiaifactory/lumi-multitorch:torch-u24r70f21m50t210-20260415_130625",
         "lumi-multitorch-u24r70",

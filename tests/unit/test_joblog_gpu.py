@@ -11,6 +11,7 @@ CLR = ":0:rocdevice.cpp            :2984: 41227351357d us: [pid:4711 tid:0x15] "
 PYTORCH = "torch.OutOfMemoryError: {} out of memory. Tried to allocate {}. GPU 3 has a total capacity of {} of which {} is free."
 OLD = "RuntimeError: CUDA out of memory. Tried to allocate {} (GPU 0; {} total capacity; {} already allocated; {} free; {} reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb"
 OWN = " Including non-PyTorch memory, this process has {} memory in use. Of the allocated memory 7.96 GiB is allocated by PyTorch, and 7.73 MiB is reserved by PyTorch but unallocated."
+AMDGPU = "ERROR:root:Driver not initialized (amdgpu not found in modules)"
 ROCM = " Of the allocated memory {} is allocated by PyTorch, and {} is reserved by PyTorch but unallocated."
 
 
@@ -134,3 +135,10 @@ def test_what_the_runtime_or_a_compiler_prints_behind_an_error_is_more_of_it() -
         ended = read_lines("job.out", lines).ended
         assert (ended.cause, ended.is_likely) == (id_, False)
         assert read_lines("job.out", [*lines, "step 12"]).ended.is_likely
+
+
+def test_rocm_smi_without_a_driver_is_to_be_run_in_the_job_that_has_the_gpus() -> None:
+    (cause,) = (one for one in read_lines("job.out", [AMDGPU]).causes if one.id == "amdgpu-not-loaded")
+    commands = [step.command or "" for step in cause.remedy]
+    assert all(command.startswith("srun --overlap --jobid=") for command in commands), "no new node is asked for"
+    assert "rocm-smi" in commands[0]

@@ -395,13 +395,15 @@ def test_what_was_measured_to_do_nothing_is_not_set_and_what_does_harm_is_told(t
     (packages / "torch-2.9.1+rocm6.4.4.dist-info").rename(packages / "torch-2.10.0+rocm7.0.dist-info")
     (scripts := image / ".singularity.d/env").mkdir(parents=True)
     sets = "export NCCL_MIN_NCHANNELS=32\nexport NCCL_PROTO=Simple\nexport HSA_NO_SCRATCH_RECLAIM=1\n"
+    sets += "export NCCL_NET_GDR_LEVEL=3\n"
     (scripts / "90-environment.sh").write_text(sets)
     plan = told(image, capsys, "--nodes", "2")
     names = {item["name"] for item in plan["environment"]}
     assert {"NCCL_SOCKET_IFNAME", "NCCL_DMABUF_ENABLE", "FI_HMEM_ROCR_USE_DMABUF"} <= names
     assert names.isdisjoint({"FI_CXI_DEFAULT_CQ_SIZE", "HSA_NO_SCRATCH_RECLAIM", "NCCL_NET_GDR_LEVEL"})
     notes = [note for note in plan["notes"] if note.startswith("the image sets ")]
-    assert [note.partition(":")[0] for note in notes] == ["the image sets NCCL_MIN_NCHANNELS=32"]
+    of_rocm_7 = "the image sets NCCL_NET_GDR_LEVEL=3, which is not for an image with rocm>=7.0"
+    assert [note.partition(":")[0] for note in notes] == ["the image sets NCCL_MIN_NCHANNELS=32", of_rocm_7]
     assert "pipeline parallelism" in notes[0]
 
 

@@ -32,6 +32,12 @@ PASTED = {
     ),
     "RuntimeError: No HIP GPUs are available": "explanation/visible-devices",
     "nid005012:61423:61423 [0] src/bootstrap.cc:41 NCCL WARN Bootstrap : no socket interface found": "explanation/hsn",
+    "htop half the cores busy": "howto/course-questions",
+    "ssh to a running node to monitor resources": "howto/course-questions",
+    "Driver not initialized (amdgpu not found in modules)": "howto/course-questions",
+    "NCCL_NET_GDR_LEVEL=3": "howto/course-questions",
+    "/usr/local/lib/librccl-net.so": "howto/course-questions",
+    "flip the tables": "howto/course-questions",
     "FATAL: could not open image /scratch/project_465000001/me/vllm.sif: no such file": "reference/signatures",
 }
 """As people paste it, and the page that is to be among the first three."""

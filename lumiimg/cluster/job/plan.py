@@ -29,7 +29,7 @@ from lumiimg.resolve.stack import OPEN_MPI, mpi_type, site_variables
 from lumiimg.resolve.venv import BIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from lumiimg.catalog.launch import SiteVariable
     from lumiimg.catalog.sites import Site
@@ -287,7 +287,7 @@ def _of_caches(plan: JobPlan) -> Iterator[JobVariable]:
 
 def _notes(image: JobImage, shape: Shape, framework: Framework) -> Iterator[str]:
     stack, site = image.stack, image.site
-    yield from _harmful(image.variables, site)
+    yield from _harmful(image.variables, site, {one.name for one in site_variables(stack, site)})
     if not site.partitions:
         yield f"the partitions of {site.name} and their limits are not known: the shape was not judged"
     if framework.name not in _TORCHLESS and "torch" not in stack.offers:
@@ -317,7 +317,7 @@ def _notes(image: JobImage, shape: Shape, framework: Framework) -> Iterator[str]
         )
 
 
-def _harmful(variables: Mapping[str, str], site: Site) -> Iterator[str]:
+def _harmful(variables: Mapping[str, str], site: Site, wanted: Collection[str]) -> Iterator[str]:
     if re.search(r",\s", interfaces := variables.get("NCCL_SOCKET_IFNAME", "")):
         what = "a blank behind a comma is taken for a part of the name (NCCL src/misc/utils.cc parseStringList)"
         yield f"the image sets NCCL_SOCKET_IFNAME={interfaces}: {what}"
@@ -325,3 +325,7 @@ def _harmful(variables: Mapping[str, str], site: Site) -> Iterator[str]:
         value = variables.get(tried.name)
         if tried.effect == "harmful" and value is not None and tried.value in {None, value}:
             yield f"the image sets {tried.name}={value}: {tried.because} ({tried.source}, {tried.date})"
+    for one in site.variables:
+        if one.unless and not one.given and one.name in variables and one.name not in wanted:
+            what = f"which is not for an image with {' or '.join(map(str, one.unless))}: {one.because} ({one.source})"
+            yield f"the image sets {one.name}={variables[one.name]}, {what}"
