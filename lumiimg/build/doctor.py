@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 NO_WAY = "no way to build works here"
 _REQUEST = "--base rocm-6.2.4 --add vllm"
+_UNSET = Advice(next="unset LUMIIMG_ENGINE", where="to take the engines that are here")
 # how a distribution installs packages, and what it calls those of mksquashfs, squashfuse_ll, debootstrap, newuidmap
 # Source: packages.debian.org, packages.fedoraproject.org and software.opensuse.org, 2026-11-28
 _PACKAGES = {
@@ -77,14 +78,16 @@ def examine(engines: Sequence[Engine], environment: Mapping[str, str], sources: 
     machine, others, cache = BuildHost(engines, environment, sources), list[Engine](), sources.cache
     with suppress(MissingHereError):
         others = [*engines_here({name: value for name, value in environment.items() if name != "LUMIIMG_ENGINE"})]
-    trials = [*machine.trials]
+    trials, is_other_better = [*machine.trials], False
     for engine in dict.fromkeys((*engines, *others)):
         if (by := machine.container_by(engine)) is not machine.container:
+            is_other_better |= engine not in engines and bool(by.trial.works) and not machine.builds
             note = "; `check` asks it anyway, as jobs do" if engine == engines[0] else ""
             name, said = f"{CONTAINER} by {engine.name}", f"{by.trial.said}{note}"
             trials.append(CapabilityTrial(name, by.trial.works, said))
     rooms = room_at(cache), room_at(temporary_folder())
-    return DoctorResult(machine, tuple(trials), cache, rooms, next_step(machine, environment))
+    advice = _UNSET if is_other_better else next_step(machine, environment)
+    return DoctorResult(machine, tuple(trials), cache, rooms, advice)
 
 
 def next_step(machine: BuildHost | None, environment: Mapping[str, str]) -> Advice:
@@ -92,6 +95,8 @@ def next_step(machine: BuildHost | None, environment: Mapping[str, str]) -> Advi
 
     `machine` is None where nothing starts a container.
     """
+    if machine is None and environment.get("LUMIIMG_ENGINE"):
+        return _UNSET
     path = environment.get("PATH")
     builds, maps_ids = machine is not None and machine.builds, machine is not None and machine.maps_ids
     has_proot = machine is not None and machine.proot.program is not None

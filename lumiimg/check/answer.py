@@ -170,6 +170,8 @@ def next_step(
     check = shell_join(["lumiimg", "check", context.name, *context.options])
     decided_by = _deciding(answer, findings)
     code = decided_by.id if decided_by is not None else None
+    if code == "image.musl":
+        return advice  # no level settles it
     if code == "plugin.needs-host" and not (advice.next or "lumiimg").startswith("lumiimg"):
         return advice  # the image has it, in a folder where the loader does not look
     if code == "plugin.needs-host" and "--host" not in context.machine:

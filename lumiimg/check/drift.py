@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.context import open_for_check
 from lumiimg.check.images import ImageAnswer
+from lumiimg.check.registry import remedies_for
 from lumiimg.check.static.commands import bind_command, concluded, site_of
 from lumiimg.check.static.files import check_libraries
 from lumiimg.core.errors import ExitCode, LumiimgError
@@ -230,12 +231,12 @@ def _remedies(context: ImageInContext, fate: Fate, now: HostFit, driver: Sequenc
             bind = bind_command(context.name, ("--host", "now.json", *context.machine))
             yield Remedy(command=f"lumiimg host scan -o now.json && {bind}")
     elif fate in {Fate.BREAKS, Fate.UNKNOWN}:
-        ways = concluded(now.remedies, context.name, site_of(context.machine))
-        yield from (_of_one_image(context, way) for way in sorted(ways, key=lambda remedy: remedy.command is None))
-    if fate is Fate.BREAKS and RuleOutcome.REFUSED in outcomes:
-        yield Remedy(
-            "start from a base with a ROCm that the driver supports: `lumiimg list`, `lumiimg explain --base …`"
-        )
+        found = list(now.remedies)
+        if fate is Fate.BREAKS and RuleOutcome.REFUSED in outcomes:
+            found += remedies_for("image.driver", "refused")
+        of_one = (_of_one_image(context, way) for way in dict.fromkeys(found))
+        ways = concluded(of_one, context.name, site_of(context.machine), context)
+        yield from sorted(ways, key=lambda remedy: remedy.command is None)
     if fate is Fate.UNKNOWN and context.site is None and RuleOutcome.UNKNOWN in outcomes:
         yield Remedy("name the machine, so that its driver window applies: --site NAME (`lumiimg list`)")
 

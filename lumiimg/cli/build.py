@@ -51,15 +51,25 @@ def check_options(arguments: argparse.Namespace) -> None:
         raise BadInputError("--dry-run and --lock", hint="`lumiimg lock` only writes the lock")
     if arguments.form and arguments.definitions is None:
         raise BadInputError("--as is for what --definitions writes", hint="--definitions DIR")
-    if not (arguments.dry_run or arguments.why):
-        from lumiimg.cli import image_build  # downloads and engines
-
-        image_build.refuse_places_of_build(arguments)
+    is_named = arguments.output or arguments.definitions
+    if is_named if arguments.dry_run else not arguments.why:
+        _refuse_places(arguments)
     check_result(arguments)
     if arguments.lock and not arguments.locked:
         from lumiimg.resolve.lock_file import refuse_other_file
 
         refuse_other_file(arguments.lock)
+
+
+def _refuse_places(arguments: argparse.Namespace) -> None:
+    """Refuse to write over what would be lost. Raises BadInputError."""
+    from lumiimg.build.places import refuse_folder, refuse_output  # what images carry
+
+    if arguments.definitions is not None:
+        refuse_folder(arguments.definitions, force=arguments.force)
+    else:
+        may_be_the_same = arguments.lock is None or arguments.locked
+        refuse_output(output_of(arguments), force=arguments.force, may_be_the_same=may_be_the_same)
 
 
 def check_result(arguments: argparse.Namespace) -> None:

@@ -15,7 +15,6 @@ from lumiimg.build.cache import LayerCache
 from lumiimg.build.cost import BuildCost
 from lumiimg.build.definition_files import WrittenDefinitions, write_docker_context, write_with_sources
 from lumiimg.build.keys import require_layer, steps_of, why_rebuilt
-from lumiimg.build.places import refuse_folder, refuse_output
 from lumiimg.build.progress import Progress
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output, output_of
@@ -126,15 +125,6 @@ def _node(arguments: argparse.Namespace, lock: Lock, progress: Progress) -> Snap
     if not host and lock.request.host:
         progress.notice(f"the image gets no bind manifest of {lock.request.host}, which the lock names (--host FILE)")
     return read_snapshot(Path(host)) if host else None
-
-
-def refuse_places_of_build(arguments: argparse.Namespace) -> None:
-    """Refuse to write over what would be lost. Raises BadInputError."""
-    if arguments.definitions is not None:
-        refuse_folder(arguments.definitions, force=arguments.force)
-    else:
-        may_be_the_same = arguments.lock is None or arguments.locked
-        refuse_output(output_of(arguments), force=arguments.force, may_be_the_same=may_be_the_same)
 
 
 def progress_of(arguments: argparse.Namespace) -> Progress:

@@ -11,6 +11,7 @@ from pathlib import Path
 from lumiimg.check.run.log_answer import answer_of_log
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, say, write_note
+from lumiimg.core.text import address_of
 from lumiimg.joblog import LogReport, follow, read_log, vocabulary
 from lumiimg.report.read_progress import ReadProgress
 from lumiimg.report.views.log import log_document, signatures_document
@@ -42,7 +43,11 @@ def _names(arguments: argparse.Namespace) -> dict[str, str]:
     names = {}
     if arguments.image:
         image = str(arguments.image)
-        names["image"] = names["base"] = shlex.quote(image if "/" in image else f"./{image}")
+        image = address_of(image) or (image if "/" in image else f"./{image}")
+        if address_of(image) or os.path.lexists(image):
+            names["image"] = names["base"] = shlex.quote(image)
+        else:
+            write_note(f"{image} is not here: no command is proposed that needs the image")
     if len(arguments.paths) == 1 and Path(arguments.paths[0]).is_file():
         names["log"] = shlex.quote(arguments.paths[0])
     if arguments.site:

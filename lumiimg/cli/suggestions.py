@@ -20,8 +20,11 @@ _OTHERS = 3
 """Commands that are named."""
 _RELEASE = re.compile(r"\d+(\.\d+)+\S*")
 _IN_REGISTRY = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9._-]+)+(:[\w.-]+|@sha256:[0-9a-f]{64})?", re.ASCII)
-_ADDRESS = re.compile(r"(docker|oras|library|shub|docker-daemon|https?):/(?!/)(.+)")
+_ADDRESS = re.compile(r"(docker|oras|library|shub|https?):/(?!/)(.+)")
 """As a path, which has one slash where an address has two."""
+_TRANSPORT = re.compile(r"(?:docker-daemon|docker-archive|oci-archive|oci):.+")
+"""An address with one word in front, as engines and skopeo write it."""
+_TAKE_ADDRESSES = "check, explain, show, adapt and --base alone take docker:// and docker-daemon:"
 _IMAGES = (".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
 _MOST_NAMES = 4096
 """Of a folder that are looked at."""
@@ -74,8 +77,9 @@ def add_suggestion(error: LumiimgError) -> None:
 def suggest_image(name: str) -> str:
     """Return what to do about the name of an image that no file or folder has."""
     path = Path(name)
-    if address := _ADDRESS.match(name):
-        return f"{engine_word()} pull image.sif {shlex.quote(f'{address[1]}://{address[2]}')}"
+    address = _ADDRESS.sub(r"\1://\2", name)
+    if address != name or _TRANSPORT.fullmatch(name):
+        return f"{engine_word()} pull image.sif {shlex.quote(address)}; {_TAKE_ADDRESSES}"
     beside: list[str] = []
     with suppress(OSError), os.scandir(path.parent) as entries:
         beside += sorted(entry.name for entry in islice(entries, _MOST_NAMES) if entry.name.endswith(_IMAGES))

@@ -10,6 +10,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -75,6 +76,13 @@ def refuse_bad_name(path: Path) -> None:
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         path.stat()
+
+
+def unused(name: str) -> str:
+    """Return a name for a new file: this one, or with the first number that makes one that is not there."""
+    path = Path(name)
+    numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+    return name if not os.path.lexists(path) else str(next(one for one in numbered if not os.path.lexists(one)))
 
 
 def refuse_places(places: Mapping[str, Path | None], reads: Collection[Path | None]) -> None:

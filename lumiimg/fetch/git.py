@@ -76,7 +76,8 @@ def git_address(text: str) -> GitAddress | None:
         if (found := _ADDRESS.fullmatch(whole)) is not None:
             inside = posixpath.normpath(found["subdirectory"]) if found["subdirectory"] else ""
             is_inside = not inside.startswith(("/", "..")) and ".." not in found["url"].split("/")
-            return GitAddress(found["url"], found["ref"], inside) if is_inside else None
+            ref = found["ref"].lower() if _COMMIT.fullmatch(found["ref"].lower()) else found["ref"]
+            return GitAddress(found["url"], ref, inside) if is_inside else None
     return None
 
 

@@ -230,7 +230,10 @@ def _hint(said: str, asked: Request, there: Collection[str]) -> str:
     for name, layer in asked.brought.items():
         if name not in there and is_named(name, said):
             return f"the index does not have {name} for this image: --add {layer}"
-    lines = [f"{one.where} ({one.text})" for one in asked.own if is_named(_project_of(one), said)]
+    named = [one for one in asked.own if is_named(_project_of(one), said)]
+    if stays := next((why for one in named if one.name in there and (why := _never_replaced(one.name, asked))), None):
+        return f"{stays}: leave the line out"
+    lines = [f"{one.where} ({one.text})" for one in named]
     if asked.replaced:
         return f"change {'; '.join(lines[:_SHOWN])}, or replace the others, too: --replace NAME==VERSION"
     return f"change {'; '.join(lines[:_SHOWN])}: {_STAYS}" if lines else _STAYS

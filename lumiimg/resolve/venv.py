@@ -20,7 +20,7 @@ from lumiimg.core.decode import decode_json
 from lumiimg.core.errors import BadInputError, RefusedError, one_line
 from lumiimg.core.files import open_regular
 from lumiimg.core.findings import Remedy
-from lumiimg.core.text import shell_join
+from lumiimg.core.text import as_operand, shell_join
 from lumiimg.host.manifest import Bind
 from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image import Image, ImageError, ImageKind, open_image
@@ -35,6 +35,8 @@ RECORD = "lumiimg-venv.json"
 """In the environment: what it was made for."""
 _EDGE_BYTES = 1 << 20
 _MOST_NAMED = 6
+_OF_TORCH = re.compile(rf"(?:{'|'.join(sorted(OF_TORCH))})(?![\w.-])", re.IGNORECASE)
+"""A requirement that the image has, and no environment takes."""
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][ -~]{0,100}")
 _LIBRARY = re.compile(r"python(3\.[0-9]{1,2})")
 
@@ -175,18 +177,20 @@ def notes_of_venv(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[st
     """Yield what is to be known of an environment over an image. Raises RefusedError where no job would use it."""
     for fault, sentence in faults_of(venv, path, has):
         if fault is VenvFault.OTHER_PYTHON:
-            raise RefusedError(sentence, where=str(venv.path), hint=f"make it for this image: {made_again(venv, path)}")
+            again = made_again(venv, path)
+            hint = f"make it for this image: {again}" if again.command else f"{again}"
+            raise RefusedError(sentence, where=str(venv.path), hint=hint)
         yield sentence
 
 
 def made_again(venv: Venv, image: Path) -> Remedy:
-    """Return the command that makes an environment for an image, with what is known of its packages."""
-    known = venv.record.requirements if venv.record else ()
+    """Return the command that makes an environment for an image; a sentence where its packages are not known."""
+    known = [text for text in venv.record.requirements if not _OF_TORCH.match(text)] if venv.record else []
     named = known if 0 < len(known) <= _MOST_NAMED and all(map(_REQUIREMENT.fullmatch, known)) else ()
     output = (str(venv.path), "--force") if venv.is_file else (f"{venv.path}-new/",)
-    return Remedy(
-        command=shell_join(["lumiimg", "venv", str(image), *(named or ("-r", "requirements.txt")), "-o", *output])
-    )
+    if not named:
+        return Remedy("`lumiimg venv` makes one for this image, of the packages that you name")
+    return Remedy(command=shell_join(["lumiimg", "venv", as_operand(str(image)), *named, "-o", *output]))
 
 
 @contextmanager

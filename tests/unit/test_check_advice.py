@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import shlex
 import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +18,7 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Answer, Severity
 from lumiimg.host.container_view import told_to_engine
+from lumiimg.joblog import vocabulary
 from tests.shared import checks, fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.job.bases import make
@@ -24,7 +28,8 @@ from tests.shared.job.world import PLUGIN, World, clone
 from tests.shared.programs import EVERYTHING, sampled
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from argparse import Namespace
+    from collections.abc import Iterator
 
     from lumiimg.check.pipeline import CheckReport
 
@@ -146,7 +151,8 @@ def test_what_jobs_start_is_named_in_the_command(
 
 
 _NEXT = re.compile(
-    r"^(?:next[^:\n]*| +(?:do|or)[^:\n]*):  ((?:lumiimg|source|export|unset|#SBATCH|sbatch) .*)$", re.MULTILINE
+    r"^(?:next[^:\n]*| +(?:do|or)[^:\n]*):  ((?:lumiimg|for image|source|export|unset|#SBATCH|sbatch) .*)$",
+    re.MULTILINE,
 )
 _OPTIONS = ("", "--site lumi", "--site generic", "--host host.json", "--host host.json --site lumi")
 _BESIDE = ("drift now.json host.json --image fits old", "doctor", "list", "")
@@ -173,22 +179,46 @@ def stand_ins(folder: Path) -> list[str]:
     return ["fits", "old", "bare", "bundled", "rocm-7", "rocm-5", "rocm-6", "rocm-old", "musl"]
 
 
-def carried_on(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Hold a command to its promise: it can be parsed as it stands, and where that changes nothing here, it is run."""
+def named_files(options: Namespace) -> Iterator[str]:
+    """Yield the files that a command reads."""
+    given = {name: value for name, value in vars(options).items() if name not in {"output", "program", "starts"}}
+    for value in (one for values in given.values() for one in (values if isinstance(values, list) else [values])):
+        if isinstance(value, Path) or (value == given.get("base") and "/" in (value or "")):
+            yield str(value)
+
+
+def carried_on(command: str, capsys: pytest.CaptureFixture[str], *, strict: bool = False) -> None:
+    """Hold a command to its promise: it can be parsed as it stands, and where that changes nothing here, it is run.
+
+    `strict`: what explains a request, too, is not refused.
+    """
     plain = re.sub(r"^source <\((.*)\)$", r"\1", command)
+    if loop := re.match(r"for image in (.*); do (.*); done$", plain):
+        turns = [loop[2].replace('"$image"', shlex.quote(image)) for image in shlex.split(loop[1])]
+        for number, turn in enumerate(turns):
+            carried_on(re.sub(r'"\$\(basename.*?\)"', f"{number}", turn), capsys, strict=strict)
+        return
     assert not re.search(r"\b(?:IMAGE|NAME|SITE|PATH|PROGRAM|FILE|OPTIONS|LAYER)\b|…", plain), command
+    written = set[str]()
     for part in plain.split(" && "):
         words = shlex.split(part)
         if words[0] != "lumiimg":
             continue
         parser = parser_for(words[1:])
         try:
-            _, rest = parser.parse_known_args(words[1:])
+            options, rest = parser.parse_known_args(words[1:])
         except SystemExit:
             raise AssertionError(command) from None
         assert rest == [], command
+        missing = {file for file in named_files(options) if not os.path.lexists(file)} - written
+        assert not missing, f"{command} names {missing}"
+        if "-o" in words:
+            written.add(words[words.index("-o") + 1])
+            assert words[1] == "host" or not os.path.lexists(words[words.index("-o") + 1]), command
         capsys.readouterr()
-        if words[1] in {"adapt", "build"}:
+        if words[1:3] == ["explain", "--base"] and strict:
+            assert main(words[1:]) == ExitCode.GOOD, command
+        elif words[1] in {"adapt", "build"}:
             at = words.index("-o") if "-o" in words else len(words)
             assert main([*words[1:at], "--dry-run"]) == ExitCode.GOOD, (command, capsys.readouterr().err)
             assert "nothing was built" not in capsys.readouterr().err, command
@@ -217,3 +247,62 @@ def test_what_is_proposed_can_be_typed_as_it_stands_and_is_not_refused(
     assert len(proposed) > (30 if EVERYTHING else 6)
     for command in sorted(proposed):
         carried_on(command, capsys)
+
+
+_PLUGINS = ("none", "broken link", "there", "for an older host")
+_ROCMS = (None, "5.7.1", "6.4.4", "7.2.0")
+_NAMED = ("image", "my image", "a/image", "it's")
+_ASKED = (
+    *(f"{verb} {{}} {site}" for verb in ("check --level static", "explain") for site in _OPTIONS),
+    "check --level static {} --site frontier",
+    "bind {} --host now.json --site lumi",
+    "module {} --host now.json --site lumi -o modules",
+    "drift host.json now.json --site lumi --image {}",
+    "drift now.json host.json --image {}",
+    "check --level static {} other --site lumi",
+    *(f"log {log}.log --image {{}} --site lumi" for log in ("plugin", "bundle")),
+    "log plugin.log --image gone.sif --site lumi",
+)
+
+
+def faulty_image(root: Path, plugin: str, rocm: str | None) -> None:
+    """Make an image that several things stand against."""
+    fabric_builder.image(
+        root, glibc=28 if plugin == "for an older host" else 41, plugin=plugin.startswith(("there", "f"))
+    )
+    if plugin == "broken link":
+        (root / "usr/lib64").mkdir(parents=True)
+        (root / "usr/lib64/librccl-net.so").symlink_to("/opt/gone/librccl-net.so")
+    if rocm is not None:
+        (root / "opt/rocm/.info").mkdir()
+        (root / "opt/rocm/.info/version").write_text(f"{rocm}-1\n")
+
+
+def test_no_command_that_is_proposed_is_refused_whatever_stands_against_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    """Two and three faults at once, on machines whose driver takes the ROCm or not, where outputs are there already."""
+    del clean_home
+    monkeypatch.chdir(tmp_path)
+    fabric_builder.stand_ins(tmp_path)
+    faulty_image(tmp_path / "other", "none", "5.7.1")
+    for name in ("with-plugin.sif", "adapted.sif"):
+        (tmp_path / name).touch()
+    for cause, name in (("plugin-absent", "plugin"), ("glibc-too-old", "bundle")):
+        example = next(one.example for one in vocabulary().known_signatures if one.id == cause)
+        (tmp_path / f"{name}.log").write_text(f"{example}\n")
+    cases = list(itertools.product(_PLUGINS, _ROCMS, _NAMED, _ASKED))
+    chosen = [("none", "5.7.1", "my image", _ASKED[0]), ("broken link", "5.7.1", "image", _ASKED[-3])]
+    proposed = dict[str, str]()
+    for number, (plugin, rocm, name, asked) in enumerate((*chosen, *sampled(cases, 12))):
+        image = f"{number}/{name}"
+        faulty_image(tmp_path / image, plugin, rocm)
+        main(shlex.split(asked.format(shlex.quote(image))))
+        said = "".join(capsys.readouterr())
+        proposed |= dict.fromkeys(_NEXT.findall(said), f"{asked}: {plugin}, ROCm {rocm}")
+    assert len(proposed) > 6
+    for command, of in proposed.items():
+        try:
+            carried_on(command, capsys, strict=True)
+        except AssertionError as error:
+            raise AssertionError(f"{of}\n{error}") from None

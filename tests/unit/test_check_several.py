@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -105,6 +106,23 @@ def test_many_images_are_explained_on_one_screen_with_the_worst_first(
     assert (code, "1 cannot be read" in err) == (ExitCode.NO, True)
     told = [validated(line, "explain-image") for line in out.splitlines()]
     assert [(one["image"], one["decision"]) for one in told] == [("needs-host-0", "ok"), ("old", "refused")]
+
+
+def test_images_of_one_fate_and_two_cures_have_both_and_no_loop_writes_a_file_twice(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        fabric_builder.image(images / name / "same", plugin=False)
+    old = fabric_builder.image(images / "old", plugin=False)
+    (old / "opt/rocm/.info").mkdir()
+    (old / "opt/rocm/.info/version").write_text("5.7.1-1\n")
+    _, out, _ = check(capsys, "a/same", "no plugin", "old", "--site", "lumi")
+    assert "for image in a/same './no plugin'; do lumiimg adapt " in out
+    assert re.search(r"for old:? +lumiimg build --base rocm-\S+ --add aws-ofi-nccl --site lumi -o ", out), out
+    twice = check(capsys, "a/same", "b/same", "--site", "lumi")[1]
+    assert "for the first of 2:  lumiimg adapt a/same --site lumi -o with-plugin.sif" in twice
+    (images / "with-plugin.sif").touch()
+    assert "-o with-plugin-2.sif" in check(capsys, "a/same", "--site", "lumi")[1]
 
 
 @pytest.mark.parametrize("command", ["check --level static", "explain"])

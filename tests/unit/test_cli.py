@@ -171,6 +171,11 @@ BAD_INPUT = {
     "build --recipe dem": "did you mean demo?",
     "build --base rocm-6.4.4 --add rccl": "a recipe has it: --recipe rccl-only",
     "build --base rocm-6.4.4 --add lumi-vllm": "it is a recipe: --recipe lumi-vllm",
+    "build --recipe demo -o no/x.sif --dry-run": "no: no such folder",
+    "ldd docker://a/b:1 /bin/sh": f"; {engine_word()} pull image.sif docker://a/b:1; check, explain, show,",
+    "diff docker-daemon:a oci:b": f"; {engine_word()} pull image.sif docker-daemon:a; check",
+    "job docker://a/b --site lumi -- true": "pull image.sif docker://a/b; check",
+    "module oci:b -o mods": "oci:b: cannot be opened: No such file or directory; ",
     "build --recipe no.toml": "no.toml: cannot be read: No such file",
     "build --recipe demo --arg x": "is not LAYER.NAME=VALUE",
     "build --recipe demo --source x": "is not NAME=FILE or NAME=URL",
@@ -216,6 +221,13 @@ def test_bad_input_is_one_line_and_exit_2(
         assert captured.err.count("\n") == 1, line
         assert what in captured.err, line
         assert sorted(tmp_path.rglob("*")) == before, f"{line}: something was left"
+
+
+@pytest.mark.parametrize("option", ["--recipe", "--base"])
+def test_a_second_starting_point_does_not_win_silently(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["build", option, "a", f"{option}=b", "--dry-run"])
+    assert f"{option}: is given twice, with two values" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("clean_home")

@@ -181,6 +181,11 @@ def test_without_a_commit_the_one_of_today_is_proposed_where_the_server_says_it(
         )
 
 
+def test_a_commit_in_capitals_is_the_commit() -> None:
+    (one,) = read_own([], [f"pip:egg @ git+{PLACE}@{'AB' * 20}"])
+    assert one.text == f"egg @ git+{PLACE}@{'ab' * 20}"
+
+
 @pytest.mark.threat
 def test_no_other_place_or_way_is_taken_for_a_requirement_of_git(tmp_path: Path) -> None:
     at = "0" * 40

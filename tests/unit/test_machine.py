@@ -202,6 +202,11 @@ WHICH = {
 }
 
 
+def works_elsewhere(data: dict[str, Any]) -> bool:
+    """Whether an engine starts containers that builds do not take."""
+    return any(each["works"] and each["name"].startswith("a container by") for each in data["trials"])
+
+
 @pytest.mark.parametrize(("starts", "named", "kind"), WHICH.values(), ids=WHICH.keys())
 def test_doctor_and_builds_take_the_same_engine(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture, starts: str, named: str | None, kind: EngineKind
@@ -221,6 +226,8 @@ def test_doctor_and_builds_take_the_same_engine(
         (passed_over,) = (trial for trial in data["trials"] if trial["said"].startswith(ROOT))
         assert passed_over["name"] == "a container by Apptainer 1.4.5"
         assert passed_over["said"].endswith("; `check` asks it anyway, as jobs do")
+    is_passed_by = data["advice"]["next"] == "unset LUMIIMG_ENGINE"
+    assert is_passed_by == (named == "apptainer" and starts == CAPABILITIES and code != 0 and works_elsewhere(data))
     assert host_for_builds(os.environ).engine.kind is kind
     assert (code == 0) == (named is None or starts == STARTS)
     of_jobs = EngineKind.NAMESPACES if named == "namespaces" else EngineKind.APPTAINER

@@ -162,7 +162,7 @@ def test_a_job_with_packages_of_another_python_is_refused_with_both(
     (over / RECORD).write_text(to_json(record))
     script(image, over, code=ExitCode.NO)
     error = capsys.readouterr().err
-    assert "-r requirements.txt" in error
+    assert "`lumiimg venv` makes one for this image" in error
     assert "x.example" not in error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +14,8 @@ from lumiimg.core.text import count, shell_quote, size
 from lumiimg.joblog import LogReport  # noqa: TC001 - schemas are made from the types of the fields
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lumiimg.catalog.sites import Site, SiteBandwidth
     from lumiimg.joblog import Cause, Measurement
 
@@ -73,12 +76,21 @@ class LogAnswer:
 
 def answer_of_log(report: LogReport, site: Site | None, names: Mapping[str, str]) -> LogAnswer:
     """Return the answer; `names` of this case are put into commands. Without a site nothing is held to benchmarks."""
-    causes = tuple(
-        replace(cause, remedy=tuple(step.concluded({**names, **_lines(cause)}) for step in cause.remedy))
-        for cause in report.causes
-    )
+    causes = tuple(replace(cause, remedy=tuple(_steps(cause, names))) for cause in report.causes)
     report = replace(report, causes=causes)
     return LogAnswer(report, bandwidth_findings(report, site), site)
+
+
+def _steps(cause: Cause, names: Mapping[str, str]) -> Iterator[Remedy]:
+    """Yield what to do with the names of this case; a command that would be refused is not proposed."""
+    steps = (step.concluded({**names, **_lines(cause)}) for step in cause.remedy)
+    image, site = (shlex.split(names.get(name, "")) for name in ("image", "site"))
+    if not (image and site):
+        yield from steps
+        return
+    from lumiimg.check.static.commands import tried  # the planner, which no log alone needs
+
+    yield from (tried(step, image[0], ("--site", site[0])) for step in steps)
 
 
 def _lines(cause: Cause) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.sites import DEFAULT, site_to_make_for
 from lumiimg.core.errors import LumiimgError
+from lumiimg.core.files import unused
 from lumiimg.core.findings import Finding, Remedy, Severity, first_command
 from lumiimg.core.text import shell_join, shell_quote
 from lumiimg.resolve.request import RequestOptions, request_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.resolve.image_base import ForeignBase
+    from lumiimg.resolve.plan import Plan
 
 _ADAPTED = frozenset({"plugin.absent", "plugin.dangling"})
 """Of an image that holds no plugin."""
@@ -29,8 +31,9 @@ SCAN = "lumiimg host scan -o host.json"
 """To be typed on a node, before a command that takes the file."""
 ON_NODE = "on a GPU node"
 _PLUGIN_LAYER = "aws-ofi-nccl"
-_PLANNED: dict[tuple[RequestOptions, tuple[int, ...] | None, bool], bool] = {}
-"""Whether a request on an image comes to nothing: several findings ask."""
+_NO_OTHER = "no base of the catalogue is near that works: `lumiimg list` shows them"
+_PLANNED: dict[tuple[RequestOptions, tuple[int, ...] | None], Plan | LumiimgError | OSError] = {}
+"""What came of a request: several findings ask."""
 
 
 def with_commands(context: ImageInContext, findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -58,37 +61,62 @@ def concluded(
     `context`: the image where it is open, so that it is not read again.
     """
     names = {"image": shell_quote(image), "base": shell_quote(_as_base(image)), "site": shell_quote(site)}
-    found = (remedy.concluded(names) for remedy in remedies)
-    return tuple(Remedy(one.text, where=one.where) if _does_nothing(one.command, context) else one for one in found)
+    machine = context.machine if context is not None and context.machine else ("--site", site)
+    return tuple(tried(remedy.concluded(names), image, machine, context) for remedy in remedies)
 
 
-def _does_nothing(command: str | None, context: ImageInContext | None) -> bool:
-    """Whether a command makes an image, and is refused."""
-    makes = command is not None and command.startswith(("lumiimg adapt ", "lumiimg build "))
-    return makes and is_refused(shlex.split(command or ""), context)
+def tried(remedy: Remedy, image: str, machine: Sequence[str], context: ImageInContext | None = None) -> Remedy:
+    """Return a remedy that is not refused: in the place of one that is, the nearest that works, for all that was found.
+
+    `lumiimg explain --base` is about another base than the image: where one is found, what builds on it stands there.
+    """
+    command = remedy.command or ""
+    if not command.startswith(("lumiimg adapt ", "lumiimg build ", "lumiimg explain --base ")):
+        return remedy
+    words = shlex.split(command)
+    is_look = words[1] == "explain"
+    if not is_look and not is_refused(words, context):
+        return Remedy(remedy.text, _with_unused_output(words), remedy.where)
+    if not is_refused(["lumiimg", "build", *_request(image, machine)], context):
+        return remedy if is_look else Remedy(remedy.text, where=remedy.where)
+    other = _with_plugin_on_base(image, machine, context)
+    text = f"{remedy.text}; {other.text}" if is_look else other.text  # not what a command does that is refused
+    return Remedy(text, other.command, remedy.where)
+
+
+def _with_unused_output(words: list[str]) -> str:
+    """Return a command that writes no file that is there."""
+    named = (unused(word) if before == "-o" else word for before, word in pairwise(["", *words]))
+    return shell_join(named)
 
 
 def is_refused(words: Sequence[str], context: ImageInContext | None = None) -> bool:
     """Whether `lumiimg adapt` or `build` with these words refuses at once, or finds nothing to do.
 
-    It is planned as it would be when it is typed. False where that is not known: the image is not here, or the request
-    has packages of the user's own.
+    False where that is not known: the image is not here, or the request has packages of the user's own.
     """
     is_adapt = words[1] == "adapt"
-    options = RequestOptions.of_words(["--base", *words[2:]] if is_adapt else words[2:])
+    plan = _planned(["--base", _as_base(words[2]), *words[3:]] if is_adapt else words[2:], context)
+    if plan is None or isinstance(plan, Exception):
+        return plan is not None
+    return plan.refused or (is_adapt and plan.lock is not None and not plan.lock.layers)
+
+
+def _planned(words: Sequence[str], context: ImageInContext | None) -> Plan | LumiimgError | OSError | None:
+    """Return what comes of a request, planned as it would be when it is typed; None where that is not known."""
+    options = RequestOptions.of_words(words)
     base = options.base or ""
-    is_image = is_adapt or "/" in base
+    path = context.path if context is not None and base == context.address else Path(base)
     # a name that cannot be printed no build takes: the command names the image at least
-    if options.given("recipe", "requirements") or not base.isprintable() or (is_image and not Path(base).exists()):
-        return False
+    if options.given("recipe", "requirements") or not base.isprintable() or ("/" in base and not path.exists()):
+        return None
     try:
-        version = _version_of(Path(base)) if is_image else None
-        key = (options, version, is_adapt)
-        if key not in _PLANNED:
-            _PLANNED[key] = _comes_to_nothing(options, version, context, is_adapt=is_adapt)
+        version = _version_of(path) if "/" in base else None
+        if (key := (options, version)) not in _PLANNED:
+            _PLANNED[key] = _plan(options, path, version, context)
         return _PLANNED[key]
-    except (LumiimgError, OSError):
-        return True
+    except (LumiimgError, OSError) as error:
+        return error
 
 
 def _version_of(file: Path) -> tuple[int, ...]:
@@ -97,10 +125,8 @@ def _version_of(file: Path) -> tuple[int, ...]:
     return seen.st_dev, seen.st_ino, seen.st_mtime_ns
 
 
-def _comes_to_nothing(
-    options: RequestOptions, version: tuple[int, ...] | None, context: ImageInContext | None, *, is_adapt: bool
-) -> bool:
-    """Whether a plan is refused, or adds nothing; `version` is that of the image that it starts from, if it is one."""
+def _plan(options: RequestOptions, path: Path, version: tuple[int, ...] | None, context: ImageInContext | None) -> Plan:
+    """Return the answer to a request; `path` and `version` are of the image that it starts from, if it is one."""
     from lumiimg.catalog.catalogue import open_catalogue  # all of this is for an image that lacks something
     from lumiimg.catalog.sites import find_site
     from lumiimg.host.snapshot import read_snapshot
@@ -117,11 +143,10 @@ def _comes_to_nothing(
     images = {}
     if version is not None and context is not None and version == _version_of(context.path):
         site = find_site(str(request.site), os.environ)
-        images[request.base] = local_base(Path(request.base), context.contents_of(context.plain), site)
+        images[request.base] = local_base(path, context.contents_of(context.plain), site)
     elif version is not None:
         images[request.base] = _read(request.base, version, str(request.site))
-    plan = decide(request, replace(PlanContext.of(request, catalogue, os.environ), images=images))
-    return plan.refused or (is_adapt and plan.lock is not None and not plan.lock.layers)
+    return decide(request, replace(PlanContext.of(request, catalogue, os.environ), images=images))
 
 
 @cache
@@ -146,26 +171,40 @@ def bind_command(image: str, machine: Sequence[str]) -> str:
 def _with_plugin(context: ImageInContext, finding: Finding) -> Remedy:
     """Return the command that gives a plugin: the image is built again with it where it says how it was built.
 
-    Else it is put on the image, in front of one that does not do. Where all of that is refused, the command says why.
+    Else it is put on the image, in front of one that does not do; where all of that is refused, on another base.
     """
     image, machine = context.name, context.machine
     pairs = list(zip(context.built_with[::2], context.built_with[1::2], strict=True))
     built = dict(pairs)
     on_machine = machine or ("--site", DEFAULT)
-    request = ["--base", _as_base(image), "--add", _PLUGIN_LAYER, *on_machine]
 
     def ways() -> Iterator[list[str]]:
         is_for_it = not machine or "--site" not in built or built["--site"] in machine
         if "--base" in built and is_for_it:
             kept = [word for pair in pairs if not _is_replaced(*pair, machine) for word in pair]
-            yield ["build", *kept, "--add", _PLUGIN_LAYER, *machine]
+            yield ["lumiimg", "build", *kept, "--add", _PLUGIN_LAYER, *machine]
         if finding.id in _ADAPTED:
-            yield ["adapt", image, *on_machine]
-        yield ["build", *request]
+            yield ["lumiimg", "adapt", image, *on_machine]
 
-    found = next((way for way in ways() if not is_refused(["lumiimg", *way], context)), None)
-    words = ["explain", *request] if found is None else [*found, "-o", _written(image)]
-    return Remedy(command=shell_join(["lumiimg", *words]))
+    found = next((way for way in ways() if not is_refused(way, context)), None)
+    if found is None:
+        return _with_plugin_on_base(image, on_machine, context)
+    return Remedy(command=shell_join([*found, "-o", _written(image)]))
+
+
+def _with_plugin_on_base(image: str, machine: Sequence[str], context: ImageInContext | None) -> Remedy:
+    """Return what builds an image with a plugin: on this image, else as near to it as works; else why nothing does."""
+    request, output = _request(image, machine), ["-o", _written(image)]
+    plan = _planned(request, context)
+    if isinstance(plan, Exception):
+        return Remedy(str(plan))
+    if plan is None or not plan.refused:
+        return Remedy(command=shell_join(["lumiimg", "build", *request, *output]))
+    return plan.nearest_by("build", f" {shell_join(output)}") or Remedy(_NO_OTHER)
+
+
+def _request(image: str, machine: Sequence[str]) -> list[str]:
+    return ["--base", _as_base(image), "--add", _PLUGIN_LAYER, *machine]
 
 
 def _as_base(image: str) -> str:
@@ -175,7 +214,7 @@ def _as_base(image: str) -> str:
 
 def _written(image: str) -> str:
     """Return what to call an image with a plugin, which is not the one that lacks it."""
-    return "with-plugin.sif" if image.rpartition("/")[2] != "with-plugin.sif" else "with-newer-plugin.sif"
+    return unused("with-plugin.sif" if image.rpartition("/")[2] != "with-plugin.sif" else "with-newer-plugin.sif")
 
 
 def _is_replaced(option: str, value: str, machine: Sequence[str]) -> bool:

@@ -52,6 +52,8 @@ class Option(NamedTuple):
     words: Literal["?", "*", "+"] | None = None
     """How many words there may be."""
     repeat: bool = False
+    once: bool = False
+    """Whether a second value is refused: it would not be added to the first."""
     required: bool = False
     hidden: bool = False
     """In no help: for lumiimg itself."""
@@ -134,11 +136,22 @@ def add_options(parser: argparse._ActionsContainer, entries: Iterable[Entry]) ->
             more["default"] = option.default
         if option.repeat:
             more |= {"action": "extend" if option.words else "append", "default": []}
+        if option.once:
+            more["action"] = _Once
         if option.required:
             more["required"] = True
         if option.dest:
             more["dest"] = option.dest
         parser.add_argument(*names, **more)
+
+
+class _Once(argparse.Action):
+    """An option of which the last value does not win silently."""
+
+    def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
+        if getattr(namespace, self.dest) not in {None, values}:
+            raise argparse.ArgumentError(self, "is given twice, with two values; leave one of them out")
+        setattr(namespace, self.dest, values)
 
 
 def _type_of(option: Option) -> Callable[[str], object]:

@@ -309,7 +309,7 @@ def _notes(image: JobImage, shape: Shape, framework: Framework) -> Iterator[str]
     if shape.nodes == 1:
         return
     if "net-plugin" not in stack.offers:
-        yield "no net plugin was found in the image: RCCL goes over TCP between nodes (`lumiimg adapt` adds one)"
+        yield "no net plugin was found in the image: RCCL goes over TCP between nodes (`lumiimg check` says what to do)"
     if image.manifest is None and site.fabric is not None and not {"libfabric", "libcxi"} <= stack.offers.keys():
         yield (
             "libfabric or libcxi is not in the image, and none is bound: RCCL goes over TCP between nodes. "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
+import os
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -30,6 +32,7 @@ from lumiimg.host.container_view import open_variables
 from lumiimg.host.engine_rules import refuse_not_runnable
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Variable
+from lumiimg.image import NoImageError
 from lumiimg.inventory.python import Program, Python, find_program, search_path, version_of_program
 from lumiimg.resolve.stack import job_variables, stack_of
 from lumiimg.resolve.venv import BIN, Venv, notes_of_venv
@@ -247,6 +250,8 @@ def _notes(image: Image, manifest: BindManifest | None, snapshot: Snapshot | Non
 
 def _image_file(path: Path) -> Path:
     """Follow the links at the end of a path, and none before: `latest.sif` moves on, a project's folder does not."""
+    if not os.path.lexists(path):
+        raise NoImageError(f"cannot be opened: {os.strerror(errno.ENOENT)}", where=str(path))
     path = path.absolute()
     for _ in range(_LAST_LINKS):
         if not path.is_symlink():

@@ -72,6 +72,7 @@ def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
     for _, alike in itertools.groupby(sorted(images, key=_alike), _alike):
         same = list(alike)
         image, names = same[0], tuple(each.image for each in same)
+        ways = zip(*(one.remedies for one in same), strict=False)
         is_one = len(same) == 1
         yield Item(
             _FATES[image.fate][0],
@@ -80,7 +81,7 @@ def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
             why=tuple(text for text, _ in _reasons(image)),
             evidence=tuple(line for _, lines in _reasons(image) for line in lines),
             notes=tuple(f"note: {note}" for note in image.notes),
-            remedies=tuple(for_all(names, each) for each in zip(*(one.remedies for one in same), strict=False)),
+            remedies=tuple(itertools.chain.from_iterable(for_all(names, each) for each in ways)),
             any_one=True,
         )
 

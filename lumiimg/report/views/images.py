@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import ExitCode
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 _LONGEST = 800
 """Characters of a command that names all images of one fate: ten lines of a terminal."""
+_FEW = 3
+"""Commands for the images of one fate."""
+_OF_IMAGE = '"$(basename "$image" .sif)"'
 _TAKE_SEVERAL = ("check", "explain")
 
 
@@ -40,37 +45,62 @@ def image_items(found: ImageAnswers) -> Iterator[Item]:
             f"{count(len(same), 'image')}: {first.sentence}",
             names=tuple(answer.image for answer in same),
             why=(why,) if why else (),
-            remedies=(_remedy(same, command),) if command else (),
+            remedies=_remedies(same, command) if command else (),
         )
 
 
-def _remedy(same: Sequence[ImageAnswer], command: str) -> Remedy:
-    """Return one command for all images of a fate, where there is one."""
+def _remedies(same: Sequence[ImageAnswer], command: str) -> tuple[Remedy, ...]:
+    """Return one command for all images of a fate, where there is one, else as few as do."""
     names = [shell_quote(as_operand(answer.image)) for answer in same]
     for verb in _TAKE_SEVERAL:
         one = f"lumiimg {verb} {names[0]} "
         longer = command.replace(one, f"lumiimg {verb} {' '.join(names)} ")
         if command.count(one) == 1 and "--nodes" not in command and len(longer) <= _LONGEST:
-            return Remedy(command=longer, where=same[0].advice.where)
+            return (Remedy(command=longer, where=same[0].advice.where),)
     return for_all(
         [answer.image for answer in same],
         [Remedy(command=answer.advice.next, where=answer.advice.where) for answer in same],
     )
 
 
-def for_all(images: Sequence[str], remedies: Sequence[Remedy]) -> Remedy:
-    """Return the remedies of images that are alike as one: a loop of the shell, else that of the first, saying so."""
-    first = remedies[0]
-    if len(images) == 1:
-        return first
-    bodies = {_in_loop(one.command or "", image) for one, image in zip(remedies, images, strict=True)}
+def for_all(images: Sequence[str], remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
+    """Return the remedies of images that are alike: those that differ in the image's name alone as a loop of the shell.
+
+    Where they are more than a few, it is the first one's, and says so.
+    """
+    alike: dict[str, list[tuple[str, Remedy]]] = {}
+    for image, remedy in zip(images, remedies, strict=True):
+        command = remedy.command or ""
+        alike.setdefault(_in_loop(command, image) or command, []).append((image, remedy))
+    if len(alike) > _FEW:
+        return (_of_first(len(images), remedies[0]),)
+    return tuple(_for_these(body, same, len(images)) for body, same in alike.items())
+
+
+def _for_these(body: str, same: Sequence[tuple[str, Remedy]], number: int) -> Remedy:
+    """Return one remedy for some images of a `number` that are alike; `body` is a turn of the loop, or the command."""
+    images, first = [image for image, _ in same], same[0][1]
     names = " ".join(shell_quote(_with_folder(image)) for image in images)
-    (body, *others) = bodies
     loop = f"for image in {names}; do {body}; done"
-    if body and not others and len(loop) <= _LONGEST:
-        return Remedy(first.text, loop, first.where)
-    where = ", ".join(filter(None, (first.where, f"for the first of {len(images)}")))
-    return Remedy(first.text, first.command, where)
+    if body == first.command or len(images) == 1:
+        return first if len(images) == number else _for(", ".join(images), first)
+    is_one = len(loop) <= _LONGEST and _are_new(body, images)
+    return Remedy(first.text, loop, first.where) if is_one else _of_first(len(images), first)
+
+
+def _of_first(number: int, remedy: Remedy) -> Remedy:
+    return _for(f"the first of {number}", remedy)
+
+
+def _for(which: str, remedy: Remedy) -> Remedy:
+    return Remedy(remedy.text, remedy.command, ", ".join(filter(None, (remedy.where, f"for {which}"))))
+
+
+def _are_new(body: str, images: Sequence[str]) -> bool:
+    """Whether each turn of a loop writes a file of its own, that is not there."""
+    _, is_written, name = body.partition(f" -o {_OF_IMAGE}")
+    written = {f"{PurePath(image).name.removesuffix('.sif')}{name.split()[0]}" for image in images if is_written}
+    return not is_written or (len(written) == len(images) and not any(map(os.path.lexists, written)))
 
 
 def _in_loop(command: str, image: str) -> str:
@@ -83,7 +113,7 @@ def _in_loop(command: str, image: str) -> str:
     parts[places[0]] = '"$image"'
     if "-o" in words:
         number = words.index("-o") + 1
-        parts[number] = f'"$(basename "$image" .sif)"-{parts[number]}'
+        parts[number] = f"{_OF_IMAGE}-{parts[number]}"
     return " ".join(parts)
 
 
