@@ -231,8 +231,9 @@ def _hint(said: str, asked: Request, there: Collection[str]) -> str:
         if name not in there and is_named(name, said):
             return f"the index does not have {name} for this image: --add {layer}"
     named = [one for one in asked.own if is_named(_project_of(one), said)]
-    if stays := next((why for one in named if one.name in there and (why := _never_replaced(one.name, asked))), None):
-        return f"{stays}: leave the line out"
+    for one in named:
+        if one.name in there and (stays := _never_replaced(one.name, asked)):
+            return f"{stays}: leave out {one.where} ({one.text})"
     lines = [f"{one.where} ({one.text})" for one in named]
     if asked.replaced:
         return f"change {'; '.join(lines[:_SHOWN])}, or replace the others, too: --replace NAME==VERSION"

@@ -261,7 +261,7 @@ def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
         (
             "triton==3.9; sys_platform == 'linux'\n",
             (),
-            ("depends on triton==3.5.1+rocm", "change line 1 of requirements.txt"),
+            ("depends on triton==3.5.1+rocm", "so it stays: leave out line 1 of requirements.txt"),
         ),
         ("onnxruntime-gpu; sys_platform == 'linux'\n", (), ("is for NVIDIA's GPUs", "does the same without")),
         ("cudaful\n", (), ("requires cudaful, for which middle requires nvidia-cublas-cu12, which is for NVIDIA's",)),
