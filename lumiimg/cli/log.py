@@ -47,7 +47,7 @@ def _names(arguments: argparse.Namespace) -> dict[str, str]:
         if address_of(image) or os.path.lexists(image):
             names["image"] = names["base"] = shlex.quote(image)
         else:
-            write_note(f"{image} is not here: no command is proposed that needs the image")
+            write_note(f"{image} is not here: image.sif stands for it")
     if len(arguments.paths) == 1 and Path(arguments.paths[0]).is_file():
         names["log"] = shlex.quote(arguments.paths[0])
     if arguments.site:

@@ -80,8 +80,10 @@ def tried(remedy: Remedy, image: str, machine: Sequence[str], context: ImageInCo
     if not is_refused(["lumiimg", "build", *_request(image, machine)], context):
         return remedy if is_look else Remedy(remedy.text, where=remedy.where)
     other = _with_plugin_on_base(image, machine, context)
-    text = f"{remedy.text}; {other.text}" if is_look else other.text  # not what a command does that is refused
-    return Remedy(text, other.command, remedy.where)
+    if other.command is None:
+        return other
+    where = ", ".join(filter(None, (remedy.where, other.where)))
+    return Remedy(remedy.text if is_look else "", other.command, where)  # not what a command does that is refused
 
 
 def _with_unused_output(words: list[str]) -> str:
@@ -200,7 +202,11 @@ def _with_plugin_on_base(image: str, machine: Sequence[str], context: ImageInCon
         return Remedy(str(plan))
     if plan is None or not plan.refused:
         return Remedy(command=shell_join(["lumiimg", "build", *request, *output]))
-    return plan.nearest_by("build", f" {shell_join(output)}") or Remedy(_NO_OTHER)
+    nearest = plan.nearest_by("build", f" {shell_join(output)}")
+    if plan.nearest is None or nearest is None:
+        return Remedy(_NO_OTHER)
+    is_other = plan.nearest.asked.base != plan.asked.base
+    return Remedy(command=nearest.command, where=f"{nearest.text}{', on another base' if is_other else ''}")
 
 
 def _request(image: str, machine: Sequence[str]) -> list[str]:
