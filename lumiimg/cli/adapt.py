@@ -10,10 +10,12 @@ from pathlib import Path
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import site_to_make_for
 from lumiimg.check.adaptation import nothing_added, objections_of
+from lumiimg.check.static.commands import with_plugin_on_base
 from lumiimg.cli import build
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import context_with_servers, fetch_image, read_request, resolve_request
+from lumiimg.core.errors import RefusedError
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.document import Item
 from lumiimg.report.text import show_items
@@ -39,7 +41,12 @@ def execute(arguments: argparse.Namespace) -> int:
     objections = objections_of(read[-1] if read else Path(arguments.base), inputs.snapshot)
     sets = "; an image built on it sets that, too"
     _note(arguments, objection_items(objections.settings, arguments.base, site.name, sets))
-    lock = plan.require_lock()
+    try:
+        lock = plan.require_lock()
+    except RefusedError as error:
+        other = with_plugin_on_base(arguments.base, inputs.words())
+        error.hint = f"{other}" if plan.nearest is None and other.command else error.hint
+        raise
     left = objections.left_by(lock, base)
     _note(arguments, objection_items(left.files, arguments.base, site.name))
     if lock.layers and not left.binds_refused:

@@ -301,6 +301,10 @@ def test_no_command_that_is_proposed_is_refused_whatever_stands_against_an_image
         said = "".join(capsys.readouterr())
         proposed |= dict.fromkeys(_NEXT.findall(said), f"{asked}: {plugin}, ROCm {rocm}")
     assert len(proposed) > 6
+    assert main(["adapt", "0/my image", "--site", "lumi", "--dry-run"]) == ExitCode.NO
+    of_adapt = capsys.readouterr().err.rpartition("on another base: ")[2].strip()
+    assert of_adapt.startswith("lumiimg build "), of_adapt
+    proposed[of_adapt] = "adapt, which is refused"
     for command, of in proposed.items():
         try:
             carried_on(command, capsys, strict=True)

@@ -79,7 +79,7 @@ def tried(remedy: Remedy, image: str, machine: Sequence[str], context: ImageInCo
         return Remedy(remedy.text, _with_unused_output(words), remedy.where)
     if not is_refused(["lumiimg", "build", *_request(image, machine)], context):
         return remedy if is_look else Remedy(remedy.text, where=remedy.where)
-    other = _with_plugin_on_base(image, machine, context)
+    other = with_plugin_on_base(image, machine, context)
     if other.command is None:
         return other
     where = ", ".join(filter(None, (remedy.where, other.where)))
@@ -190,11 +190,11 @@ def _with_plugin(context: ImageInContext, finding: Finding) -> Remedy:
 
     found = next((way for way in ways() if not is_refused(way, context)), None)
     if found is None:
-        return _with_plugin_on_base(image, on_machine, context)
+        return with_plugin_on_base(image, on_machine, context)
     return Remedy(command=shell_join([*found, "-o", _written(image)]))
 
 
-def _with_plugin_on_base(image: str, machine: Sequence[str], context: ImageInContext | None) -> Remedy:
+def with_plugin_on_base(image: str, machine: Sequence[str], context: ImageInContext | None = None) -> Remedy:
     """Return what builds an image with a plugin: on this image, else as near to it as works; else why nothing does."""
     request, output = _request(image, machine), ["-o", _written(image)]
     plan = _planned(request, context)
