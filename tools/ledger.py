@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import LockedLayer
     from lumiimg.resolve.lock_file import LockedEntry, LockFile
 
-REHEARSALS: tuple[Reach, ...] = ("resolved", "rehearsed")
+REHEARSALS = REACHES[1:3]
+"""What `make rehearse` says of a row."""
 COST = ("download_bytes", "size_bytes", "seconds")
 HEAD = "# How far each base and release was tried. Written by `make rehearse` and `python -m tools.ledger`, never by hand.\n"
 

@@ -11,7 +11,6 @@ tools/rehearsal has what stands in for GPUs, AMD's images and the wheels of othe
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import hashlib
 import shutil
 import sys
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.ledger import LEDGER, Trial, content_of, read_ledger
 from lumiimg.core.errors import LumiimgError, one_line
+from lumiimg.core.files import today
 from lumiimg.core.text import count
 from lumiimg.resolve.lock import wants_python
 from tools.ledger import REHEARSALS, record
@@ -41,6 +41,8 @@ from tools.rehearsal.server import Shelves, serve
 from tools.rehearsal.wheels import stand_in_wheels
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from lumiimg.catalog.layers import Reach
     from lumiimg.resolve.plan import Plan
 
@@ -50,10 +52,6 @@ CHECKS = Path(__file__).parent / "rehearsal/standin/layers"
 
 
 _WHEELS = "wheels of PyTorch's and vLLM's indexes: stand-ins with the requirements of the releases"
-
-
-def _today() -> dt.date:
-    return dt.datetime.now(dt.UTC).date()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class Outcome:
     """What stands against it."""
     remark: str = ""
     """Why it went no further, where that is this machine's matter."""
-    date: dt.date = field(default_factory=_today)
+    date: dt.date = field(default_factory=today)
     """When it was built."""
     seconds: float = 0.0
 
@@ -197,7 +195,7 @@ def trials(outcomes: Sequence[Outcome]) -> Iterator[Trial]:
     is_resolved = all(outcome.resolved for outcome in outcomes)
     if is_resolved and any(wants_python(layer) for plan in row.plans for layer in lock_of(plan).layers):
         names = ", ".join(f"{count(len(one.row.plans), 'base')}{_python(one.row)}" for one in outcomes)
-        hows.append(("resolved", _today(), f"against the package index for {names}; {_WHEELS}"))
+        hows.append(("resolved", today(), f"against the package index for {names}; {_WHEELS}"))
     built = [outcome for outcome in outcomes if outcome.rehearsed]
     if built and not any(outcome.failed for outcome in outcomes):
         names = ", ".join(f"{one.rehearsed}{_python(one.row)}" for one in built)

@@ -11,7 +11,7 @@ from pathlib import Path
 from lumiimg.check.run.log_answer import answer_of_log
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, say, write_note
-from lumiimg.core.text import address_of
+from lumiimg.core.text import address_of, with_folder
 from lumiimg.joblog import LogReport, follow, read_log, vocabulary
 from lumiimg.report.read_progress import ReadProgress
 from lumiimg.report.views.log import log_document, signatures_document
@@ -43,7 +43,7 @@ def _names(arguments: argparse.Namespace) -> dict[str, str]:
     names = {}
     if arguments.image:
         image = str(arguments.image)
-        image = address_of(image) or (image if "/" in image else f"./{image}")
+        image = address_of(image) or with_folder(image)
         if address_of(image) or os.path.lexists(image):
             names["image"] = names["base"] = shlex.quote(image)
         else:

@@ -48,6 +48,11 @@ def as_operand(name: str) -> str:
     return f"./{name}" if name.startswith("-") else name
 
 
+def with_folder(image: str) -> str:
+    """Return the path of an image as --base and all others take it, where a name alone may be one of the catalogue."""
+    return image if "/" in image else f"./{image}"
+
+
 def shell_join(words: Iterable[str]) -> str:
     """Return words as a command for bash, on one line."""
     return " ".join(map(shell_quote, words))

@@ -712,7 +712,7 @@ def test_a_job_that_serves_says_how_a_client_reaches_it(tmp_path: Path, capsys: 
         run = Run((tmp_path / "job.sh").read_text(), folder := tmp_path / str(number), nodes=2 if options else 1)
         for client in clients:
             assert client in said
-            seen = client.replace("lumiimg-JOBID/vllm.key", f'"{folder}/work/lumiimg-JOBID/vllm.key"')
+            seen = client.replace("lumiimg-JOBID/vllm.key", f'"{folder / "work"}/lumiimg-JOBID/vllm.key"')
             for name, value in {"$USER": ME, "JOBID": "123456", "NODE": "nid000007"}.items():
                 seen = seen.replace(name, value)
             assert f": {seen}\n" in run.out

@@ -15,7 +15,7 @@ from lumiimg.catalog.sites import DEFAULT, site_to_make_for
 from lumiimg.core.errors import LumiimgError
 from lumiimg.core.files import unused
 from lumiimg.core.findings import Finding, Remedy, Severity, first_command
-from lumiimg.core.text import shell_join, shell_quote
+from lumiimg.core.text import shell_join, shell_quote, with_folder
 from lumiimg.resolve.request import RequestOptions, request_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def concluded(
 
     `context`: the image where it is open, so that it is not read again.
     """
-    names = {"image": shell_quote(image), "base": shell_quote(_as_base(image)), "site": shell_quote(site)}
+    names = {"image": shell_quote(image), "base": shell_quote(with_folder(image)), "site": shell_quote(site)}
     machine = context.machine if context is not None and context.machine else ("--site", site)
     return tuple(tried(remedy.concluded(names), image, machine, context) for remedy in remedies)
 
@@ -98,7 +98,7 @@ def is_refused(words: Sequence[str], context: ImageInContext | None = None) -> b
     False where that is not known: the image is not here, or the request has packages of the user's own.
     """
     is_adapt = words[1] == "adapt"
-    plan = _planned(["--base", _as_base(words[2]), *words[3:]] if is_adapt else words[2:], context)
+    plan = _planned(["--base", with_folder(words[2]), *words[3:]] if is_adapt else words[2:], context)
     if plan is None or isinstance(plan, Exception):
         return plan is not None
     return plan.refused or (is_adapt and plan.lock is not None and not plan.lock.layers)
@@ -210,12 +210,7 @@ def with_plugin_on_base(image: str, machine: Sequence[str], context: ImageInCont
 
 
 def _request(image: str, machine: Sequence[str]) -> list[str]:
-    return ["--base", _as_base(image), "--add", _PLUGIN_LAYER, *machine]
-
-
-def _as_base(image: str) -> str:
-    """Return the name of an image as --base takes it, which may be a name of the catalogue."""
-    return image if "/" in image else f"./{image}"
+    return ["--base", with_folder(image), "--add", _PLUGIN_LAYER, *machine]
 
 
 def _written(image: str) -> str:

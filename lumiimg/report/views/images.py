@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Remedy
-from lumiimg.core.text import address_of, as_operand, count, shell_join, shell_quote
+from lumiimg.core.text import address_of, as_operand, count, shell_join, shell_quote, with_folder
 from lumiimg.report.document import Document, Item, Row, Section, Shown, Table, severity_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def for_all(images: Sequence[str], remedies: Sequence[Remedy]) -> tuple[Remedy, 
 def _for_these(body: str, same: Sequence[tuple[str, Remedy]], number: int) -> Remedy:
     """Return one remedy for some images of a `number` that are alike; `body` is a turn of the loop, or the command."""
     images, first = [image for image, _ in same], same[0][1]
-    names = " ".join(shell_quote(_with_folder(image)) for image in images)
+    names = " ".join(shell_quote(with_folder(image)) for image in images)
     loop = f"for image in {names}; do {body}; done"
     if body == first.command or len(images) == 1:
         return first if len(images) == number else _for(", ".join(images), first)
@@ -106,7 +106,7 @@ def _are_new(body: str, images: Sequence[str]) -> bool:
 def _in_loop(command: str, image: str) -> str:
     """Return a command with `$image` for its image and a file of its own to write; empty: not that simple."""
     words = shlex.split(command)
-    places = [number for number, word in enumerate(words) if word in {image, _with_folder(image)}]
+    places = [number for number, word in enumerate(words) if word in {image, with_folder(image)}]
     if shell_join(words) != command or len(places) != 1 or address_of(image):
         return ""
     parts = [shell_quote(word) for word in words]
@@ -115,11 +115,6 @@ def _in_loop(command: str, image: str) -> str:
         number = words.index("-o") + 1
         parts[number] = f"{_OF_IMAGE}-{parts[number]}"
     return " ".join(parts)
-
-
-def _with_folder(image: str) -> str:
-    """Return the path of an image as all commands take it, also where a name alone is one of the catalogue."""
-    return image if "/" in image else f"./{image}"
 
 
 def _table(found: ImageAnswers) -> Table:
