@@ -160,6 +160,10 @@ class BuildHost:
         """Whether a build can be root here in any way, as debootstrap wants it."""
         return os.geteuid() == 0 or self.maps_ids
 
+    def can_bootstrap(self, agent: str) -> bool:
+        """Whether a base can come by such an agent here: debootstrap wants to be root."""
+        return agent != "debootstrap" or self.is_root
+
     @cached_property
     def overlay(self) -> CapabilityTrial:
         """Whether the kernel mounts an overlay there, and a container starts on it, as layers are built."""

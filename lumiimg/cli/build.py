@@ -6,13 +6,14 @@ import argparse
 import os
 
 from lumiimg.catalog.settings import read_settings
+from lumiimg.cli.choices import mirrors_of
 from lumiimg.cli.output import Output, output_of
 from lumiimg.cli.request import resolve_request
-from lumiimg.core.errors import BadInputError, write_note
+from lumiimg.core.errors import BadInputError, ExitCode, write_note
 from lumiimg.core.files import refuse_places
 from lumiimg.definition.writer import write_chain
 from lumiimg.report.views.request import plan_document
-from lumiimg.resolve.lock import Lock
+from lumiimg.resolve.lock import Lock, from_registry
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -33,11 +34,16 @@ def execute(arguments: argparse.Namespace) -> int:
 def make(arguments: argparse.Namespace, lock: Lock) -> int:
     """Build, unless something less is asked for."""
     if arguments.dry_run:
+        from lumiimg.build.build_host import BuildHost
         from lumiimg.build.cost import BuildPlan, cost_of
 
+        is_final = arguments.locked or arguments.definitions
+        if not (is_final or BuildHost((), os.environ).can_bootstrap(lock.bootstrap.agent)):
+            lock = from_registry(lock, mirrors_of(arguments))
         chain = write_chain(lock)
         plan = BuildPlan(lock, chain, cost_of(lock, chain, read_settings(os.environ).cache, output_of(arguments)))
-        return Output.of(arguments).deliver(plan_document(plan), "build-plan", plan)
+        code = ExitCode.GOOD if plan.cost.lacking is None else ExitCode.NO
+        return Output.of(arguments).deliver(plan_document(plan), "build-plan", plan, code)
     from lumiimg.cli import image_build  # downloads and engines
 
     return image_build.make(arguments, lock)

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from lumiimg.build.build_host import host_for_builds
@@ -30,9 +29,8 @@ from lumiimg.report.terminal import takes_codes
 from lumiimg.report.text import show
 from lumiimg.report.views.build import built_document, definitions_document, start_document
 from lumiimg.report.views.cache import why_document
-from lumiimg.resolve.bootstrap import in_registry
 from lumiimg.resolve.complete_lock import BaseDigest, complete_lock
-from lumiimg.resolve.lock import Lock
+from lumiimg.resolve.lock import Lock, from_registry
 from lumiimg.resolve.lock_file import to_text as lock_text
 
 DOCKERFILE = "dockerfile"
@@ -44,9 +42,9 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
     cache = read_settings(os.environ).cache
     sources = open_sources(arguments)
     machine = host_for_builds(os.environ, sources) if arguments.definitions is None else None
-    by_debootstrap = machine is None or lock.bootstrap.agent != "debootstrap" or machine.is_root
-    if not arguments.locked and (arguments.form == DOCKERFILE or not by_debootstrap):
-        lock = replace(lock, bootstrap=in_registry(lock.base.layer, sources.mirrors) or lock.bootstrap)
+    can_bootstrap = machine is None or machine.can_bootstrap(lock.bootstrap.agent)
+    if not arguments.locked and (arguments.form == DOCKERFILE or not can_bootstrap):
+        lock = from_registry(lock, sources.mirrors)
     # what is refused, or missing here, before anything is asked of a server
     chain = write_chain(lock)
     if arguments.why:

@@ -19,6 +19,7 @@ from lumiimg.core.findings import Severity
 from lumiimg.fabric.path import Fabric
 from lumiimg.fetch.git import SCHEME
 from lumiimg.fetch.mirrors import is_address
+from lumiimg.resolve.bootstrap import in_registry
 from lumiimg.resolve.rules import NO_MACHINE, RuleResult
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.layers import Layer
+    from lumiimg.fetch.mirrors import Mirrors
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.request import Request
 
@@ -189,6 +191,11 @@ class Lock:
             if not self.resolved and not layer.wheels and wants_python(layer):
                 missing.append(f"the wheels of {layer.name}")
         return tuple(missing)
+
+
+def from_registry(lock: Lock, mirrors: Mirrors) -> Lock:
+    """Return the lock on the image of a registry that its base is, too; itself where it is none."""
+    return replace(lock, bootstrap=in_registry(lock.base.layer, mirrors) or lock.bootstrap)
 
 
 def wants_python(layer: LockedLayer) -> bool:

@@ -6,17 +6,19 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.build.build_host import BuildHost
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cost import BuildCost, PartCost, PlaceNeed, cost_of, measured
 from lumiimg.build.keys import content_with, steps_of
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.ledger import all_trials
 from lumiimg.cli.main import main
-from lumiimg.core.errors import FailedError
+from lumiimg.core.errors import ExitCode, FailedError
 from lumiimg.definition.writer import write_chain
 from lumiimg.engine import room
 from lumiimg.engine.engine import Engine, EngineKind
@@ -74,6 +76,23 @@ def test_a_plan_says_what_the_ledger_has_and_what_nobody_knows(
     main(["explain", "--base", "debian-13", "--add", "netprobe", "--add", "mpi4py", "--site", "generic"])
     said = " ".join(capsys.readouterr().out.split())
     assert "(nobody has recorded a build of " in said
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_a_dry_run_takes_the_base_that_the_build_takes_and_fails_as_it_would(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    build = ["build", "--recipe", "demo", "--mirror", "debian=http://m/debian", "--dry-run"]
+    program = tmp_path / "debootstrap"
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}")
+    for is_root, origin in ((True, "debootstrap trixie"), (False, "docker debian:trixie-slim")):
+        monkeypatch.setattr(BuildHost, "is_root", is_root)
+        assert main(build) == ExitCode.GOOD
+        assert origin in capsys.readouterr().out
+    monkeypatch.setattr("lumiimg.engine.room.shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    assert main(build) == ExitCode.NO
+    assert "does not fit: the build needs about" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_is_in_the_cache_costs_nothing_and_what_was_built_here_as_much_again(tmp_path: Path) -> None:
