@@ -26,7 +26,7 @@ from lumiimg.image.squashfs.format import Content
 _BLOCK_BYTES = 128 << 10
 """Of data, as mksquashfs has it where nobody asks for another size."""
 _COMPRESSION_LEVEL = 4
-"""As mksquashfs packs (docs/decisions/0026-images-are-gzip.md)."""
+"""As mksquashfs packs (docs/decisions.md#everything-is-gzip)."""
 _TYPE_OF_KIND = {kind: number for number, kind in disk.KIND_OF_TYPE.items()}
 _FLAGS = 0x40 | 0x80
 """Equal files are one; there is an export table."""

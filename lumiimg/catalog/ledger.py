@@ -1,7 +1,8 @@
 """How far each base and each release of a layer was tried: `ledger.toml`, which only the programs that try them write.
 
 An entry holds the digest of what was tried, and counts as long as that is what the catalogue has. After a change, and
-for a layer of a user's own by the same name, it says nothing. See docs/decisions/0027-the-ledger.md for the reasons.
+for a layer of a user's own by the same name, it says nothing. People wrote such a word by hand once: it stayed when a
+script changed, and every release of vLLM that had it failed in the package index.
 """
 
 from __future__ import annotations

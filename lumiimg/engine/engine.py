@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _PROBE_TIMEOUT_S = 20.0
 _PROGRAMS = ("apptainer", "singularity")
 PACKED = ("-comp", "gzip", "-Xcompression-level", "4")
-"""How mksquashfs packs all that goes into an image, for every engine (docs/decisions/0026-images-are-gzip.md)."""
+"""How mksquashfs packs all that goes into an image, for every engine (docs/decisions.md#everything-is-gzip)."""
 _NAMELESS_LOGINS = ("_DOCKER_USERNAME", "_DOCKER_PASSWORD")
 _LOGINS = (*_NAMELESS_LOGINS, "_AUTHFILE", "_AUTH_FILE")
 _OF_REGISTRIES = ("_CACHEDIR", "_CONFIGDIR", "_DISABLE_CACHE", "_NOHTTPS", "_KEYSDIR", "_SYPGPDIR")

@@ -1,7 +1,8 @@
-"""The one gate through which every child process runs; docs/decisions/0005-one-gate-for-processes.md has the reasons.
+"""The one gate through which every child process runs: one place decides its environment, its output, and its end.
 
 Each has a process group of its own, so that a time limit or Ctrl-C ends the grandchildren too, and a watch that
 outlives lumiimg, so that nothing runs on when lumiimg itself is killed without a word (SIGKILL, out of memory).
+spython's runner is not used: it stops for ever once 64 KiB stand on standard error.
 """
 
 from __future__ import annotations

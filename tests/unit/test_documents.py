@@ -94,10 +94,10 @@ def test_links_between_documents_lead_somewhere() -> None:
 def test_files_that_a_page_for_developers_names_are_there() -> None:
     written_for = {
         "contributing",
-        "decisions",
         "extend",
         "CONTRIBUTING.md",
         "architecture.md",
+        "decisions.md",
         "rooms.md",
         "security.md",
     }
