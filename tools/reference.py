@@ -120,7 +120,7 @@ def engine_failures() -> Iterator[str]:
 
 
 def engines() -> Iterator[str]:
-    yield "# SingularityCE and Apptainer\n\nIn what SingularityCE 4.1, which LUMI has, and Apptainer 1.4 differ, as far as lumiimg or its users meet it.\n"
+    yield "# SingularityCE and Apptainer\n\nDifferences between SingularityCE 4.1, which LUMI has, and Apptainer 1.4 that lumiimg or its users meet.\n"
     yield f"{WRITTEN}\n"
     yield "Each row but those with a \\* was seen with both real programs: SingularityCE 4.1.3 built from its sources, without"
     yield "set-user-id, and Apptainer 1.4.5 of Debian. A row with a \\* was read in the sources. None was seen on LUMI, where"

@@ -34,7 +34,7 @@ The tests of lumiimg hold every JSON that they see it print against these schema
 ## How to read it
 - **The exit code is the answer**; the JSON says why. Where standard output is empty there is no result: the command could not do its work, and
   a line on standard error says why ([exit codes](exit-codes.md)).
-- **`[hidden]` stands in the place of a secret**, as far as name or shape shows it ([security](../security.md#secrets)).
+- **`[hidden]` replaces a secret** that has a known name or shape ([security](../security.md#secrets)).
 - **Each kind has a number**, in the key `schema` (of `plan`: `format`). While it stays the same, only keys and words of a closed set (a new verdict, a new id) are added;
   names, types, units and meanings stay. Skip keys that you do not know, and take an unknown word for "cannot tell". From the first release on
   the number counts up when a key goes, gets another name or meaning, or can be null where it could not. {numbers}

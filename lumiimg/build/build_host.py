@@ -66,7 +66,7 @@ class CapabilityTrial:
     works: bool
     """Whether it works."""
     said: str
-    """A version, or what stands against it."""
+    """A version, or why it cannot be used."""
     is_sure: bool = True
     """Whether it was tried to the end: not where time or room ran out."""
     remedy: str = ""
@@ -137,7 +137,7 @@ class BuildHost:
 
     @property
     def kind(self) -> EngineKind:
-        """Its kind, as far as it shows in images: what Apptainer writes, lumiimg writes to the byte.
+        """Its kind, where images show it: what Apptainer writes, lumiimg writes to the byte.
 
         No container is started where all engines are alike.
         """
@@ -210,7 +210,7 @@ class BuildHost:
         return (self.container.trial, self.ids, self.overlay, self.fuse, *programs)
 
     def against(self, way: Way) -> list[str]:
-        """Return what stands against a way to build."""
+        """Return why a way to build does not work here."""
         wanted: dict[str, object] = {
             "no container starts here": self.container.trial.may_work,
             "no mksquashfs": self.mksquashfs_version,

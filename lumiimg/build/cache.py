@@ -148,7 +148,7 @@ class LayerCache:
         return written if type(written) is int else 0
 
     def read(self, key: str) -> CacheEntry | None:
-        """Return an entry; None for one that is damaged, or another's, as far as a look at its size shows."""
+        """Return an entry; None for one that is damaged, or another's, by its size."""
         folder = self._layers / key
         try:
             document = read_object(folder / "entry.json")

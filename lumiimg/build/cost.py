@@ -101,7 +101,7 @@ class Lacking:
 
 @dataclass(frozen=True, slots=True)
 class BuildCost:
-    """What a build will cost, as far as it is known."""
+    """What a build will cost; null where nobody knows."""
 
     parts: tuple[PartCost, ...]
     """Base first."""
@@ -131,7 +131,7 @@ class BuildCost:
 
     @property
     def lacking(self) -> Lacking | None:
-        """The file system that has not the room which is known to be needed; null: it fits, as far as is known."""
+        """The file system that is too small for what is known; null: no such problem is known."""
         devices = [place.room.folder.stat().st_dev for place in self.places]
         for device in dict.fromkeys(devices):
             same = [place for place, at in zip(self.places, devices, strict=True) if at == device]
@@ -155,7 +155,7 @@ class BuildPlan:
     definitions: tuple[Definition, ...]
     """The chain, in order."""
     cost: BuildCost
-    """As far as it is known."""
+    """Its parts; null where not known."""
 
 
 @dataclass(frozen=True, slots=True)

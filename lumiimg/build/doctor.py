@@ -53,7 +53,7 @@ class DoctorResult:
 
     @property
     def strategies(self) -> Mapping[str, Sequence[str]]:
-        """What stands against each way to build; empty: it works. The quickest first."""
+        """Why each way to build does not work; empty: it works. The quickest first."""
         return {way: self.machine.against(way) for way in WAYS}
 
     @property

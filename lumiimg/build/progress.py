@@ -30,7 +30,7 @@ class BuildStage:
     seconds: float
     """By the clock."""
     cpu_seconds: float
-    """Of all that was run for it, as far as it was waited for."""
+    """Of all processes that were run for it and waited for."""
     size_bytes: int
     """Of what came out of it."""
     reused: bool

@@ -55,7 +55,7 @@ class Proot:
     program: Path | None
     """None where there is none that works."""
     said: str
-    """Where it is from, or what stands against each that there could be."""
+    """Where it is from, or why each candidate cannot be used."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """With which programs see by it what they are to see."""
 

@@ -40,7 +40,7 @@ class DriverEvidence(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Something that runs, or ran, on the nodes, whatever their driver is."""
 
     rocm: _Release
-    """The release that it has, as far as it is known: `7.2`."""
+    """The release that it has, the known part: `7.2`."""
     text: Text
     """What it is, in a few words."""
     rank: Rank = Rank.PUBLISHED

@@ -17,7 +17,7 @@ _MOST_BYTES = 1 << 20
 
 
 class Glance(NamedTuple):
-    """A base or a layer, as far as a glance at its layer.toml shows; nothing is validated."""
+    """A base or a layer, by a glance at its layer.toml; nothing is validated."""
 
     kind: str | None
     """`base` or `layer`; None where it does not show."""

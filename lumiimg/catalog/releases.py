@@ -119,7 +119,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return faults_of_versions(self.has, arguments) | unknown_arguments | self._contradictions()
 
     def _contradictions(self) -> dict[str, str | None]:
-        """Return what no image can hold together: by the key that names the version, what stands against it."""
+        """Return what no image can hold together: by the key that names the version, the reason."""
         found: dict[str, str | None] = {}
         pins: dict[str, str] = {}
         for name, version in self._pins():

@@ -55,13 +55,13 @@ class Objections:
 
 @dataclass(frozen=True, slots=True)
 class NothingAdded:
-    """Why nothing is built on an image: it lacks nothing, it cannot be judged, or its own settings stand against it."""
+    """Why nothing is built on an image: it lacks nothing, it cannot be judged, or its own settings prevent it."""
 
     answer: Answer
     sentence: str
     """A sentence; the exit code says the same."""
     doubts: tuple[str, ...]
-    """What is not known, and what the image sets that stands against it, a sentence each."""
+    """What is not known, and the image's own settings that prevent it, a sentence each."""
 
 
 def objections_of(image: Path, snapshot: Snapshot | None) -> Objections:

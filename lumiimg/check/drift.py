@@ -99,7 +99,7 @@ class ImageDrift:
 
     @property
     def refused(self) -> tuple[Finding, ...]:
-        """What stands against it now; where it did not before, only that."""
+        """What is wrong with it now; if it worked before, only what is new."""
         old = {(finding.id, finding.summary) for finding in self.before.against}
         against = tuple(finding for finding in self.now.against if finding.severity is Severity.PROBLEM)
         return tuple(finding for finding in against if (finding.id, finding.summary) not in old) or against

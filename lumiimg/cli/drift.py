@@ -29,6 +29,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _this_machine(before: Snapshot) -> Snapshot:
-    """Scan, with what the earlier scan was given, as far as it is there."""
+    """Scan, with those paths of the earlier scan that exist."""
     asked = [Path(entry.path) for entry in before.entries if ASKED in entry.how.split(", ")]
     return scan_host(os.environ, include=[path for path in asked if path.exists()])

@@ -75,7 +75,7 @@ class FailedError(LumiimgError):
 
 
 class RefusedError(FailedError):
-    """What is asked for cannot be: a rule stands against it, or what was locked is another thing now."""
+    """What is asked for cannot be: a rule forbids it, or what was locked has changed."""
 
 
 class UndecidedError(LumiimgError):

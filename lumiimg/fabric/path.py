@@ -140,7 +140,7 @@ class Fabric(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FabricPath:
-    """The files of the path and what they say, as far as it is known; None where it is not."""
+    """The files of the path and what they say; None where that is not known."""
 
     rccl: str | None = None
     """Path of the RCCL that a program gets, in the image."""

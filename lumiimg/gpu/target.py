@@ -151,7 +151,7 @@ def _fit_of_bundle(bundle: Bundle, gpu: GpuTarget) -> GpuFit:
 
 def _fit_of_one(code: GpuTarget, gpu: GpuTarget) -> GpuFit:
     if code.processor == _SPIRV:
-        return GpuFit.UNKNOWN  # as far as the ROCm at hand can compile it
+        return GpuFit.UNKNOWN  # of what this ROCm can compile
     if code.processor != gpu.processor and not _takes_family(code.processor, gpu.processor):
         return GpuFit.NO
     if code.sramecc is not None and code.sramecc != gpu.sramecc:

@@ -39,7 +39,7 @@ class SolvedManifest(BindManifest):
     """A manifest with the process that was modelled to find it."""
 
     loaded: tuple[Loaded, ...] = ()
-    """What the loader would have in the process of RCCL and its plugin, in its order; as far as the last attempt came,
+    """What the loader would have in the process of RCCL and its plugin, in its order; of the last attempt
     where nothing loads."""
     host_has_fabric: bool = True
     """Whether the snapshot has a libfabric with the cxi provider at all."""

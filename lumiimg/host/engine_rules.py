@@ -124,7 +124,7 @@ def _homes(environment: Mapping[str, str], settings: Mapping[str, str], snapshot
 
 
 def _bound(paths: str) -> Iterator[Mount]:
-    """Yield what `bind path` of the configuration puts there, a folder of the host as far as can be said here."""
+    """Yield what `bind path` of the configuration puts there, a folder of the host where that can be said here."""
     for text in filter(None, map(str.strip, paths.split(","))):
         try:
             bind = parse_binds(text)[0]

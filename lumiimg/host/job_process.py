@@ -50,7 +50,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a process does not get as far as its RCCL, though its libraries may load."""
+    """Why a process does not reach its RCCL, though its libraries may load."""
 
     what: str
     """A sentence without an end."""
@@ -101,7 +101,7 @@ class JobProcess:
 
     @property
     def failing(self) -> str:
-        """Return that it does not get as far as its RCCL, for a sentence."""
+        """Return that it does not reach its RCCL, for a sentence."""
         module = self.imports or self.framework
         return f"`import {module}` of {self.program} fails" if module else f"{self.program} cannot start"
 

@@ -1,4 +1,4 @@
-"""Which processes the jobs of an image start, as far as an RCCL may be in them."""
+"""Which processes the jobs of an image start that may have an RCCL in them."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def read_source(root: RootFileSystem, path: str) -> str | None:
 
 
 class StartupProcess:
-    """A Python at its start, as far as its code was read."""
+    """A Python at its start, by the code that was read."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""On which kind of machine a job ran, as far as it shows: elsewhere than on Slingshot its advice is left out."""
+"""On which kind of machine a job ran, if the log shows it: elsewhere, advice for Slingshot is left out."""
 
 from __future__ import annotations
 

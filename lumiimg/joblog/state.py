@@ -1,7 +1,7 @@
 """What a log was seen to say of a job: a bounded table for each of its processes, match by match.
 
 A position is one number for a message of the job: piece of the log, line in the piece, message in the line. Positions
-are in the order in which the log was written as far as that is known: that of its files, and of the lines in each.
+are in the order in which the log was written, where that is known: that of its files, and of the lines in each.
 """
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ class _Span:
         """Whether the later one is of another run.
 
         A rank begins again: on the same node, or on another one after the job ended (`marks`); or a process begins
-        that does not get as far as a rank, on a node whose ranks were connected before.
+        that does not become a rank, on a node whose ranks were connected before.
         """
         if self.connected and after.begun and after.nodes and after.nodes <= self.nodes:
             return True

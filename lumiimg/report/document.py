@@ -26,7 +26,7 @@ class Shown(StrEnum):
     """Where a section is shown."""
 
     ALWAYS = "always"
-    """On pages and on terminals, there as far as it has room."""
+    """On pages, and on terminals if there is room."""
     VERBOSE = "verbose"
     """On pages, and on terminals with --verbose."""
     PAGE = "page"

@@ -90,7 +90,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _keys(words: Iterator[str]) -> Keys:
-    """Return keys as the table has them, as far as the brace that closes their object."""
+    """Return keys as the table has them, up to the brace that closes their object."""
     found: Keys = {}
     name = ""
     for word in words:

@@ -190,7 +190,7 @@ def _block(block: Block, said: str | None) -> Iterable[ET.Element]:
 
 
 def _item(item: Item, said: str | None) -> ET.Element:
-    """Return one thing with what stands behind it; what stands against the answer is open."""
+    """Return one thing with its details; those of problems are shown open."""
     tag: list[Node] = [" ", element("span", f"[{item.tag}]", class_="quiet")] if item.tag else []
     word = element("span", f"{WORDS[item.severity]}: ", class_=f"word {item.severity.value}")
     head: list[Node] = [*_mark(item.severity, has_word=True), word, item.text, *tag]
@@ -263,7 +263,7 @@ def _table(table: Table) -> ET.Element:
 
 
 def _tree(tree: Tree) -> Iterator[ET.Element]:
-    """Yield a tree as lists in lists, as far as ROWS and DEPTH go."""
+    """Yield a tree as lists in lists, at most ROWS and DEPTH of it."""
     shown_branches = cut = 0
 
     def branch(one: Tree, depth: int) -> ET.Element:

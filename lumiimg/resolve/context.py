@@ -50,7 +50,7 @@ class PlanContext:
     preferred: Mapping[str, str] = field(default_factory=dict)
     """Releases of layers to keep, by name, where the request does not name another."""
     images: Mapping[str, Layer] = field(default_factory=dict)
-    """Bases that are images, as far as they were read, and the layer of the user's own packages, by their names."""
+    """Bases that are images, those that were read, and the layer of the user's own packages, by their names."""
     web: Http | None = None
     """By which releases are looked for that no row has; None: no server is asked."""
     on_line: Callable[[str], None] = lambda _: None

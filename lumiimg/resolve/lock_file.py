@@ -77,7 +77,7 @@ class LockedCommit(_Written, frozen=True):
 
 
 class LockedEntry(_Written, frozen=True):
-    """A base or a layer, as far as the catalogue leaves it open."""
+    """A base or a layer: what the catalogue leaves open of it."""
 
     name: _Name
     """In the catalogue."""

@@ -120,7 +120,7 @@ def _other_python(asked: Request, python: Version | None) -> Iterator[tuple[OwnR
 
 
 def _planned(stack: Stack) -> dict[str, tuple[str | None, str]]:
-    """Return what a stack has as far as it is planned: by name, the version where it is known, and who has it."""
+    """Return what a planned stack has: by name, the version where it is known, and who has it."""
     found: dict[str, tuple[str | None, str]] = {}
     layers = {chosen.name for chosen in stack.layers}
     for name, offer in stack.offers.items():
@@ -179,7 +179,7 @@ def resolve_own(
         if one.replaces and (objection := _never_replaced(one.name, asked)):
             raise RefusedError(objection, where=one.where, hint="leave it out")
         if one.replaces and one.name not in there:
-            what = f"the image has no {one.name}, as far as it is known"
+            what = f"no {one.name} is known in the image"
             raise RefusedError(what, where=one.where, hint=f"put it in: pip:{one.text}")
     there -= asked.replaced
     if known := next((one for one in asked.own if one.requirement.url and one.name in there), None):

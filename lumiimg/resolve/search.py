@@ -109,7 +109,7 @@ class StackSearch:
             if self._steps > _STEP_LIMIT:
                 return
             for below in self._with_needs(stack, chosen, within):
-                # nothing stands against these only because a version is not known, or cannot be read
+                # these are not refused just because a version is not known, or cannot be read
                 offers = ((need, below.offers[need.component]) for need in layer.needs_of(chosen.release))
                 unknown = tuple((need, offer) for need, offer in offers if need.holds_for(offer.version) is None)
                 yield from self._on_top(below, replace(chosen, unknown=unknown), within)

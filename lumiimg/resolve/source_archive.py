@@ -50,7 +50,7 @@ class _Project(Struct, frozen=True, rename="kebab"):
 
 
 class PyProject(Struct, frozen=True, rename="kebab"):
-    """What a `pyproject.toml` says, as far as it is read."""
+    """What is read of a `pyproject.toml`."""
 
     build_system: _Build = _Build()
     project: _Project = _Project()

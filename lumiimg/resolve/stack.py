@@ -109,7 +109,7 @@ class Stack:
     layers: tuple[Chosen, ...] = ()
 
     def version(self, component: str) -> str | None:
-        """Return the version of a component, as far as it is there and known."""
+        """Return the version of a component; None where it is not there, or not known."""
         offer = self.offers.get(component)
         return offer.version if offer else None
 

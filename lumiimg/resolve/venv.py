@@ -42,7 +42,7 @@ _LIBRARY = re.compile(r"python(3\.[0-9]{1,2})")
 
 
 class VenvFault(StrEnum):
-    """What stands against an environment over an image."""
+    """What is wrong with an environment over an image."""
 
     OWN_TORCH = "own torch"
     OWN_PART = "own part of torch"
@@ -150,7 +150,7 @@ def mark_of(path: Path) -> str | None:
 
 
 def faults_of(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[tuple[VenvFault, str]]:
-    """Yield what stands against an environment over an image, which has these versions, worst first."""
+    """Yield what is wrong with an environment over an image that has these versions, worst first."""
     name, torch, record = venv.path.name, has.get("torch"), venv.record
     python = record.python if record else venv.python
     if python is not None and has.get("python") not in (None, python):

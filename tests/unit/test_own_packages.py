@@ -341,7 +341,7 @@ def test_what_is_of_rocm_or_is_not_there_is_not_replaced(world: World, folder: P
         said = refused(world, folder, capsys, "--replace", f"{name}==9.9")
         assert "is made for the image's ROCm and RCCL, so it stays" in said, name
     said = refused(world, folder, capsys, "--replace", "yolk==2.0")
-    assert "the option --replace: the image has no yolk, as far as it is known; put it in: pip:yolk==2.0" in said
+    assert "the option --replace: no yolk is known in the image; put it in: pip:yolk==2.0" in said
     for word in ("egg", "egg>=1", "egg==1.*", "egg[x]==1", "egg==1,==1", "egg==1; os_name == 'posix'"):
         said = refused(world, folder, capsys, "--replace", word, code=ExitCode.BAD_INPUT)
         assert "the option --replace: egg is to be in one version; NAME==VERSION" in said, word

@@ -39,7 +39,7 @@ _DIGITS = 10
 EVIDENCE_LINES = 6
 NOISE = re.compile(r"CollNet|TUNER/|PROFILER/")
 """Lines of RCCL about plugins of other kinds."""
-# Each of these keeps RCCL from saying what it does, or from getting as far as the plugin.
+# Each of these keeps RCCL from saying what it does, or from reaching the plugin.
 SILENCING = ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_COMM_ID", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY")
 VERBOSE = {"NCCL_DEBUG": "INFO", "FI_LOG_LEVEL": "warn"}
 
@@ -138,7 +138,7 @@ class Container:
     """What the process of a job has set when its imports are done: all that runs in its stead has it, too."""
 
     def handshake(self, plugin: str, *, rccl: str | None, accepts: Sequence[int]) -> ProbeRun:
-        """Open a plugin as this image's RCCL would, and take it as far as listening."""
+        """Open a plugin as this image's RCCL would, and make it listen."""
         words = ["--rccl", rccl] if rccl is not None else []
         words += ["--accept", ",".join(map(str, accepts))] if accepts else []
         return self.ask("handshake", *words, plugin)

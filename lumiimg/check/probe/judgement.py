@@ -298,7 +298,7 @@ def _listens(run: ProbeRun) -> bool:
     return whole and bool(listens) and all(values.get("rc") == "0" for values in listens)
 
 
-# -- a simulation, for those who ask for it: RCCL on a stand-in for HIP, as far as the network that it takes --
+# -- a simulation, for those who ask for it: RCCL on a stand-in for HIP, up to the network that it takes --
 #
 # RCCL from 2.22 on looks for its plugin only when it has a GPU. The few answers of HIP that it needs before that are
 # made up (`layers/netprobe/rcclsim.c`): every finding says SIMULATION, and none makes an answer green.

@@ -43,7 +43,7 @@ _OF_VENV = {
 
 
 def findings_of_venv(context: ImageInContext) -> tuple[Finding, ...]:
-    """Return what stands against an environment that jobs bind over the image."""
+    """Return the faults of an environment that jobs bind over the image."""
     found, venv = Findings(Level.STATIC), context.venv
     if venv is None:
         return ()
@@ -55,7 +55,7 @@ def findings_of_venv(context: ImageInContext) -> tuple[Finding, ...]:
 
 
 def findings_of_machine(context: ImageInContext, static: StaticResult) -> tuple[Finding, ...]:
-    """Return what stands against the image on the processors of a machine, and with the driver of its GPUs."""
+    """Return the faults of the image on a machine's processors, and with its GPU driver."""
     found, snapshot = Findings(Level.STATIC), context.snapshot
     lacking = wrong_processors(context.image, (static.job.program,) if static.job else (), snapshot, context.site)
     if lacking is not None:

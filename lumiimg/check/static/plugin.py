@@ -56,7 +56,7 @@ class PluginJudgement:
     """What the process sees: the image's files, with the binds over them."""
     process: Process
     path: FabricPath
-    """As far as it is known."""
+    """None where it is not known."""
     found: Findings
 
     def load(self, rccl: LoadedObject, library: Rccl) -> LoadResult | None:

@@ -1,4 +1,4 @@
-"""What the process of RCCL and its plugin shows as a whole, and what keeps it from getting as far as its RCCL.
+"""What the process of RCCL and its plugin shows as a whole, and what keeps it from reaching its RCCL.
 
 Mixed copies of a library, two HIP runtimes, functions taken from a library that stands before, files cut off, search
 paths that leak, a symbol that nothing defines.

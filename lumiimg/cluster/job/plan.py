@@ -63,7 +63,7 @@ class JobPlan:
     notes: tuple[str, ...]
     """What whoever submits it should know."""
     connects_itself: bool
-    """Whether vLLM connects the nodes by itself, without Ray."""
+    """Whether vLLM connects the nodes without Ray."""
     serving: ServingPlace | None
     """How a server of vLLM is kept to its user; None where there is none, or the command says it."""
 

@@ -89,7 +89,7 @@ def _replace(home: Path, texts: dict[str, str]) -> None:
         new = beside / "new"
         (new / "bin").mkdir(parents=True)
         for name, text in texts.items():
-            (new / name).touch(0o666 if name == RECORD else 0o777)  # as far as the user's umask lets it
+            (new / name).touch(0o666 if name == RECORD else 0o777)  # the user's umask takes its bits away
             (new / name).write_text(text, encoding="utf-8")
         if not os.path.lexists(home):
             new.rename(home)
