@@ -6,7 +6,6 @@
 # make test-gpu     real collectives and real failures on an NVIDIA GPU, on which CUDA stands in for HIP (NCCL="2.31.2 2.30.7": of these versions)
 # make test-all     both, make coverage and make fuzz, with all of what is exhaustive, of which they take a tenth
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
-# make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=joblog/network; hours for all)
 # make rehearse     each row of the catalogue against the real package index and on stand-ins, into the ledger; hours (ROWS=vllm,jax: these alone)
 # make score        what `check` says of images from their files, beside what their jobs then do, into docs/reference/prediction.md; minutes
 # make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)
@@ -40,7 +39,7 @@ COVERAGE_TESTS = $(wildcard $(addprefix tests/unit/test_,elf_*.py fabric*.py ima
 # each process would compile the package again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test coverage test-core test-core-here test-engine test-engine-here test-gpu test-all test-lowest fuzz corpus mutate rehearse score audit lint bench bench-here docs docs-site dist requirements compare written clean
+.PHONY: help demo test coverage test-core test-core-here test-engine test-engine-here test-gpu test-all test-lowest fuzz corpus rehearse score audit lint bench bench-here docs docs-site dist requirements compare written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -126,9 +125,6 @@ written: $(VENV)/.installed
 fuzz: $(VENV)/.installed
 	$(BIN)/python -m tests.fuzz --seconds "$$(awk 'BEGIN { print $(FUZZ) / 5 }')" $(if $(SEED),--seed $(SEED))
 	LUMIIMG_FUZZ=$(FUZZ) $(BIN)/pytest -m hypothesis --numprocesses auto --dist worksteal $(if $(SEED),--hypothesis-seed=$(SEED))
-
-mutate: $(VENV)/.installed
-	$(BIN)/python -m tools.mutation $(MODULE)
 
 # what is made stays in build/rehearse, several gigabytes
 rehearse: $(VENV)/.installed

@@ -1,1 +1,1 @@
-"""Programs of the maintainers: pages, comparisons, measurements, mutants, rehearsals."""
+"""Programs of the maintainers: pages, comparisons, measurements, rehearsals."""
