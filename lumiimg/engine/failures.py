@@ -24,6 +24,7 @@ _AROUND = re.compile(
 )
 _TAIL_CHARS = 64 * 1024
 _SAID_CHARS = 300
+_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +71,8 @@ def not_started(engine: Engine, output: str, *, where: str | None = None) -> Mis
     known = explain(output)
     why = known.meaning if known else one_safe_line(telling_line(output))[:_SAID_CHARS] or "it does not say why"
     return MissingHereError(
-        f"{engine.name} starts no container here: {why}", where=where, hint=known.remedy if known else None
+        f"{engine.name} starts no container here: {why}",
+        where=where,
+        hint=known.remedy if known else None,
+        more=output[-_TAIL_CHARS:].splitlines()[-_LINES:],
     )

@@ -47,6 +47,7 @@ from lumiimg.core.findings import Answer
 from lumiimg.core.text import hostlist
 from lumiimg.engine.engine import find_engine
 from lumiimg.fabric.path import FabricPath
+from lumiimg.report.document import Item
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
 from tests.shared import fabric_builder
@@ -263,6 +264,50 @@ def test_a_difference_is_named_in_a_few_words_and_many_are_counted() -> None:
     assert len(told) == 4
     (long,) = differences(replace(WELL, kernel="5" * 500_000), WELL)
     assert len(long) < 1000, "an answer of a node may hold anything"
+
+
+ENGINE = "Apptainer 1.4.5 starts no container here: the disk or the quota is full"
+
+
+def no_container(node: str, number: int) -> NodeAnswer:
+    """What a node answers where the engine fails, in words that are its own."""
+    said = f"FATAL:   extract: /tmp/rootfs-{number}/root: No space left on device ({node}, pid {number})"
+    return NodeAnswer(RUN, node, trouble=f"{ENGINE}: {said}", to_do="free some room", said=(said,))
+
+
+def test_an_engine_that_starts_no_container_is_the_verdict_in_its_words_with_a_command_that_shows_it(
+    tmp_path: Path,
+) -> None:
+    job = names(1, 4)
+    for number, node in enumerate(job):
+        answer(tmp_path, node, no_container(node, 4000 + 77 * number))
+    report = summed(tmp_path, job)
+    assert [group.nodes for group in report.groups] == [tuple(job)], "their words differ by the node alone"
+    assert report.sentence.startswith(f"CANNOT TELL: not probed: {ENGINE}")
+    assert report.advice.why == no_container(job[0], 4000).said[0]
+    assert report.advice.next == "srun --nodes=1 --nodelist=nid000001 lumiimg check image.sif --level=probe --verbose"
+    assert report.levels["probe"] == "not taken"
+    (shown,) = (item for item in nodes_document(report).sections[0].blocks if isinstance(item, Item))
+    assert shown.remedies == ("free some room",)
+    # where others are well, these nodes are at fault
+    answer(tmp_path, "nid000009")
+    mixed = summed(tmp_path, [*job, "nid000009"])
+    assert mixed.advice.next == "#SBATCH --exclude=nid[000001-000004]"
+    assert mixed.levels["probe"] == "done on 1 node"
+
+
+def test_thousands_of_nodes_each_in_its_own_way_make_a_short_report(tmp_path: Path) -> None:
+    job = names(0, 300)
+    for number, node in enumerate(job):
+        libraries = (FABRIC, Library("libcxi.so.1", f"/{'x' * 4000}/libcxi.so.1", f"{number:040x}"))
+        answer(tmp_path, node, replace(WELL, libraries=libraries))
+    answer(tmp_path, "nid000300", BROKEN)
+    report = summed(tmp_path, [*job, "nid000300"])
+    assert report.answer is Answer.NO, "one that says no is not lost among them"
+    assert len(report.groups) <= 23
+    assert sorted(node for group in report.groups for node in group.nodes) == [*job, "nid000300"]
+    assert len(report.sentence) < 1500
+    assert "of 280 more kinds, of which the first is shown" in report.sentence
 
 
 # -- how many GPUs there are --

@@ -25,7 +25,7 @@ from lumiimg.check.probe.task import ProbeTask, carry_out
 from lumiimg.check.registry import finding_types
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.core.decode import DecodeError, decode_json, read_whole, to_json
-from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError
+from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError, one_safe_line, shortened
 from lumiimg.core.files import open_regular, write_text
 from lumiimg.core.findings import Finding, Remedy  # noqa: TC001 - as above
 from lumiimg.engine.engine import Engine, find_engine
@@ -48,8 +48,11 @@ ANSWER, STARTED = ".json", ".started"
 """What ends the names of a node's files: its answer, and that it has begun."""
 _PREFIX = "node-"
 """So that no name of a node makes a hidden file."""
+_OWN = re.compile(r"(?:/var)?/tmp/[^\s:;,'\"]+|/dev/shm/[^\s:;,'\"]+|\b[0-9a-f]{8,}\b|\d+")
+"""Temporary folders, addresses, process ids, times and numbered names."""
 _NAME_LIMIT = 150
 _FILE_LIMIT = 100_000
+_SAID_LINES = 4
 
 
 class Library(msgspec.Struct, frozen=True):
@@ -89,6 +92,10 @@ class NodeAnswer:
     """The process of a job there, which the answer is about where it is another than the files predict."""
     trouble: str | None = None
     """Why nothing could be probed there."""
+    to_do: str | None = None
+    """What helps with that, where it is known."""
+    said: tuple[str, ...] = ()
+    """The last lines of an engine that starts no container."""
 
     @property
     def severities(self) -> tuple[tuple[str, str], ...]:
@@ -98,7 +105,8 @@ class NodeAnswer:
     @property
     def compared(self) -> tuple[object, ...]:
         """By what nodes are the same or not."""
-        of_node = self.engine, self.kernel, self.gpu_driver, self.nics, self.gpus, self.trouble
+        trouble = without_own(self.trouble or "", self.node)
+        of_node = self.engine, self.kernel, self.gpu_driver, self.nics, self.gpus, trouble
         return self.severities, self.fabric, self.rccl, self.libraries, *of_node
 
 
@@ -141,6 +149,11 @@ def node_of_file(name: str, kind: str) -> str | None:
     While it is written, it has another name.
     """
     return unquote(name.rsplit(".", 2)[0][len(_PREFIX) :]) if name.startswith(_PREFIX) and name.endswith(kind) else None
+
+
+def without_own(text: str, node: str) -> str:
+    """Return a text without what is of one node alone, for nodes to be compared by."""
+    return _OWN.sub("#", text.replace(node, "#") if node else text)
 
 
 def write_answer(folder: Path, answer: NodeAnswer) -> None:
@@ -186,11 +199,13 @@ def gather(
         elif answer.run == run and answer.node in answers:
             answers[answer.node].append(answer)
     same, silent = defaultdict[tuple[object, ...], list[NodeAnswer]](list), defaultdict[str, list[str]](list)
+    reasons: dict[str, str] = {}
     until = " before the time of the job was up" if out_of_time else ""
     for node, given in answers.items():
         if not given:
             never = f"{'started, but gave no answer' if node in started else 'never started'}{until}"
-            silent[invalid.get(node, never)].append(node)
+            why = invalid.get(node, never)
+            silent[reasons.setdefault(without_own(why, node), why)].append(node)
         elif any(answer.compared != given[0].compared for answer in given[1:]):
             silent[f"gave {len(given)} different answers"].append(node)
         else:
@@ -285,7 +300,9 @@ def take_part(folder: Path, environment: Mapping[str, str]) -> None:
     try:
         answer = _probed(task, answer, environment)
     except LumiimgError as error:
-        answer = replace(answer, trouble=str(error))
+        said = tuple(shortened(one_safe_line(line)) for line in error.more if line.strip())[-_SAID_LINES:]
+        trouble = error.sentence.removeprefix(f"{task.probes.image}: ")  # the report names it
+        answer = replace(answer, trouble=trouble, to_do=error.hint, said=said)
     write_answer(folder, answer)
 
 

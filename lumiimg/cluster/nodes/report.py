@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import advice_from_findings, levels_taken
@@ -10,7 +11,7 @@ from lumiimg.check.pipeline import CheckResult, LevelsTaken, conclude
 from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes  # noqa: TC001 - as above
 from lumiimg.core.errors import shortened
 from lumiimg.core.findings import Advice, Answer, Finding, Level
-from lumiimg.core.text import count, hostlist
+from lumiimg.core.text import count, hostlist, shell_join
 from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ _WORST_FIRST = (Answer.NO, Answer.UNDECIDED, Answer.NO_OBSTACLE)
 _SAID = {Answer.NO: "NO on", Answer.UNDECIDED: "CANNOT TELL for", Answer.NO_OBSTACLE: "no obstacle found on"}
 _DIFFERENCES = 4
 """At most, of a group of nodes."""
+_GROUPS = 20
+"""The largest, which are shown one by one: thousands of nodes may be other than the rest, each in its own way."""
+_TALLY = 4
+"""Kinds of nodes that a sentence names."""
 _BUILD_DIGITS = 8
 
 
@@ -52,6 +57,12 @@ class NodeGroup:
     """Of one node, as HIP says there; None where it was not asked."""
     steps: tuple[Step, ...] = ()
     """The path step by step, with what is known of each."""
+    trouble: str | None = None
+    """Why nothing could be probed on these nodes."""
+    to_do: str | None = None
+    """What helps with that, where it is known."""
+    said: tuple[str, ...] = ()
+    """The last lines of an engine that starts no container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,8 @@ def build_report(
     """
     gathered, silent = taken.probed.groups, taken.probed.silent
     found = [_group(context, files, group, gathered[0].answer, taken.ran) for group in gathered]
-    groups = tuple(sorted(found, key=lambda group: _WORST_FIRST.index(group.answer)))
+    groups = tuple(sorted(_folded(found), key=lambda group: _WORST_FIRST.index(group.answer)))
+    probed = sum(len(group.nodes) for group in groups if group.trouble is None)
     # one node that says no is a no, one that says nothing leaves it open
     answers = [*(group.answer for group in groups), *([Answer.UNDECIDED] if silent else [])]
     answer = min(answers, key=_WORST_FIRST.index, default=Answer.NO_OBSTACLE)
@@ -90,18 +102,34 @@ def build_report(
         job=job,
         answer=answer,
         sentence=words,
-        levels=levels_taken(f"done on {count(sum(len(group.nodes) for group in groups), 'node')}", taken.why),
+        levels=levels_taken(f"done on {count(probed, 'node')}" if probed else "not taken", taken.why),
         groups=groups,
         silent=silent,
         output=output if silent else (),
         collective=taken.ran.outcome if taken.ran is not None else None,
         gpu=files.gpu,
-        advice=_advice(answer, groups, silent, missing),
+        advice=_advice(answer, groups, silent, missing, context),
     )
 
 
+def _folded(groups: Sequence[NodeGroup]) -> Iterator[NodeGroup]:
+    """Yield the largest groups, and all that are beyond as one for each answer, with what the first of them shows."""
+    beyond = defaultdict[tuple[Answer, bool], list[NodeGroup]](list)
+    for group in groups[_GROUPS:]:
+        beyond[group.answer, group.trouble is None].append(group)
+    yield from groups[:_GROUPS]
+    for small in beyond.values():
+        others = (f"of {count(len(small), 'more kind')}, of which the first is shown",) if len(small) > 1 else ()
+        nodes = tuple(sorted(node for group in small for node in group.nodes))
+        yield replace(small[0], nodes=nodes, differs=(*others, *small[0].differs))
+
+
 def _advice(
-    answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[UnresponsiveNodes], missing: str | None
+    answer: Answer,
+    groups: Sequence[NodeGroup],
+    silent: Sequence[UnresponsiveNodes],
+    missing: str | None,
+    context: ImageInContext,
 ) -> Advice:
     """Return why, and what to do: where the image works on other nodes, the nodes are at fault, and not the image."""
     worst = next((group for group in groups if group.answer is answer), None)
@@ -111,7 +139,7 @@ def _advice(
     elif worst is None:
         return Advice(missing)
     else:
-        of_group = advice_from_findings(worst.answer, worst.findings)
+        of_group = advice_from_findings(worst.answer, worst.findings) if worst.trouble is None else _of(worst, context)
         if len(groups) == 1 or answer is Answer.NO_OBSTACLE:
             return of_group if answer is not Answer.UNDECIDED or of_group.why else Advice(missing)
         bad = [*worst.nodes]
@@ -119,6 +147,15 @@ def _advice(
     names = hostlist(bad)
     fine = len(names) < _LONG_NAMES and any(group.answer is Answer.NO_OBSTACLE for group in groups)
     return Advice(why, f"#SBATCH --exclude={names}", "in the job script") if fine else Advice(why)
+
+
+def _of(group: NodeGroup, context: ImageInContext) -> Advice:
+    """Return what an engine says that starts no container on nodes, and what shows it on the first of them."""
+    given = ((option, context.environment.get(f"SLURM_JOB_{option.upper()}")) for option in ("partition", "account"))
+    options = [f"--{option}={value}" for option, value in given if value]
+    check = ["lumiimg", "check", context.name, *context.options, "--level=probe", "--verbose"]
+    command = shell_join(["srun", "--nodes=1", f"--nodelist={group.nodes[0]}", *options, *check])
+    return Advice(group.said[-1] if group.said else group.trouble, command, "it shows it on one node")
 
 
 def _group(
@@ -133,6 +170,9 @@ def _group(
         nodes=group.nodes,
         answer=found.answer if here.trouble is None else Answer.UNDECIDED,
         sentence=found.sentence if here.trouble is None else f"CANNOT TELL: not probed: {here.trouble}",
+        trouble=here.trouble,
+        to_do=here.to_do,
+        said=here.said,
         differs=differences(here, usual),
         path=here.fabric,
         steps=found.steps,
@@ -149,9 +189,11 @@ def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Unre
         return f"{groups[0].sentence} ({count(total, 'node')}{', all the same' if total > 1 else ''})"
     tally = [
         f"{len(group.nodes)} {group.differs[0] if group.differs else 'the same'}"
-        for group in sorted(groups, key=lambda group: bool(group.differs))
+        for group in sorted(groups, key=lambda group: (bool(group.differs), -len(group.nodes)))
     ]
     tally += [f"{len(entry.nodes)} {entry.why}" for entry in silent]
+    more = len(tally) - _TALLY
+    tally = [*tally[:_TALLY], *([f"{count(more, 'more kind')} of nodes"] if more > 0 else [])]
     number = sum(len(group.nodes) for group in groups if group.answer is answer)
     number += sum(len(entry.nodes) for entry in silent if answer is Answer.UNDECIDED)
     return f"{_SAID[answer]} {number} of {count(total, 'node')}: {'; '.join(tally)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.core.findings import Answer, Severity
+from lumiimg.core.findings import Answer, Remedy, Severity
 from lumiimg.core.text import count, hostlist
 from lumiimg.gpu import GpuFit
 from lumiimg.joblog import TRANSPORTS
@@ -99,6 +99,8 @@ def _group(report: NodesReport, group: NodeGroup) -> Item:
             *(f"differs: {difference}" for difference in group.differs),
             *([group.path.line] if group is report.groups[0] and group.path.rccl else []),
         ),
+        evidence=group.said,
+        remedies=(Remedy(group.to_do),) if group.to_do else (),
         case=f"network on {hostlist(group.nodes)}",
     )
 
