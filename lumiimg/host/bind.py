@@ -2,7 +2,7 @@
 
 A host library goes into a folder of its own in front of LD_LIBRARY_PATH, one file at a time: never a folder of
 libraries, and never a part of the C library, which has to be of one build with the image's ld.so. An attempt without
-two copies of a library in one process is preferred. docs/rooms.md has the attempts in their order.
+two copies of a library in one process is preferred. docs/architecture.md has the attempts in their order.
 """
 
 from __future__ import annotations

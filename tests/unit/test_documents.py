@@ -98,7 +98,6 @@ def test_files_that_a_page_for_developers_names_are_there() -> None:
         "CONTRIBUTING.md",
         "architecture.md",
         "decisions.md",
-        "rooms.md",
         "security.md",
     }
     parts = ("lumiimg", "tests", "tools", "layers", "docs", ".ci")
