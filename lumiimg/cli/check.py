@@ -78,7 +78,7 @@ def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
         for_sbatch = sbatch_words(arguments.sbatch)
         with inputs.open(arguments.images[0], arguments) as context:
             files_for_nodes(context)  # what nodes cannot try is reported now, not when the job has waited for them
-        return check_by_job(words_for_job(arguments, inputs), arguments.nodes, for_sbatch, os.environ, _say_submitted)
+        return check_by_job(words_for_job(arguments, inputs), arguments.nodes, for_sbatch, os.environ, say)
     if arguments.sbatch:
         raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
     image = arguments.images[0].absolute()  # nodes may be asked from elsewhere
@@ -108,10 +108,6 @@ def words_for_job(arguments: argparse.Namespace, inputs: Inputs) -> list[str]:
     options = [f"{option}={value}" for option, value in given.items() if value]
     simulated = ["--simulate-gpu"] if arguments.simulate_gpu else []
     return ["check", str(arguments.images[0].absolute()), *options, *simulated, "--json"]
-
-
-def _say_submitted(job: str) -> None:
-    say(f"job {job} is submitted; waiting for it (Ctrl-C cancels it)")
 
 
 def _waiting_line(nodes: int) -> Callable[[Waiting], None]:

@@ -342,12 +342,15 @@ def test_a_server_of_vllm_is_told_what_its_user_has_not_said(image: Path, capsys
         assert data["framework"] == "ddp", "no launcher, nor vLLM: python starts something else"
 
 
-def test_a_script_that_is_not_submitted_says_so(image: Path) -> None:
+def test_a_script_that_is_not_submitted_or_in_a_heterogeneous_job_says_so(image: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash"], input=job(image), env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
     assert "this is a job script: sbatch takes it" in done.stderr
+    script = Run(job(image), tmp_path, SLURM_HET_SIZE="2")
+    assert (script.code, script.out) == (2, "")
+    assert "submit it without hetjob" in script.err
 
 
 # -- what it depends on --

@@ -394,6 +394,10 @@ def test_a_folder_that_the_node_does_not_have_is_named_with_what_to_do(tmp_path:
     with pytest.raises(BadInputError, match="a folder that all nodes share") as caught:
         take_part(tmp_path / "gone", {"SLURMD_NODENAME": "nid000009"})
     assert "nid000009" in str(caught.value)
+    said = f"lumiimg: {caught.value}\nsrun: error: nid000009: task 0: Exited with exit code 2\n"
+    gathered = gather(tmp_path, RUN, ["nid000008", "nid000009"], started=[], printed=said)
+    without = f"without the folder {Path.cwd()}: start the check in a folder that all nodes share: project or scratch, not /tmp"
+    assert told(gathered) == {"never started": ("nid000008",), without: ("nid000009",)}
 
 
 # -- Slurm, where it is missing or fails; stand-ins for its commands --
@@ -422,6 +426,8 @@ def test_where_there_are_no_nodes_to_ask_it_is_said(stand_in: Path) -> None:
         slurm.find_allocation({**in_job(stand_in), "PATH": str(stand_in)})
     with pytest.raises(BadInputError, match="one of 8 tasks"):  # which does not start a step of its own
         slurm.find_allocation(in_job(stand_in, SLURM_STEP_ID="0", SLURM_STEP_NUM_TASKS="8"))
+    with pytest.raises(BadInputError, match="job 7 is heterogeneous, of 2 components"):
+        slurm.find_allocation(in_job(stand_in, SLURM_HET_SIZE="2"))
     program(stand_in, "scontrol", "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(UndecidedError, match="Unable to contact slurm controller"):
         slurm.find_allocation(in_job(stand_in))
@@ -517,7 +523,8 @@ SBATCH: list[tuple[str, str, list[str]]] = [
     ("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1", "partition specified: x.*--sbatch=", []),
     ("echo 12; echo 'error: JOB 12 CANCELLED DUE TO TIME LIMIT' > job.out; exit 1", "DUE TO TIME LIMIT", ["12"]),
     # the number is nothing that it said
-    ("echo '12;cluster'; exit 1", "^(?!.*12).*it said nothing; sacct shows", ["12"]),
+    ("echo '12;cluster'; >job.out; exit 1", "^(?!.*12).*it said nothing; sacct shows", ["12"]),
+    ("echo 12; exit 1", "left nothing in /.*do not see this folder.*a folder that all nodes share", ["12"]),
     # lumiimg in the job has said itself what to do
     ("echo 12; echo 'lumiimg: scontrol does not list' > job.out; exit 70", "scontrol does not list$", ["12"]),
 ]
@@ -533,9 +540,41 @@ def test_a_job_without_a_report_is_told_in_its_words_and_says_nothing_of_the_ima
         heard: list[str] = []
         with pytest.raises(UndecidedError, match=f"(?s){said}") as caught:
             nodes.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
-        assert heard == jobs, script
+        assert heard == [f"job {job} is submitted; waiting for it (Ctrl-C cancels it)" for job in jobs], script
         assert caught.value.exit_code == ExitCode.UNDECIDED, script
         assert [path.name for path in tmp_path.iterdir()] == ["bin"], "nothing is left"
+
+
+REASONS = [
+    ("PENDING Resources", "job 12 waits: not enough nodes are free (Resources)", ""),
+    ("PENDING QOSMaxJobsPerUserLimit", "the project or the QOS has reached its limit (QOSMaxJobsPerUserLimit)", ""),
+    ("PENDING SomethingNew", "job 12 waits: SomethingNew", ""),
+    ("PENDING PartitionNodeLimit", "", "more nodes or time than its partition gives (PartitionNodeLimit)"),
+    ("PENDING QOSMaxNodePerJobLimit", "", "than the project or the QOS gives a job (QOSMaxNodePerJobLimit)"),
+    ("PENDING None", "", ""),
+    ("RUNNING None", "", ""),
+    ("", "", ""),
+]
+"""What squeue says of a job, what is said while it waits, and what ends the wait."""
+
+
+def test_why_a_job_waits_is_said_and_one_that_would_wait_for_ever_is_cancelled(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(slurm, "_FIRST_LOOK_S", 0.0)
+    program(stand_in, "scancel", f"echo $2 >>{stand_in}/cancelled")
+    program(stand_in, "sbatch", f"echo 12; until [ -e {stand_in}/asked ]; do sleep 0.05; done; sleep 0.5; exit 1")
+    for squeue, waits, never in REASONS:
+        for left in ("asked", "cancelled"):
+            (stand_in / left).unlink(missing_ok=True)
+        program(stand_in, "squeue", f"echo '{squeue}'; touch {stand_in}/asked")
+        heard: list[str] = []
+        with pytest.raises(UndecidedError, match=re.escape(never) or "left nothing in"):
+            nodes.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
+        assert len(heard) == 1 + bool(waits), squeue
+        assert waits in heard[-1]
+        assert (stand_in / "cancelled").exists() == bool(never), squeue
 
 
 # -- what is printed --

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.pipeline import take_levels
 from lumiimg.check.run.execution import LIMIT_S, Ranks
 from lumiimg.check.static.files import check_files
-from lumiimg.cluster.nodes.node import ANSWER, STARTED, NodeTask, gather, identity_of, node_of_file, write_task
+from lumiimg.cluster.nodes.node import ANSWER, SHARED, STARTED, NodeTask, gather, identity_of, node_of_file, write_task
 from lumiimg.cluster.nodes.report import NodesReport, build_report
 from lumiimg.cluster.nodes.slurm import is_job_number, own_command, run_job, run_step, shared_folder
 from lumiimg.core.decode import DecodeError, decode_json, read_whole
@@ -142,7 +142,8 @@ class NodesOfJob:
         if not self.done.ok and not self.done.timed_out and 0 < len(cut) < len(self.names):
             before = len(self.names) - len(watch.waiting)
             self._step(cut, lambda now: self.on_progress(replace(now, answered=before + now.answered)))
-        return gather(self.folder, run, self.names, watch.started, out_of_time=watch.out_of_time)
+        printed = self.done.output
+        return gather(self.folder, run, self.names, watch.started, out_of_time=watch.out_of_time, printed=printed)
 
     def _step(self, names: Sequence[str], on_progress: Callable[[Waiting], None]) -> tuple[Watch, Completed]:
         watch = Watch(self.folder, names, on_progress, job_ends=self.job_ends)
@@ -297,7 +298,7 @@ def check_by_job(
     nodes: int,
     options: Sequence[str],
     environment: Mapping[str, str],
-    on_submitted: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> NodesReport:
     """Run `lumiimg WORDS` in a job on this number of nodes, and return its report; `options` are for sbatch.
 
@@ -312,7 +313,7 @@ def check_by_job(
         minutes = math.ceil(limits_s / 60)
         script.write_text(_SCRIPT.format(nodes=nodes, minutes=minutes, command=command, report=place))
         # the name of an output file is a pattern to Slurm; relative to --chdir it is ours
-        done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_submitted)
+        done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_progress)
         if not report.exists() or not report.stat().st_size:
             raise _without_report(done, folder / _OUTPUT)
         try:
@@ -325,6 +326,12 @@ def _without_report(done: Completed, output: Path) -> UndecidedError:
     """Return what a job that ended without a report comes to, in its last words."""
     try:
         lines = read_beginning(output, _MAX_BYTES).decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:  # Slurm makes it where the job begins
+        return UndecidedError(
+            f"the job left nothing in {Path.cwd()} (exit code {done.exit_code}): its nodes do not see this folder,"
+            " or it was cancelled before it began",
+            hint=SHARED,
+        )
     except OSError:
         lines = []
     # what sbatch says itself is the number of the job, as a rule

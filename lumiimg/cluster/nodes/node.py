@@ -50,6 +50,9 @@ _PREFIX = "node-"
 """So that no name of a node makes a hidden file."""
 _OWN = re.compile(r"(?:/var)?/tmp/[^\s:;,'\"]+|/dev/shm/[^\s:;,'\"]+|\b[0-9a-f]{8,}\b|\d+")
 """Temporary folders, addresses, process ids, times and numbered names."""
+_WITHOUT_FOLDER = re.compile(r"is not the task of a check, on (\S{1,255}): ")
+"""As `read_task` says it."""
+SHARED = "start the check in a folder that all nodes share: project or scratch, not /tmp"
 _NAME_LIMIT = 150
 _FILE_LIMIT = 100_000
 _SAID_LINES = 4
@@ -180,14 +183,22 @@ def _remedy(kind: type[Remedy], value: object) -> Remedy:
 
 
 def gather(
-    folder: Path, run: str, nodes: Collection[str], started: Collection[str], *, out_of_time: bool = False
+    folder: Path,
+    run: str,
+    nodes: Collection[str],
+    started: Collection[str],
+    *,
+    out_of_time: bool = False,
+    printed: str = "",
 ) -> NodeAnswers:
     """Return the answers of `nodes` in a folder to the check `run`; `started` are those that were seen to begin.
 
     Of a node that answered twice, the answers must be the same. A file of another node, or another check, is passed
-    over. `out_of_time`: they were waited for up to the end of the job. Raises OSError if the folder cannot be read.
+    over. `out_of_time`: they were waited for up to the end of the job. `printed`: by the step, as nodes that do not see
+    the folder can answer nowhere else. Raises OSError if the folder cannot be read.
     """
-    answers, invalid = {node: list[NodeAnswer]() for node in sorted(nodes)}, dict[str, str]()
+    answers = {node: list[NodeAnswer]() for node in sorted(nodes)}
+    invalid = dict.fromkeys(_WITHOUT_FOLDER.findall(printed), f"without the folder {Path.cwd()}: {SHARED}")
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in islice(entries, _FILE_LIMIT))
     for name in names:
@@ -270,9 +281,7 @@ def read_task(folder: Path, node: str) -> NodeTask:
         return decode_json(read_whole(path, _MAX_TASK_BYTES), NodeTask)
     except DecodeError as error:
         raise BadInputError(
-            f"is not the task of a check, on {node}: {error.what}",
-            where=str(path),
-            hint="start the check in a folder that all nodes share: project or scratch, not /tmp",
+            f"is not the task of a check, on {node}: {error.what}", where=str(path), hint=SHARED
         ) from error
 
 

@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO
 
 import lumiimg
 from lumiimg.core.errors import BadInputError, MissingHereError, UndecidedError, one_line
+from lumiimg.core.toml import package_toml
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import own_folder
 
@@ -41,6 +43,9 @@ OTHER_SHAPE = (
 one was submitted among them (srun(1), input environment variables)."""
 _OF_THE_JOB = frozenset((*OTHER_SHAPE, "SLURM_LABELIO", "SLURM_STDOUTMODE", "SLURM_STDERRMODE", "SLURM_STDINMODE"))
 """Variables by which srun takes over what the job's own tasks are to have (srun(1), input environment variables)."""
+_FIRST_LOOK_S, _LATER_LOOK_S = 3.0, 30.0
+"""Between questions to Slurm why a job waits."""
+_FOR_SBATCH = "put its options into --sbatch: --sbatch='-p dev-g -A project_XXX --gpus-per-node=8'"
 _HINT = "run this on a machine with Slurm: a login node (it submits a job), or inside of an allocation (salloc, sbatch)"
 
 
@@ -66,8 +71,8 @@ def sbatch_words(text: str) -> list[str]:
 def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
     """Return the job that this process is in; None outside of one.
 
-    Raises BadInputError in one of several tasks of a step, MissingHereError without Slurm's commands, UndecidedError
-    if they fail.
+    Raises BadInputError in one of several tasks of a step and in a heterogeneous job, MissingHereError without Slurm's
+    commands, UndecidedError if they fail.
     """
     job, folded = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
     if not job or not folded:
@@ -77,6 +82,11 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
         raise BadInputError(
             f"this is one of {tasks} tasks of a job step, and each would start a step of its own",
             hint="start it once: `lumiimg check …` in the batch script or in salloc's shell, without srun",
+        )
+    if (parts := environment.get("SLURM_HET_SIZE", "1")) != "1":
+        raise BadInputError(
+            f"job {job} is heterogeneous, of {parts} components, and a step has the nodes of the first alone",
+            hint="ask from outside of it, with --sbatch, or in a job without `#SBATCH hetjob`",
         )
     argv = [slurm_program("scontrol", environment), "show", "hostnames", folded]
     done = run(argv, env=environment, timeout_s=_ASK_TIMEOUT_S)
@@ -120,37 +130,75 @@ def run_step(
 
 
 def run_job(
-    script: Path, options: Sequence[str], environment: Mapping[str, str], on_submitted: Callable[[str], None]
+    script: Path, options: Sequence[str], environment: Mapping[str, str], on_progress: Callable[[str], None]
 ) -> Completed:
-    """Submit a batch script and wait until the job has ended, however long it queues; `on_submitted` hears its number.
+    """Submit a batch script and wait until the job has ended, however long it queues.
 
-    A job is not left behind: whatever ends the wait, an interrupt too, cancels it. Raises MissingHereError without
-    sbatch, UndecidedError if it refuses the script.
+    `on_progress` hears its number, and why it has not started, in a line each. A job is not left behind: whatever ends
+    the wait, an interrupt too, cancels it. Raises MissingHereError without sbatch, UndecidedError if it refuses the
+    script, or would never start it.
     """
-    job: list[str] = []
-
-    def hear(line: str) -> None:
-        if not job and is_job_number(line):
-            job.append(line.strip().partition(";")[0])
-            on_submitted(job[0])
-
+    queued = _Queued(environment, on_progress)
     argv: list[str | Path] = [slurm_program("sbatch", environment), "--parsable", "--wait", *options, script]
     done: Completed | None = None
     try:
-        done = run(argv, env=environment, on_line=hear)
+        done = run(argv, env=environment, on_line=queued.hear, give_up=queued.is_hopeless)
     finally:
-        if job and (done is None or done.exit_code > _SIGNAL_BASE):
-            cancel = [slurm_program("scancel", environment), "--quiet", job[0]]
+        if queued.job and (done is None or done.timed_out or done.exit_code > _SIGNAL_BASE):
+            cancel = [slurm_program("scancel", environment), "--quiet", queued.job]
             run(cancel, env=environment, timeout_s=_ASK_TIMEOUT_S)
-    if not job:
+    if queued.job is None:
         raise _refused(done)
+    if done.timed_out:
+        raise UndecidedError(f"Slurm would never start job {queued.job}: {queued.why}", hint=_FOR_SBATCH)
     return done
+
+
+@dataclass(slots=True)
+class _Queued:
+    """A job that is submitted, and why it waits."""
+
+    environment: Mapping[str, str]
+    on_progress: Callable[[str], None]
+    job: str | None = None
+    why: str = ""
+    _look_at: float = field(default=math.inf, init=False)
+
+    def hear(self, line: str) -> None:
+        """Take a line of sbatch."""
+        if self.job is None and is_job_number(line):
+            self.job = line.strip().partition(";")[0]
+            self._look_at = time.monotonic() + _FIRST_LOOK_S
+            self.on_progress(f"job {self.job} is submitted; waiting for it (Ctrl-C cancels it)")
+
+    def is_hopeless(self) -> bool:
+        """Whether Slurm has a reason by which the job never starts; it is asked until the job has started."""
+        if self.job is None or time.monotonic() < self._look_at:
+            return False
+        argv = [slurm_program("squeue", self.environment), "--noheader", f"--jobs={self.job}", "--format=%T %r"]
+        state, _, reason = run(argv, env=self.environment, timeout_s=_ASK_TIMEOUT_S).last_line.strip().partition(" ")
+        waits = state == "PENDING"
+        self._look_at = time.monotonic() + _LATER_LOOK_S if waits else math.inf
+        if not waits or reason == "None":
+            return False
+        words, never = next((known[1:] for known in _reasons() if known[0].fullmatch(reason)), ("", False))
+        why = f"{words} ({reason})" if words else reason
+        if why != self.why and not never:
+            self.on_progress(f"job {self.job} waits: {why}")
+        self.why = why
+        return never
+
+
+@cache
+def _reasons() -> tuple[tuple[re.Pattern[str], str, bool], ...]:
+    known = package_toml(__package__, "reasons.toml")["reason"]
+    return tuple((re.compile(entry["pattern"]), entry["words"], entry.get("never", False)) for entry in known)
 
 
 def _refused(done: Completed | None) -> UndecidedError:
     return UndecidedError(
         f"sbatch does not take the job: {_said(done) if done else 'it was ended'}",
-        hint="put its options into --sbatch: --sbatch='-p dev-g -A project_XXX --gpus-per-node=8'",
+        hint=_FOR_SBATCH,
     )
 
 
