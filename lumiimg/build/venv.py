@@ -129,7 +129,7 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
         contents = Inventory(opened)
         of_image = contents.has
         if contents.python is None:
-            raise BadInputError("has no Python, over which an environment could be made", where=str(image))
+            raise BadInputError("has no Python to build an environment on", where=str(image))
         try:
             python = start_process(opened.root, contents.python.path, opened.environment)
         except NoPythonError as error:
@@ -287,4 +287,4 @@ def _listed(done: Completed) -> _Listing:
     if done.ok:
         with suppress(DecodeError):
             return decode_json(done.last_line.encode(), _Listing)
-    raise FailedError(f"the Python of the image does not answer in a container: {one_line(done.last_line)[:300]}")
+    raise FailedError(f"cannot run the image's Python: {one_line(done.last_line)[:300]}")

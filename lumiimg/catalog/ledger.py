@@ -26,11 +26,11 @@ LEDGER = Path(__file__).with_suffix(".toml")
 REACHES: tuple[Reach, ...] = get_args(Reach)
 """In their order. `documented` has no entry: it is what is known of any row."""
 MEANING: Mapping[Reach, str] = {
-    "documented": "written down from what others publish",
+    "documented": "from published documents",
     "resolved": "Python packages fit together",
-    "rehearsed": "scripts ran, on stand-ins for what is not available",
+    "rehearsed": "scripts ran, with stand-ins for what is not available",
     "built": "built into an image, and tested there without a GPU",
-    "run": "run on the machine",
+    "run": "ran on the machine",
 }
 LEGEND = "; ".join(f"{word}: {meaning}" for word, meaning in MEANING.items())
 _FILE_LIMIT_BYTES = 16 << 20

@@ -120,7 +120,7 @@ class _SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     title: Text
     """For a person."""
     status: Literal["documented", "run"] | None = None
-    """`documented`: written down from what others publish; `run`: something ran there; null where it is not stated."""
+    """`documented`: from published documents; `run`: something ran there; null where it is not stated."""
     arch: Text | None = None
     """Of its GPUs, as compilers name it: `gfx90a`; null where it is not AMD's."""
     vendor: Text | None = None

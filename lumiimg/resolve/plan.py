@@ -114,7 +114,7 @@ class Plan:
         if self.refused:
             nearest = self.nearest_by("build", " -o image.sif")
             if nearest is None:
-                return Advice(why, "lumiimg list", "to ask for less: no request near it works")
+                return Advice(why, "lumiimg list", "no similar request works")
             return Advice(why, nearest.command, nearest.text)
         command = f"lumiimg build {options_of(self.asked)} -o image.sif"
         if self.missing:

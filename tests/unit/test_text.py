@@ -279,7 +279,7 @@ def test_what_verbose_has_beside_is_counted_and_nothing_where_it_has_no_more(cap
 
 def test_a_warning_stays_on_a_screen_where_details_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     details = Facts(tuple((f"layer {number}", "what it is " * 9) for number in range(20)))
-    warning = Item(Severity.UNKNOWN, "nobody has built this yet")
+    warning = Item(Severity.UNKNOWN, "not built by us yet")
     text = on_a_terminal(of(details, warning), monkeypatch)
     assert warning.text in text
     assert "layer 0" in text

@@ -175,9 +175,9 @@ def _never_built(stack: Sequence[ReleasedLayer]) -> Iterator[Item]:
     for reach in REACHES[: REACHES.index("built")]:
         found = [one.title for one in stack if one.status == reach and one.layer.folder.parent == shipped_layers()]
         if found:
-            parts.append(f"{', '.join(found)} {'are' if len(found) > 1 else 'is'} {reach} only ({MEANING[reach]})")
+            parts.append(f"{', '.join(found)} ({reach}: {MEANING[reach]})")
     if parts:
-        yield Item(Severity.UNKNOWN, f"nobody has built this yet: {'; '.join(parts)}")
+        yield Item(Severity.UNKNOWN, f"not built by us yet: {'; '.join(parts)}")
 
 
 def stack_table(stack: Sequence[ReleasedLayer]) -> Table:
