@@ -29,11 +29,11 @@ _SOON_S, _LATER_S = 5.0, 30.0
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    output = Output.of(arguments, (*arguments.images, arguments.host))
+    output = Output.of(arguments, (*arguments.images, arguments.host, arguments.again))
     if len(arguments.images) > 1:
         return _several(arguments, output)
     inputs = Inputs.of(arguments)
-    if arguments.nodes is not None:
+    if arguments.nodes is not None or arguments.again is not None:
         nodes = _on_nodes(arguments, inputs)
         return output.deliver(nodes_document(nodes, inputs.site), "check-nodes", nodes, nodes.answer.exit_code)
     report = _checker(arguments, inputs)(arguments.images[0])
@@ -41,7 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _several(arguments: argparse.Namespace, output: Output) -> int:
-    given = {"--nodes": arguments.nodes, "--junit": arguments.junit}
+    given = {"--nodes": arguments.nodes, "--again": arguments.again, "--junit": arguments.junit}
     if option := next((option for option, value in given.items() if value is not None), None):
         raise BadInputError("is for one image", where=option, hint="leave it out, or name one image")
     return output.each("check", "check", arguments.images, _checker(arguments, Inputs.of(arguments)))
@@ -65,7 +65,7 @@ def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], 
 def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
     """Check on the nodes of the job that this is in, else of one that is submitted for it."""
     # a tenth of a second that one node need not wait
-    from lumiimg.cluster.nodes.check import check_by_job, check_nodes, files_for_nodes
+    from lumiimg.cluster.nodes.check import check_by_job, check_nodes, files_for_nodes, silent_nodes
     from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
 
     if address := address_of(str(arguments.images[0])):
@@ -73,22 +73,26 @@ def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
         raise BadInputError("nodes need a file that all of them see", where="--nodes", hint=hint)
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
+    if arguments.again is not None and arguments.nodes is not None:
+        raise BadInputError("--again says which nodes are asked", where="--nodes", hint="leave it out")
+    silent = silent_nodes(arguments.again) if arguments.again is not None else ()
+    nodes = arguments.nodes or len(silent)
     allocation = find_allocation(os.environ)
     if allocation is None:
-        for_sbatch = sbatch_words(arguments.sbatch)
+        for_sbatch = [*([f"--nodelist={','.join(silent)}"] if silent else []), *sbatch_words(arguments.sbatch)]
         with inputs.open(arguments.images[0], arguments) as context:
             files_for_nodes(context)  # what nodes cannot try is reported now, not when the job has waited for them
-        return check_by_job(words_for_job(arguments, inputs), arguments.nodes, for_sbatch, os.environ, say)
+        return check_by_job(words_for_job(arguments, inputs), nodes, for_sbatch, os.environ, say)
     if arguments.sbatch:
         raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
     image = arguments.images[0].absolute()  # nodes may be asked from elsewhere
     with inputs.open(image, arguments) as context:
         return check_nodes(
             context,
-            arguments.nodes,
+            nodes,
             Level(arguments.level) if arguments.level else None,
-            allocation,
-            _waiting_line(arguments.nodes),
+            allocation.of(silent) if silent else allocation,
+            _waiting_line(nodes),
             simulate=arguments.simulate_gpu,
             without=arguments.leave_out,
         )
@@ -98,6 +102,7 @@ def words_for_job(arguments: argparse.Namespace, inputs: Inputs) -> list[str]:
     """Return the words of `lumiimg` that ask for the same check from any folder, with its answer as JSON."""
     given = {
         "--nodes": arguments.nodes,
+        "--again": arguments.again and arguments.again.absolute(),
         "--level": arguments.level,
         "--leave-out": arguments.leave_out,
         "--program": arguments.starts,

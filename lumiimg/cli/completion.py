@@ -107,7 +107,7 @@ def _files_that_end(*ends: str, others: bool = True) -> Completer:
 
 
 _images = _files_that_end(".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
-_snapshots = _files_that_end(".json")
+_json_files = _files_that_end(".json")
 _tables = _files_that_end(".toml")
 _any_file = _files_that_end()
 _folders = _files_that_end("/", others=False)
@@ -118,7 +118,7 @@ _BY_NAME: dict[str, Completer] = {
     "--upgrade": _layers,
     "--recipe": _recipes,
     "--site": _sites,
-    "--host": _snapshots,
+    "--host": _json_files,
     "--include": _any_file,
     "--cwd": _nothing,  # in the image
     "NAME alone": _entries,
@@ -127,7 +127,7 @@ _BY_VALUE: dict[str, Completer] = {
     "IMAGE": _images,
     "DIR": _folders,
     **dict.fromkeys(("LAYER", "NAME|KEY"), _layers),
-    **dict.fromkeys(("BEFORE", "NOW"), _snapshots),
+    **dict.fromkeys(("BEFORE", "NOW", "REPORT"), _json_files),
     **dict.fromkeys(
         ("FILE", "FILE|DIR", "FILE|DIR/", "A", "B", "DOCKERFILE", "PLACE", "PROGRAM", "SRC[:DST]"), _any_file
     ),

@@ -48,6 +48,7 @@ from lumiimg.core.text import hostlist
 from lumiimg.engine.engine import find_engine
 from lumiimg.fabric.path import FabricPath
 from lumiimg.report.document import Item
+from lumiimg.report.json_output import json_text
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
 from tests.shared import fabric_builder
@@ -502,6 +503,29 @@ def test_more_nodes_than_the_job_has_are_refused() -> None:
     assert "--nodes 3" in str(caught.value)
 
 
+def test_silent_nodes_alone_are_asked_again(tmp_path: Path) -> None:
+    job = names(1, 4)
+    for node in job[:2]:
+        answer(tmp_path, node)
+    report = tmp_path / "report.json"
+    report.write_text(json_text("check-nodes", summed(tmp_path, job)))
+    assert nodes.silent_nodes(report) == ("nid000003", "nid000004")
+    allocation = slurm.Allocation("7", tuple(job))
+    assert allocation.of(nodes.silent_nodes(report)).nodes == ("nid000003", "nid000004")
+    with pytest.raises(BadInputError, match="job 7 does not have nid000009"):
+        allocation.of(["nid000004", "nid000009"])
+    for node in job:
+        answer(tmp_path, node)
+    for text, said in (
+        (json_text("check-nodes", summed(tmp_path, job)), "all nodes have answered there"),
+        (report.read_text().replace("nid000003", "a,b"), "a name that is not valid: 'a,b'"),
+        ("{}", "is not a report of"),
+    ):
+        report.write_text(text)
+        with pytest.raises(BadInputError, match=said):
+            nodes.silent_nodes(report)
+
+
 def test_an_image_without_rccl_is_refused_before_a_job_is_submitted_and_before_anything_runs_on_nodes(
     tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -617,7 +641,7 @@ def test_the_job_of_a_check_is_asked_for_what_its_user_asked_for(tmp_path: Path)
     (tmp_path / "a b.toml").write_text('title = "x"\nsource = "x"\ndate = 2026-11-29\n')
     for given in (
         [],
-        ["--level=run", "--program=-c", "--leave-out=NCCL_X"],
+        ["--level=run", "--program=-c", "--leave-out=NCCL_X", "--again=/report.json"],
         ["--level=probe", "--simulate-gpu", "--program=/opt/a b/python", f"--site={tmp_path / 'a b.toml'}"],
     ):
         arguments = parser_for(["check"]).parse_args(["check", "an image.sif", "--nodes=7", *given])
@@ -625,7 +649,7 @@ def test_the_job_of_a_check_is_asked_for_what_its_user_asked_for(tmp_path: Path)
         read = parser_for(words).parse_args(words)
         assert read.images == [Path("an image.sif").absolute()]
         assert read.json
-        for name in ("nodes", "level", "simulate_gpu", "leave_out", "starts", "venv", "site", "host"):
+        for name in ("nodes", "again", "level", "simulate_gpu", "leave_out", "starts", "venv", "site", "host"):
             assert getattr(read, name) == getattr(arguments, name), name
 
 

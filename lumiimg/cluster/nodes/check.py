@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import secrets
 import shlex
 import time
@@ -59,6 +60,7 @@ TOGETHER_LIMIT_S = LIMIT_S + 60.0
 """Of the step; a minute is for Slurm to start it."""
 _ASK = "ask Slurm for all GPUs of each node: salloc --gpus-per-node=8, or --sbatch='--gpus-per-node=8'"
 _OUTPUT_LINES = 6
+_NODE_NAME = re.compile(r"[\w.][\w.-]{0,254}", re.ASCII)
 _REPORT = "report.json"
 _OUTPUT = "job.out"
 _PREPARE_S = 120.0
@@ -105,6 +107,20 @@ def check_nodes(
         of_nodes = NodesOfJob(folder, names, context.environment, on_progress, allocation.ends)
         taken = take_levels(context, files, level, folder, of_nodes, simulate=simulate, without=without)
     return build_report(context, files, job, taken, printed_last(of_nodes.done))
+
+
+def silent_nodes(report: Path) -> tuple[str, ...]:
+    """Return the nodes that gave no answer, by an earlier report. Raises BadInputError, where there are none too."""
+    try:
+        earlier = decode_json(read_whole(report, _MAX_BYTES), NodesReport)
+    except DecodeError as error:
+        raise BadInputError(f"is not a report of `check --nodes --json`: {error}", where=str(report)) from error
+    names = tuple(node for silent in earlier.silent for node in silent.nodes)
+    if wrong := next((name for name in names if not _NODE_NAME.fullmatch(name)), None):
+        raise BadInputError(f"has a node with a name that is not valid: {wrong!r}", where=str(report))
+    if not names:
+        raise BadInputError("all nodes have answered there", where=str(report), hint="--nodes N asks all again")
+    return names
 
 
 def files_for_nodes(context: ImageInContext) -> HostFit:

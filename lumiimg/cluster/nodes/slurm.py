@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import IO
 
 import lumiimg
 from lumiimg.core.errors import BadInputError, MissingHereError, UndecidedError, one_line
+from lumiimg.core.text import hostlist
 from lumiimg.core.toml import package_toml
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import own_folder
@@ -58,6 +59,13 @@ class Allocation:
     """Their names in Slurm, in its order."""
     ends: float | None = None
     """When its time is up, by `time.monotonic`; None: it is not known, or there is no limit."""
+
+    def of(self, names: Sequence[str]) -> Allocation:
+        """Return the job with these of its nodes alone. Raises BadInputError where it lacks one."""
+        if lacking := sorted({*names} - {*self.nodes}):
+            hint = f"salloc --nodelist={hostlist(names)}, or outside of a job"
+            raise BadInputError(f"job {self.job} does not have {hostlist(lacking)}", where="--again", hint=hint)
+        return replace(self, nodes=tuple(names))
 
 
 def sbatch_words(text: str) -> list[str]:
