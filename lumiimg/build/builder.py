@@ -31,7 +31,7 @@ from lumiimg.build.keys import (
 from lumiimg.build.layer_build import LayerBuild, require_gpu_code
 from lumiimg.build.merge import can_merge, merge_squashfs
 from lumiimg.build.metadata import write_metadata
-from lumiimg.build.places import log_path
+from lumiimg.build.places import ANOTHER_NAME, log_path
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
 from lumiimg.build.provenance import FOLDER, PLAN, SBOM, bill, carried_files, write_folder
 from lumiimg.build.strategy import Overlay, Sandbox, packed_again
@@ -156,7 +156,7 @@ def build_image(plan: ImageBuild) -> BuiltImage:
     there = _is_there(output, number)
     if not there or plan.replaces or plan.fresh:
         if output.exists() and not (there or plan.replaces):
-            raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
+            raise BadInputError("exists already, and is another image", where=str(output), hint=ANOTHER_NAME)
         if plan.fresh:  # the base, with its files before its script where these are a step of their own
             for entry in cached_prefix(steps[: len(steps) - len(plan.chain) + 1], cache.find):
                 cache.remove(entry.key)

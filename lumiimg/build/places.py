@@ -8,6 +8,8 @@ from lumiimg.build.provenance import is_ours
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import read_beginning, refuse_bad_name
 
+ANOTHER_NAME = "-o names another file, --force replaces it"
+
 
 def log_path(output: Path) -> Path:
     """Return where the engine's output of a build goes."""
@@ -27,7 +29,7 @@ def refuse_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
     if output.exists() and not output.is_file():
         raise BadInputError("is not a file, and would be replaced by one", where=str(output))
     if output.exists() and not force and not (may_be_the_same and is_ours(output)):
-        raise BadInputError("exists already", where=str(output), hint="--force replaces it")
+        raise BadInputError("exists already", where=str(output), hint=ANOTHER_NAME)
     log = log_path(output)
     refuse_bad_name(log)
     if log.exists() and not log.is_file():

@@ -61,8 +61,6 @@ _PIP = (
     "--no-warn-script-location",
 )
 _LIMIT_S = 3600.0
-_NOT_STARTED = 255
-"""What every engine ends with that starts no container."""
 _SHOWN = 8
 
 
@@ -222,7 +220,7 @@ def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environmen
         pip = next(([f"{_WHEELS}/{name}/pip"] for name in names if name.startswith("pip-")), ["-m", "pip"])
         own_python = (f"{BIN}/python", "-s")
         first = inside(plan.python, "-s", _SCRIPT, "list")
-        if first.exit_code == _NOT_STARTED:
+        if not first.ok and not inside("/usr/bin/env").ok:  # what engines end with says nothing
             raise not_started(engine, first.output, where=str(image))
         before = _listed(first)
         install = (*own_python, *pip, "install", *_PIP)

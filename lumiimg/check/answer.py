@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.sites import sbatch_options, where_to_submit
 from lumiimg.check.registry import finding_types
-from lumiimg.check.static.commands import ON_NODE, SCAN
+from lumiimg.check.static.commands import ON_NODE, after_scan
 from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Finding, Level, Severity
 from lumiimg.core.text import shell_join
 
@@ -176,7 +176,7 @@ def next_step(
         return advice  # the image has it, in a folder where the loader does not look
     if code == "plugin.needs-host" and "--host" not in context.machine:
         where = f"{ON_NODE}{f' of {site.name}' if site is not None else ''}"
-        return Advice(advice.why, f"{SCAN} && {check} --host host.json", where)
+        return Advice(advice.why, after_scan(f"{check} --host host.json"), where)
     why = advice.why or "the files show no obstacle; only a run shows which provider is used"
     if limited and level is Level.STATIC and code not in _BY_NODES:
         return Advice(why, asking_probe(context) if asks_process(findings) else check)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,11 @@ class ImageInContext:
         """The options of a command that looks at the image as this check does."""
         of_program = ("--program", self.program) if self.program is not None else ()
         return (*self.machine, *of_program, *(("--venv", str(self.venv.path)) if self.venv is not None else ()))
+
+    @property
+    def options_there(self) -> tuple[str, ...]:
+        """The same without the snapshot: a level that sees the node asks it, and not another one's binds."""
+        return tuple(word for before, word in pairwise(("", *self.options)) if word != "--host" and before != "--host")
 
     @cached_property
     def read_by_engine(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from lumiimg.check.context import open_for_check
 from lumiimg.check.images import ImageAnswer
 from lumiimg.check.registry import remedies_for
-from lumiimg.check.static.commands import bind_command, concluded, site_of
+from lumiimg.check.static.commands import after_scan, bind_command, concluded, site_of
 from lumiimg.check.static.files import check_libraries
 from lumiimg.core.errors import ExitCode, LumiimgError
 from lumiimg.core.findings import Answer, Finding, Remedy, Severity
@@ -229,7 +229,7 @@ def _remedies(context: ImageInContext, fate: Fate, now: HostFit, driver: Sequenc
             yield Remedy(command=bind_command(context.name, context.machine))
         else:
             bind = bind_command(context.name, ("--host", "now.json", *context.machine))
-            yield Remedy(command=f"lumiimg host scan -o now.json && {bind}")
+            yield Remedy(command=after_scan(bind, "now.json"))
     elif fate in {Fate.BREAKS, Fate.UNKNOWN}:
         found = list(now.remedies)
         if fate is Fate.BREAKS and RuleOutcome.REFUSED in outcomes:

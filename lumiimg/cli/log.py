@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -11,13 +12,16 @@ from pathlib import Path
 from lumiimg.check.run.log_answer import answer_of_log
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, say, write_note
-from lumiimg.core.text import address_of, with_folder
+from lumiimg.core.files import is_named_as_data, read_beginning
+from lumiimg.core.text import address_of, as_operand, shell_join, shell_quote, with_folder
+from lumiimg.image.sif import is_sif
+from lumiimg.image.squashfs.format import MAGIC as SQUASHFS_MAGIC
 from lumiimg.joblog import LogReport, follow, read_log, vocabulary
 from lumiimg.report.read_progress import ReadProgress
 from lumiimg.report.views.log import log_document, signatures_document
 
-_NO_LOGS = frozenset({".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".def", ".md", ".ini", ".cfg"})
-"""Endings of files that are named in the place of a log by mistake, where nothing of a log is in them."""
+_MOST_NAMED = 4
+"""Files and folders that a command repeats."""
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -26,6 +30,8 @@ def execute(arguments: argparse.Namespace) -> int:
         return Output.of(arguments).deliver(signatures_document(known), "signatures", known)
     if not arguments.paths:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
+    if image := next(filter(_is_image, arguments.paths), None):
+        raise BadInputError("is an image", where=image, hint=f"lumiimg check {shell_quote(as_operand(image))}")
     output = Output.of(arguments, [arguments.image, *map(Path, arguments.paths)])
     site = None
     if arguments.site:  # a log does not say where it was written
@@ -38,6 +44,14 @@ def execute(arguments: argparse.Namespace) -> int:
     return output.deliver(log_document(arguments.paths, answer), "log", answer, answer.exit_code)
 
 
+def _is_image(name: str) -> bool:
+    try:
+        head = read_beginning(name, 64) if Path(name).is_file() else b""
+    except (OSError, ValueError):
+        return False
+    return is_sif(head) or head.startswith(SQUASHFS_MAGIC)
+
+
 def _names(arguments: argparse.Namespace) -> dict[str, str]:
     """Return what the image, log and site of commands are called here."""
     names = {}
@@ -48,8 +62,10 @@ def _names(arguments: argparse.Namespace) -> dict[str, str]:
             names["image"] = names["base"] = shlex.quote(image)
         else:
             write_note(f"{image} is not here: image.sif stands for it")
-    if len(arguments.paths) == 1 and Path(arguments.paths[0]).is_file():
-        names["log"] = shlex.quote(arguments.paths[0])
+    if len(arguments.paths) <= _MOST_NAMED and all(map(os.path.lexists, arguments.paths)):
+        names["log"] = shell_join(map(as_operand, arguments.paths))
+    if (of_slurm := re.fullmatch(r"slurm-(\d{1,12})\.out", Path(arguments.paths[0]).name, re.ASCII)) is not None:
+        names["job_id"] = of_slurm[1]
     if arguments.site:
         names["site"] = shlex.quote(arguments.site)
     return names
@@ -58,11 +74,11 @@ def _names(arguments: argparse.Namespace) -> dict[str, str]:
 def _refuse_other_files(names: list[str], report: LogReport) -> None:
     """Refuse files of data and programs in which nothing of a job is found. Raises BadInputError."""
     found = report.ranks or report.progress or report.measurements or any(cause.evidence for cause in report.causes)
-    if not found and all(Path(name).suffix in _NO_LOGS for name in names):
+    if not found and all(map(is_named_as_data, names)):
         raise BadInputError(
             "holds nothing of a job, nor of a dump that is known",
             where=names[0],
-            hint="the job's output is read: lumiimg log slurm-123.out",
+            hint="lumiimg log reads the output of a job, such as slurm-123.out",
         )
 
 

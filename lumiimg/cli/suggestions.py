@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from lumiimg.core.errors import LumiimgError
+from lumiimg.core.files import unused
 from lumiimg.core.text import as_operand, shell_quote
 from lumiimg.engine.engine import engine_word
 
@@ -79,7 +80,7 @@ def suggest_image(name: str) -> str:
     path = Path(name)
     address = _ADDRESS.sub(r"\1://\2", name)
     if address != name or _TRANSPORT.fullmatch(name):
-        return f"{engine_word()} pull image.sif {shlex.quote(address)}; {_TAKE_ADDRESSES}"
+        return f"{engine_word()} pull {unused('image.sif')} {shlex.quote(address)}; {_TAKE_ADDRESSES}"
     beside: list[str] = []
     with suppress(OSError), os.scandir(path.parent) as entries:
         beside += sorted(entry.name for entry in islice(entries, _MOST_NAMES) if entry.name.endswith(_IMAGES))
@@ -94,5 +95,5 @@ def suggest_image(name: str) -> str:
     if near:
         return f"did you mean {shell_quote(as_operand(str(path.with_name(near[0]))))}?"
     if _IN_REGISTRY.fullmatch(name) and not path.parent.exists():
-        return f"if it is an image of a registry: {engine_word()} pull image.sif docker://{name}"
+        return f"if it is an image of a registry: {engine_word()} pull {unused('image.sif')} docker://{name}"
     return f"the images there: {there}"

@@ -131,6 +131,8 @@ def parse_json(data: bytes, *, where: str | None = None, hint: str | None = None
         return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
     except RecursionError as error:
         raise DecodeError("is nested too deeply", where=where, hint=hint) from error
+    except UnicodeDecodeError as error:
+        raise DecodeError("is cut off, or not JSON: not a text in UTF-8", where=where, hint=hint) from error
     except ValueError as error:
         raise DecodeError(f"is cut off, or not JSON: {str(error)[:LONG]}", where=where, hint=hint) from error
 

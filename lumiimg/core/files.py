@@ -78,6 +78,14 @@ def refuse_bad_name(path: Path) -> None:
         path.stat()
 
 
+_OF_DATA = frozenset({".json", ".yaml", ".yml", ".toml", ".lock", ".py", ".sh", ".def", ".md", ".ini", ".cfg"})
+
+
+def is_named_as_data(name: str) -> bool:
+    """Whether a text with this name is data, or a program: named where a job's output or an image was meant."""
+    return Path(name).suffix in _OF_DATA
+
+
 def unused(name: str) -> str:
     """Return a name for a new file: this one, or with the first number that makes one that is not there."""
     path = Path(name)

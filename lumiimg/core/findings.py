@@ -65,11 +65,12 @@ class Level(StrEnum):
 STAND_INS = {
     "image": "image.sif",
     "base": "./image.sif",
+    "check": "lumiimg check image.sif",
     "site": "lumi",
     "log": "job.out",
     "lines": "1,40p job.out",
     "script": "job.sh",
-    "job_id": "$SLURM_JOB_ID",
+    "job_id": "JOBID",
     "bad_node": "NODE",
     "plugin": "/path/librccl-net.so",
     "plugin_folder": "/path/of/plugin",

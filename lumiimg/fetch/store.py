@@ -76,7 +76,7 @@ class Store:
         digests: dict[_S, str] = {}
         for source in wanted:
             if source.sha256 is None:
-                hint = "write it again: lumiimg lock"
+                hint = "write it again with `lumiimg lock`"
                 raise FailedError("has no digest in the lock", where=source.location, hint=hint)
             digests[source] = source.sha256
             tasks.setdefault(source.sha256, bound(self.get, source.location, source.sha256, on_line))

@@ -96,7 +96,9 @@ def answer(whole: JobLog) -> LogReport:
     )
     causes = (*_doubts(report, end, log), *_explanations(report, end, held, log))
     causes = advice_here(causes, processes, log)
-    known = {"job_id": _job_number(log)}
+    known = {}
+    if (number := _job_number(log)) is not None:
+        known["job_id"] = number
     if (node := report.ended.node) is not None and _WORD.fullmatch(node):
         known["bad_node"] = node
     dumps = vocabulary().advice["collective-not-ended"].remedy if _is_stalled(report) else ()
@@ -107,10 +109,10 @@ def answer(whole: JobLog) -> LogReport:
     return replace(report, causes=tuple(filled_in))
 
 
-def _job_number(log: JobLog) -> str:
-    """Return the job's number, for commands that are typed where its variables are not set."""
+def _job_number(log: JobLog) -> str | None:
+    """Return the job's number, for commands that are typed where its variables are not set; None: it is not known."""
     numbers = job_numbers(log) or {one.value("number") for one in log.job.saw("job-number")}
-    return numbers.pop() if len(numbers) == 1 else "$SLURM_JOB_ID"
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def _is_connected(process: ProcessLog) -> bool:

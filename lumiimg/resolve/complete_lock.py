@@ -132,7 +132,7 @@ def _in_words(unknown: str, before: LockFile | None = None, otherwise: str = "")
     except MissingHereError as error:
         if error.where is None or not is_address(error.where):
             raise
-        hint = f"run `lumiimg lock` on a machine with a network, and `build --locked` here{otherwise}"
+        hint = f"`lumiimg lock`, with the same options where there is a network; then `build --locked` here{otherwise}"
         raise MissingHereError(f"{unknown}, and it {error.what}", where=error.where, hint=hint) from error
 
 
@@ -147,7 +147,7 @@ def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], unt
     if (python := PythonTarget.of(lock.versions)) is None:
         raise FailedError(
             f"no wheels can be chosen for {wanting[0].name}: the Python of {lock.base.layer.name} is not known",
-            hint="read the base first: lumiimg adapt",
+            hint="`lumiimg adapt` reads the file of a base first",
         )
     own = lock.request.own
     stack = list(lock.stack[:-1] if own else lock.stack)

@@ -43,7 +43,7 @@ from lumiimg.resolve.rules import RuleResult
 
 FORMAT: Literal[3] = 3
 """Of the file; raised when an older lumiimg could not read a newer file rightly."""
-AGAIN = "write it again: lumiimg lock"
+AGAIN = "write it again with `lumiimg lock`, and the options that it was made with"
 _SIZE_LIMIT_BYTES = 2 * 1024 * 1024
 _HEAD_BYTES = 1024
 _FORMAT_LINE = re.compile(rb"^format = ([0-9]{1,9})$", re.MULTILINE)
@@ -271,7 +271,7 @@ def read_document(path: Path) -> LockFile:
     except (DecodeError, TomlError) as error:
         what = error.what if isinstance(error, DecodeError) else f"is not a lock: it {error}"
         raise BadInputError(what, where=str(path), hint=AGAIN) from error
-    refuse_format(said, path, "write it again, with the options that its [request] names: lumiimg lock --base …")
+    refuse_format(said, path, "write it again with `lumiimg lock`, and the options that its [request] names")
     if said.keys() - {"format", "lumiimg", "digest"} or said.get("digest") != _digest(body):
         raise BadInputError("was changed after it was written: its digest is another", where=str(path), hint=AGAIN)
     return decode_toml(text, LockFile, where=str(path), hint=AGAIN)

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from lumiimg.catalog.layers import own_values
 from lumiimg.core.errors import ExitCode, MissingHereError, RefusedError
+from lumiimg.core.files import unused
 from lumiimg.core.findings import NO_ADVICE, Advice, Remedy, Severity
 from lumiimg.core.text import count
 from lumiimg.resolve.request import in_short, options_of
@@ -71,9 +72,10 @@ class Plan:
         """Return the lock. Raises RefusedError, with the nearest request of `command`, and MissingHereError."""
         if self.refused:
             refusal = next(rule for rule in self.rules if rule.outcome is RuleOutcome.REFUSED)
+            nearest = self.nearest_by(command, _to_new_image() if command == "build" else "")
             raise RefusedError(
                 f"{refusal.because} (rule {refusal.id}: {refusal.sides})",
-                hint=self.nearest_by(command) or f"see the reasons: lumiimg explain {options_of(self.asked)}",
+                hint=nearest or f"see the reasons: lumiimg explain {options_of(self.asked)}",
             )
         if self.lock is None:
             raise self.missing or ValueError(self)
@@ -112,11 +114,11 @@ class Plan:
         """The first reason, and a command; of a refusal, the nearest request that works."""
         why = next((rule.in_words for rule in worst_first(self.obstacles)), None)
         if self.refused:
-            nearest = self.nearest_by("build", " -o image.sif")
+            nearest = self.nearest_by("build", _to_new_image())
             if nearest is None:
                 return Advice(why, "lumiimg list", "no similar request works")
             return Advice(why, nearest.command, nearest.text)
-        command = f"lumiimg build {options_of(self.asked)} -o image.sif"
+        command = f"lumiimg build {options_of(self.asked)}{_to_new_image()}"
         if self.missing:
             return Advice(f"the base is not available here: {self.missing}", command, "where its base is")
         return Advice(why, command)
@@ -181,6 +183,10 @@ class Plan:
         chosen = [layer.title for layer in self.layers if layer.version and layer.name != "pytorch"]
         parts = [f"fabric {self.fabric.value}", *([f"torch {self.torch}"] if self.torch else []), *chosen]
         return ", ".join(parts) + (" (with doubts)" if self.is_doubtful else "")
+
+
+def _to_new_image() -> str:
+    return f" -o {unused('image.sif')}"
 
 
 def _left_out(asked: Request, nearest: Request) -> list[str]:

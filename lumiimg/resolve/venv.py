@@ -127,7 +127,7 @@ def open_venv(path: Path) -> Venv:
 
 def _no_venv(path: Path, why: str) -> BadInputError:
     what = f"is not a Python environment in a squashfs file or a folder: {why}"
-    return BadInputError(what, where=str(path), hint="make one: lumiimg venv IMAGE -r requirements.txt -o env.sqsh")
+    return BadInputError(what, where=str(path), hint="`lumiimg venv` makes one")
 
 
 def mark_of(path: Path) -> str | None:

@@ -5,6 +5,7 @@ Hooks of all tests (conftest.py) hold it to that.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -21,10 +22,11 @@ from lumiimg.core.errors import LumiimgError
 from lumiimg.core.findings import STAND_INS, Advice, Severity
 
 _WORDS = re.compile(
-    r"(?<![\w$/.-])(?:IMAGE|SITE|NAME|PATH|FILE|DIR|PROGRAM|OPTIONS|PROJECT|MODEL|PID|COMMAND)(?![\w/.=-])"
+    r"(?<![\w$/.-])(?:IMAGE|SITE|NAME|PATH|FILE|DIR|PROGRAM|OPTIONS|PROJECT|MODEL|PID|JOBID|COMMAND)(?![\w/.=-])"
 )
 """Stand for a name that only the user knows."""
-_PLACES = re.compile(rf"\{{(?:{'|'.join(STAND_INS)})\}}|…|<version>|/path/")
+_PLACES = re.compile(rf"\{{(?:{'|'.join(STAND_INS)})\}}|…|<version>|/path/|project_\\d")
+_WRITTEN = re.compile(r"(?<= -o )[^\s'\"]+")
 _FIRST = re.compile(r"^source <\((.*)\)$")
 
 
@@ -56,6 +58,8 @@ def proposals_are_typed() -> Iterator[None]:
         caller = sys._getframe(1).f_globals.get("__name__", "")
         if self.next is not None and caller.startswith("lumiimg.") and (why := fault(self.next)):
             pytest.fail(f"`{self.next}` is proposed and cannot be typed: {why}")
+        if self.next is not None and (there := [*filter(os.path.lexists, _WRITTEN.findall(self.next))]):
+            pytest.fail(f"`{self.next}` is proposed, and would write over {there}")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Advice, "__init__", checked)

@@ -158,7 +158,7 @@ def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
     for one, keys in ((cache, [base]), (cache, [base, upper]), (there, [base])):
         show(why_document(why(one, *keys, of="base" if keys == [base] else "vllm")))
         page = " ".join(capsys.readouterr().out.split())
-        again = "do: to build it as it would be today, with the same options: lumiimg build --fresh"
+        again = "do: to build it as it would be today, give `lumiimg build` the same options and --fresh"
         assert f"its base base was built on 2026-09-21 {again}" in page
 
 

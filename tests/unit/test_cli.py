@@ -236,7 +236,7 @@ def test_neither_an_output_nor_a_log_of_somebody_elses_is_written_over(
 ) -> None:
     output, log = tmp_path / "it's mine.sif", tmp_path / "x.sif.log"
     for file, target, said in (
-        (output, output, "exists already; --force replaces it"),
+        (output, output, "exists already; -o names another file, --force replaces it"),
         (log, tmp_path / "x.sif", "is not a build log"),
     ):
         file.write_text("precious")

@@ -15,6 +15,7 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
+from lumiimg.image.sif import MAGIC, MAGIC_OFFSET
 from tests.shared import fabric_builder
 
 SLIPS = {
@@ -39,8 +40,11 @@ SLIPS = {
     "check image.sif --site LUMI": ("'LUMI'", "did you mean lumi?"),
     "check image.sif -v": ("did you mean --verbose?", ""),
     "check image.sif --level full": ("'full'", "'static', 'probe', 'run'"),
-    "log notes.yaml": ("notes.yaml", "lumiimg log slurm-123.out"),
-    "log data.json": ("data.json", "lumiimg log slurm-123.out"),
+    "log notes.yaml": ("notes.yaml", "lumiimg log reads the output of a job"),
+    "log data.json": ("data.json", "lumiimg log reads the output of a job"),
+    "log packed.sif": ("is an image", "lumiimg check packed.sif"),
+    "check job's.out": ("neither a SIF nor", """if it is the output of a job: lumiimg log 'job'"'"'s.out'"""),
+    "check data.json": ("neither a SIF nor", "give a .sif, a squashfs file, a sandbox folder or an archive"),
     "log my.sif/lib64/libc.so.6": ("is not text", "lumiimg log reads what a job printed"),
     "drift host.json image.sif other.sif --image x": ("other.sif", "--image image.sif other.sif"),
 }
@@ -88,6 +92,8 @@ def here(clean_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     fabric_builder.image(tmp_path / "my.sif")
     (tmp_path / "notes.yaml").write_text("a: 1\n")
     (tmp_path / "data.json").write_text('{"a": 1}\n')
+    (tmp_path / "job's.out").write_text("step 1\n")
+    (tmp_path / "packed.sif").write_bytes(bytes(MAGIC_OFFSET) + MAGIC)
     return tmp_path
 
 

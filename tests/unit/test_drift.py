@@ -205,7 +205,6 @@ def test_what_is_no_snapshot_or_no_image_is_one_line(nodes: tuple[Path, Path], t
         ((bad, nodes[1], "--image", image), "is not a host snapshot"),
         ((nodes[0], bad, "--image", image), "is not a host snapshot"),
         ((*nodes, "--image", nodes[0]), "neither a SIF nor"),
-        ((*nodes, "--image", nodes[0]), "`lumiimg log FILE` reads the output of a job"),
     ):
         assert main(["drift", *map(str, words)]) == 2
         err = capsys.readouterr().err
@@ -268,9 +267,13 @@ def test_each_image_is_adapted_to_a_file_of_its_own_and_no_option_is_named_that_
     unknown = bundled(tmp_path / "unknown")
     put_files(unknown, {"usr/bin/python3": "#!/bin/sh\n"})
     (unknown / "usr/bin/python3").chmod(0o755)
+    shutil.copytree(old, tmp_path / "old two", symlinks=True)
     images = [image.name for image in (older, old, unknown)]
     _, data, _ = drift(capsys, *nodes, "--image", *images, "--site", "lumi")
     remedies = [remedy for image in data["images"] for remedy in image["remedies"]]
+    main(["drift", *map(str, nodes), "--image", "older.root", "old", "old two", "--site", "lumi"])
+    loop = "for image in ./old './old two'; do lumiimg adapt \"$image\" --site lumi --fabric bundled -o "
+    assert f'{loop}"$(basename "$image" .sif)"-adapted.sif; done' in capsys.readouterr().out
     written = [remedy.rpartition(" -o ")[2] for remedy in remedies if " adapt " in remedy]
     assert written[:2] == ["older-adapted.sif", "old-adapted.sif"]
     assert len(set(written)) == len(written)

@@ -249,13 +249,14 @@ def test_a_command_names_the_job_where_the_log_says_its_number() -> None:
         for lines, number in (
             ([line], "4711"),
             ([line, f"The log says: {line.replace('4711', '42')}"], "4711"),
-            ([line, line.replace("4711", "4712")], "$SLURM_JOB_ID"),
-            (["SLURM_JOB_ID=4711)(rm", ""], "$SLURM_JOB_ID"),
-            ([], "$SLURM_JOB_ID"),
+            ([line, line.replace("4711", "4712")], "JOBID"),
+            (["SLURM_JOB_ID=4711)(rm", ""], "JOBID"),
+            ([], "JOBID"),
         ):
             report = read([*lines, *job("cxi", 0, 3), *raised("HIP memory"), "done"])
-            proposed = [step for cause in report.causes for step in cause.remedy if "sacct -j" in step]
+            proposed = [step.concluded({}) for cause in report.causes for step in cause.remedy if "sacct -j" in step]
             assert all(f"sacct -j {number} " in step for step in proposed), line
+            assert all((step.command is None) == (number == "JOBID") for step in proposed), "a word to be filled in"
             assert proposed or report.ended.cause, line
 
 

@@ -337,14 +337,15 @@ def test_offline_no_server_is_asked(world: World, image: Path, tmp_path: Path, c
     assert world.asked == []
 
 
+@pytest.mark.parametrize("code", [1, 255])
 def test_an_engine_that_starts_no_container_has_the_hint_that_check_has(
-    world: World, image: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    code: int, world: World, image: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = tmp_path / "programs/apptainer"
     engine.parent.mkdir()
     said = "ERROR  : Requesting capability set 0x1ffff while permitted capability set is 0x1fffe"
     engine.write_text(
-        f'#!/bin/sh\n[ "$1" = --version ] && echo apptainer version 1.4.5 && exit\necho "{said}" >&2\nexit 255\n'
+        f'#!/bin/sh\n[ "$1" = --version ] && echo apptainer version 1.4.5 && exit\necho "{said}" >&2\nexit {code}\n'
     )
     engine.chmod(0o755)
     monkeypatch.setenv("PATH", f"{engine.parent}:/usr/bin:/bin")

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _ADAPTED = frozenset({"plugin.absent", "plugin.dangling"})
 """Of an image that holds no plugin."""
-SCAN = "lumiimg host scan -o host.json"
-"""To be typed on a node, before a command that takes the file."""
+_SCAN = "lumiimg host scan -o host.json && "
 ON_NODE = "on a GPU node"
 _PLUGIN_LAYER = "aws-ofi-nccl"
 _NO_OTHER = "no base of the catalogue is near that works: `lumiimg list` shows them"
@@ -61,8 +60,17 @@ def concluded(
     `context`: the image where it is open, so that it is not read again.
     """
     names = {"image": shell_quote(image), "base": shell_quote(with_folder(image)), "site": shell_quote(site)}
+    names["check"] = shell_join(["lumiimg", "check", image, *(context.options_there if context is not None else ())])
     machine = context.machine if context is not None and context.machine else ("--site", site)
     return tuple(tried(remedy.concluded(names), image, machine, context) for remedy in remedies)
+
+
+def after_scan(command: str, name: str = "host.json") -> str:
+    """Return a command behind the scan whose snapshot it takes by --host, to be typed on a node.
+
+    A snapshot that is there is not replaced: `drift` may need it.
+    """
+    return f"lumiimg host scan -o {unused(name)} && {command.replace(f'--host {name}', f'--host {unused(name)}')}"
 
 
 def tried(remedy: Remedy, image: str, machine: Sequence[str], context: ImageInContext | None = None) -> Remedy:
@@ -71,6 +79,8 @@ def tried(remedy: Remedy, image: str, machine: Sequence[str], context: ImageInCo
     `lumiimg explain --base` is about another base than the image: where one is found, what builds on it stands there.
     """
     command = remedy.command or ""
+    if command.startswith(_SCAN):
+        return Remedy(remedy.text, after_scan(command.removeprefix(_SCAN)), remedy.where)
     if not command.startswith(("lumiimg adapt ", "lumiimg build ", "lumiimg explain --base ")):
         return remedy
     words = shlex.split(command)

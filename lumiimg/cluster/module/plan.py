@@ -242,7 +242,7 @@ def _notes(image: Image, manifest: BindManifest | None, snapshot: Snapshot | Non
         if not manifest.binds:
             yield NOTHING_BOUND
     if snapshot is not None or site is not None:
-        yield "computed from files, never run on that machine: run `lumiimg check IMAGE` there to test it"
+        yield "computed from files, never run on that machine: `lumiimg check` there tests it"
     if site is None:
         yield "no site was given (--site): no file system of it is bound, no variable for jobs is set"
     yield from (*image.description.warnings, *open_variables(image))

@@ -94,7 +94,7 @@ def _age(answer: CacheLookup) -> Iterator[Item]:
     if answer.base is not None:
         made = dt.datetime.fromtimestamp(answer.base.made_s, dt.UTC)
         text = f"its base {', '.join(answer.base.layers)} was built on {made:%Y-%m-%d}"
-        again = Remedy("to build it as it would be today, with the same options", "lumiimg build --fresh")
+        again = Remedy("to build it as it would be today, give `lumiimg build` the same options and --fresh")
         yield Item(Severity.INFO, text, remedies=(again,))
 
 

@@ -53,7 +53,7 @@ def drift_document(result: DriftResult) -> Document:
 
 
 def _node(drift: Drift, snapshot: Snapshot) -> str:
-    driver = f"amdgpu {snapshot.gpu_driver}" if drift.driver_changed else None
+    driver = f"amdgpu {snapshot.gpu_driver or '?'}" if drift.driver_changed else None
     taken, glibc = snapshot.taken[:16].replace("T", " "), f"glibc {snapshot.glibc or '?'}"
     return " · ".join(filter(None, (snapshot.host, taken, snapshot.os.name, glibc, driver)))
 

@@ -99,8 +99,12 @@ def _for(which: str, remedy: Remedy) -> Remedy:
 def _are_new(body: str, images: Sequence[str]) -> bool:
     """Whether each turn of a loop writes a file of its own, that is not there."""
     _, is_written, name = body.partition(f" -o {_OF_IMAGE}")
-    written = {f"{PurePath(image).name.removesuffix('.sif')}{name.split()[0]}" for image in images if is_written}
+    written = {f"{_stem(image)}{name.split()[0]}" for image in images if is_written}
     return not is_written or (len(written) == len(images) and not any(map(os.path.lexists, written)))
+
+
+def _stem(image: str) -> str:
+    return PurePath(image).name.removesuffix(".sif")
 
 
 def _in_loop(command: str, image: str) -> str:
@@ -113,7 +117,7 @@ def _in_loop(command: str, image: str) -> str:
     parts[places[0]] = '"$image"'
     if "-o" in words:
         number = words.index("-o") + 1
-        parts[number] = f"{_OF_IMAGE}-{parts[number]}"
+        parts[number] = f"{_OF_IMAGE}-{shell_quote(words[number].removeprefix(f'{_stem(image)}-'))}"
     return " ".join(parts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from lumiimg.core.files import unused
 from lumiimg.core.findings import Advice, Remedy, Severity
 from lumiimg.core.text import as_operand, count, shell_join
 from lumiimg.fabric.path import Fabric
@@ -67,7 +68,7 @@ def module_document(module: ImageModule) -> Document:
     commands = (
         f"module use {shlex.quote(str(module.use))}",
         f"module load {module.full_name}",
-        f"{module.commands[0] if module.commands else 'singularity exec $SIF'} …",
+        module.commands[0] if module.commands else 'singularity shell "$SIF"',
     )
     return Document(
         "module",
@@ -98,7 +99,7 @@ def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
     record, doubt = made.record, made.doubt
     stays = f"its torch {record.torch} stays" if record.torch else "what it has stays"
     instead = (f"in the place of the image's {name} {was}" for name, was in record.replaces.items())
-    words = ("lumiimg", "job", as_operand(str(image)), "--venv", as_operand(str(output)), "-o", "job.sh")
+    words = ("lumiimg", "job", as_operand(str(image)), "--venv", as_operand(str(output)), "-o", unused("job.sh"))
     packages = ", ".join(f"{name} {version}" for name, version in sorted(record.packages.items()))
     doubts = (Item(Severity.UNKNOWN, f"{doubt}: packages that only it adds were not looked at"),) if doubt else ()
     about = f"for Python {record.python} of this image alone; nothing was imported"
