@@ -165,7 +165,8 @@ def container_engines(environment: Mapping[str, str]) -> Iterator[Engine]:
                 found.append(Engine(Path(path), kind, match[2], frozenset(re.findall(r"--[a-z][a-z-]+", help_text))))
                 yield found[-1]
             else:
-                refused.append(f"{path}: exit {said.exit_code}, {one_line(said.last_line) or 'no output'}")
+                why = "neither Apptainer nor SingularityCE" if said.ok else f"exit {said.exit_code}"
+                refused.append(f"{path}: {why}, {one_line(said.last_line) or 'no output'}")
     if not found:
         raise MissingHereError(f"no container engine answers here ({'; '.join(refused)})", hint=_HINT)
 

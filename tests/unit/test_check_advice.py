@@ -199,7 +199,7 @@ def carried_on(command: str, capsys: pytest.CaptureFixture[str], *, strict: bool
             carried_on(re.sub(r'"\$\(basename.*?\)"', f"{number}", turn), capsys, strict=strict)
         return
     assert not re.search(r"\b(?:IMAGE|NAME|SITE|PATH|PROGRAM|FILE|OPTIONS|LAYER)\b|…", plain), command
-    written = set[str]()
+    written, scanned = set[str](), None
     for part in plain.split(" && "):
         words = shlex.split(part)
         if words[0] != "lumiimg":
@@ -216,6 +216,8 @@ def carried_on(command: str, capsys: pytest.CaptureFixture[str], *, strict: bool
             written.add(words[words.index("-o") + 1])
             assert not os.path.lexists(words[words.index("-o") + 1]), command
         capsys.readouterr()
+        if words[1] == "host":  # as a node would
+            scanned = Path(shutil.copy("host.json", words[words.index("-o") + 1]))
         if words[1:3] == ["explain", "--base"] and strict:
             assert main(words[1:]) == ExitCode.GOOD, command
         elif words[1] in {"adapt", "build"}:
@@ -225,6 +227,8 @@ def carried_on(command: str, capsys: pytest.CaptureFixture[str], *, strict: bool
         elif words[1] in {"explain", "ldd", "bind"} or (words[1] == "check" and "--nodes" not in words):
             code = main([*words[1:], *(["--level", "static"] if words[1] == "check" else [])])
             assert code in ({ExitCode.GOOD} if words[1] == "bind" else {0, 1, 3}), (command, capsys.readouterr().err)
+    if scanned is not None:
+        scanned.unlink()
 
 
 def test_what_is_proposed_can_be_typed_as_it_stands_and_is_not_refused(

@@ -43,7 +43,7 @@ SLIPS = {
     "log notes.yaml": ("notes.yaml", "lumiimg log reads the output of a job"),
     "log data.json": ("data.json", "lumiimg log reads the output of a job"),
     "log packed.sif": ("is an image", "lumiimg check packed.sif"),
-    "check job's.out": ("neither a SIF nor", """if it is the output of a job: lumiimg log 'job'"'"'s.out'"""),
+    "check job.out": ("neither a SIF nor", "`lumiimg log` reads the output of a job"),
     "check data.json": ("neither a SIF nor", "give a .sif, a squashfs file, a sandbox folder or an archive"),
     "log my.sif/lib64/libc.so.6": ("is not text", "lumiimg log reads what a job printed"),
     "drift host.json image.sif other.sif --image x": ("other.sif", "--image image.sif other.sif"),
@@ -92,7 +92,7 @@ def here(clean_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     fabric_builder.image(tmp_path / "my.sif")
     (tmp_path / "notes.yaml").write_text("a: 1\n")
     (tmp_path / "data.json").write_text('{"a": 1}\n')
-    (tmp_path / "job's.out").write_text("step 1\n")
+    (tmp_path / "job.out").write_text("step 1\n")
     (tmp_path / "packed.sif").write_bytes(bytes(MAGIC_OFFSET) + MAGIC)
     return tmp_path
 
