@@ -280,7 +280,9 @@ class _Writer:
         advice = self._document.advice
         if remedy.command is None or remedy.command != advice.next:
             return remedy
-        return remedy.reason if remedy.reason != advice.where else None
+        if remedy.reason == advice.where:
+            return None
+        return remedy.text if remedy.where == advice.where else remedy.reason
 
     def _facts(self, facts: Facts) -> Iterator[_Part]:
         width = min(max(len(name) for name, _ in facts.rows), _NAME)

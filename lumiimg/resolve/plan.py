@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.request import Request
 
+_IMAGE = "image.sif"
+"""What a build is to write, where nothing else is asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewerRecipe:
@@ -72,7 +75,8 @@ class Plan:
         """Return the lock. Raises RefusedError, with the nearest request of `command`, and MissingHereError."""
         if self.refused:
             refusal = next(rule for rule in self.rules if rule.outcome is RuleOutcome.REFUSED)
-            nearest = self.nearest_by(command, _to_new_image() if command == "build" else "")
+            is_taken = command == "build" and unused(_IMAGE) != _IMAGE  # which is what it writes by default
+            nearest = self.nearest_by(command, _to_new_image() if is_taken else "")
             raise RefusedError(
                 f"{refusal.because} (rule {refusal.id}: {refusal.sides})",
                 hint=nearest or f"see the reasons: lumiimg explain {options_of(self.asked)}",
@@ -186,7 +190,7 @@ class Plan:
 
 
 def _to_new_image() -> str:
-    return f" -o {unused('image.sif')}"
+    return f" -o {unused(_IMAGE)}"
 
 
 def _left_out(asked: Request, nearest: Request) -> list[str]:

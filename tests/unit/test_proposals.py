@@ -8,7 +8,9 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +84,46 @@ def test_what_is_proposed_to_look_at_in_a_log_prints_lines_of_it(tmp_path: Path)
     script = "".join(f'[ -n "$({one})" ] || echo {shlex.quote(one)}\n' for one in sorted(commands))
     done = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+USUAL = ("image.sif", "demo.sif", "adapted.sif", "with-plugin.sif", "host.json", "now.json", "job.sh")
+"""What commands write by default, and what is proposed to be written."""
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_what_is_proposed_writes_over_nothing_where_each_usual_name_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hook of all tests (tests/shared/proposals.py) refuses a proposal that would write over a file."""
+    monkeypatch.chdir(tmp_path)
+    fabric_builder.image(tmp_path / "fits")
+    fabric_builder.image(tmp_path / "bare", plugin=False)
+    shutil.copytree(FIXTURES / "flight", tmp_path / "dumps")
+    example = next(one.example for one in KNOWN if one.id == "plugin-absent")
+    for name in USUAL:
+        (tmp_path / name).write_text("kept")
+    (tmp_path / "slurm-4711.out").write_text(f"{example}\n")
+    proposed = set[str]()
+    for words in (
+        *("check --level static fits --site lumi", "check --level static bare --site lumi", "doctor"),
+        *("explain --recipe demo", "log slurm-4711.out --image bare --site lumi", "log dumps"),
+        *("check --level static fits --site frontier", "build --base rocm-6.4.4 --add sglang"),
+    ):
+        main([*words.split()])
+        said = "".join(capsys.readouterr())
+        proposed |= {*re.findall(r"^next[^:\n]*:  (.*)$|that works[^:\n]*: (lumiimg .*)$", said, re.MULTILINE)}
+    commands = {one or other for one, other in proposed}
+    assert {
+        "lumiimg host scan -o host-2.json && lumiimg check fits --site lumi --host host-2.json",
+        "lumiimg adapt bare --site lumi -o with-plugin-2.sif",
+        "lumiimg build --base debian-13 --add netprobe --site generic -o image-2.sif",
+        "lumiimg adapt ./bare --site lumi -o adapted-2.sif",
+        "lumiimg log --verbose dumps",
+    } <= commands, commands
+    for command in commands:
+        written = re.findall(r"(?<= -o )\S+", command)
+        assert fault(command) is None, command
+        assert not {*written} & {*USUAL}, command
 
 
 @pytest.mark.everything
