@@ -14,8 +14,6 @@ from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, say, write_note
 from lumiimg.core.files import is_named_as_data, read_beginning
 from lumiimg.core.text import address_of, as_operand, shell_join, shell_quote, with_folder
-from lumiimg.image.sif import is_sif
-from lumiimg.image.squashfs.format import MAGIC as SQUASHFS_MAGIC
 from lumiimg.joblog import LogReport, follow, read_log, vocabulary
 from lumiimg.report.read_progress import ReadProgress
 from lumiimg.report.views.log import log_document, signatures_document
@@ -49,7 +47,12 @@ def _is_image(name: str) -> bool:
         head = read_beginning(name, 64) if Path(name).is_file() else b""
     except (OSError, ValueError):
         return False
-    return is_sif(head) or head.startswith(SQUASHFS_MAGIC)
+    if b"\0" not in head:
+        return False
+    from lumiimg.image.sif import is_sif  # which no log needs
+    from lumiimg.image.squashfs.format import MAGIC
+
+    return is_sif(head) or head.startswith(MAGIC)
 
 
 def _names(arguments: argparse.Namespace) -> dict[str, str]:

@@ -103,7 +103,7 @@ def test_what_is_proposed_writes_over_nothing_where_each_usual_name_is_taken(
     for name in USUAL:
         (tmp_path / name).write_text("kept")
     (tmp_path / "slurm-4711.out").write_text(f"{example}\n")
-    proposed = set[str]()
+    proposed = set[tuple[str, str]]()
     for words in (
         *("check --level static fits --site lumi", "check --level static bare --site lumi", "doctor"),
         *("explain --recipe demo", "log slurm-4711.out --image bare --site lumi", "log dumps"),
