@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,8 +62,8 @@ def read_log(
     where that is not known. Raises BadInputError if one cannot be read, or is not a log.
     """
     files = log_files(names, warn)
-    are_files = all(file != STDIN and Path(file).is_file() for file in files)
-    total = sum(Path(file).stat().st_size for file in files) if are_files else None
+    sizes = [_size_bytes(file) for file in files]
+    total = None if None in sizes else sum(filter(None, sizes))
     reader, done = LogReader(), 0
     with _uncollected():
         for file in files:
@@ -71,6 +72,14 @@ def read_log(
                 reader.feed(file, block)
                 progress(done := done + len(block), total)
     return reader.report()
+
+
+def _size_bytes(file: str) -> int | None:
+    """Return the size of a regular file; None of what has none."""
+    if file == STDIN:
+        return None
+    status = os.stat(file)  # noqa: PTH116 - of 24,000 files
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 @contextmanager
@@ -220,7 +229,7 @@ def blocks(name: str, warn: Warn, take_dump: Callable[[FlightDump], None] | None
                 else:
                     return
             lines = whole_lines(data, name, warn)
-            is_of_known_size = name != STDIN and Path(name).is_file() and not packing
+            is_of_known_size = not packing and _size_bytes(name) is not None
             yield from lines if is_of_known_size else _bounded(lines, name, warn)
     except EOFError:
         warn(f"{name}: the compressed file ends too early; read up to there")

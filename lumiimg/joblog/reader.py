@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.joblog.answer import answer
 from lumiimg.joblog.flight import DUMP_LIMIT
 from lumiimg.joblog.gate import Gate, Repeats, is_flooded
 from lumiimg.joblog.learned import LearnedPrefix
 from lumiimg.joblog.lines import Message, announces_table, excerpt, messages, warns, without_records
-from lumiimg.joblog.state import CommunicatorSeen, JobLog, LogSegment, Match, position
+from lumiimg.joblog.state import CommunicatorSeen, JobLog, LogSegment, Match, Values, position
 from lumiimg.joblog.vocabulary import ExitRole, MessagePattern, Signature, vocabulary
 
 if TYPE_CHECKING:
@@ -21,10 +22,27 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 8192
 """Of the end of a piece of a log, kept where it has an error: the last 100 lines or so."""
-_MOST_LINES = 4096
-"""That are remembered."""
+_MOST_KEPT = 4096
+"""Texts of which it is remembered what they show, and values."""
+_SHORT_BYTES = 300
+"""Of a line that evidence shows whole."""
+_ORIGIN = re.compile(rb"([A-Za-z][\w.-]{2,200}:\d{1,10}):\d{1,10} \[\d{1,11}\] (?=NCCL )")
+"""What most lines of a job begin with (lines.py has all forms)."""
+_OF_RANK = b" comm 0x"
+"""In texts that no two ranks have in common."""
 _TAILS = 4096
 """Pieces of a log of which the end is kept."""
+
+
+class _Shown(NamedTuple):
+    """What a message shows."""
+
+    entry: MessagePattern
+    values: Values
+    said: str
+    """What is kept of it as evidence."""
+    communicator: tuple[str, CommunicatorSeen] | None = None
+    """The key of one, and what is said of it."""
 
 
 class LogReader:
@@ -34,8 +52,10 @@ class LogReader:
         self._vocabulary = vocabulary()
         self._gate = Gate(self._vocabulary)
         self._repeats = Repeats()
-        self._lines: dict[bytes, tuple[Match, ...]] = {}
-        """What lines of the file have shown, of those that name their process: a rank may repeat one 100,000 times."""
+        self._known: dict[bytes, tuple[_Shown, ...]] = {}
+        """What texts behind an origin show: all ranks print the same ones, and one may repeat them 100,000 times."""
+        self._values: dict[Values, Values] = {}
+        """Of several processes, each once."""
         self._log = JobLog()
         self._learned: dict[str, LearnedPrefix] = {}
         self._number = -1
@@ -50,7 +70,6 @@ class LogReader:
         known = self._log.segments.get(self._number)
         if known is not None and known.file != file:
             self._repeats = Repeats()  # there a line may be of another process
-            self._lines.clear()
         self._number += 1
         last = self._log.segments.get(self._log.last_piece.get(file, -1))
         self._log.segments[self._number] = LogSegment(file, last.before + last.lines if last else 0)
@@ -84,11 +103,7 @@ class LogReader:
         else:
             count, hits = self._gate.select(block)
             for index, line, entries in hits:
-                if not self._is_repeated(line, start + index):
-                    counted = [entry for entry in entries if entry.is_grave] if is_cut else entries
-                    seen = self._read(line, counted, file, start + index)
-                    if seen is not None and not is_cut:
-                        self._lines[line] = seen
+                self._read(line, entries, file, start + index, is_cut=is_cut)
         if not is_cut:
             self._read_tables(file, block, start)
             if segment.tail is not None:
@@ -107,54 +122,82 @@ class LogReader:
         self._repeats.flush_positions(self._number)
         return answer(self._log)
 
-    def _is_repeated(self, line: bytes, number: int) -> bool:
-        """Take in a line that was read before; return whether it was."""
-        known = self._lines.get(line)
-        for match in known or ():
-            match.last_at = position(self._number, number, 0)
-        if known is None and len(self._lines) >= _MOST_LINES:
-            self._lines.clear()
-        return known is not None
-
-    def _read(self, line: bytes, entries: Sequence[MessagePattern], file: str, number: int) -> tuple[Match, ...] | None:
+    def _read(
+        self, line: bytes, entries: Sequence[MessagePattern], file: str, number: int, *, is_cut: bool = False
+    ) -> tuple[Match, ...] | None:
         """Take in a line; return what was seen in it, where it is one message of a process that it names."""
-        seen: list[Match | None] = []
+        origin = _ORIGIN.match(line) if len(line) <= _SHORT_BYTES and not is_cut else None
+        behind = line[origin.end() :] if origin is not None else b""
+        if origin is not None and (known := self._known.get(behind)) is not None:
+            message = Message(origin[1].decode(), None, origin[0].decode(), has_origin=True)
+            return self._take(message, known, file, position(self._number, number, 0), message.text)
+        if is_cut:
+            entries = [entry for entry in entries if entry.is_grave]
+        whole: tuple[Match, ...] | None = None
         said = messages(line) if entries else []
-        for index, message in enumerate(said):
-            if message.process is not None:
-                self._log.note_owner(message.process, message.task, file)
-            seen += self._take(message, entries, file, position(self._number, number, index))
-        whole = tuple(filter(None, seen))
-        return whole if len(said) == 1 and said[0].process is not None and len(whole) == len(seen) else None
+        for index, one in enumerate(said):
+            shown = tuple(self._shown(one, entries))
+            seen = self._take(one, shown, file, position(self._number, number, index))
+            if len(said) == 1 and one.process is not None:
+                whole = seen
+                is_common = origin is not None and _OF_RANK not in behind and one.task is None
+                if is_common and one.process == origin[1].decode():
+                    self._remember(behind, origin[0].decode(), shown)
+        return whole
 
-    def _take(self, message: Message, entries: Sequence[MessagePattern], file: str, at: int) -> Iterator[Match | None]:
+    def _remember(self, text: bytes, before: str, shown: tuple[_Shown, ...]) -> None:
+        """Keep what a text shows; of communicators each rank says another one."""
+        if any(one.communicator or not one.said.startswith(before) for one in shown):
+            return
+        if len(self._known) >= _MOST_KEPT:
+            self._known.clear()
+        self._known[text] = tuple(one._replace(said=one.said.removeprefix(before)) for one in shown)
+
+    def _shown(self, message: Message, entries: Sequence[MessagePattern]) -> Iterator[_Shown]:
+        """Yield what a message shows, whoever wrote it."""
         found = [(entry, match) for entry in entries if (match := entry.match(message)) is not None]
         found = [(entry, match) for entry, match in found if not (entry.is_grave and warns(message, match.start()))]
         if not found or self._vocabulary.foreign.search(message.text) is not None:
             return
         if any(entry.id == "warning" for entry, _ in found) and self._vocabulary.harmless.search(message.text):
             found = [(entry, match) for entry, match in found if entry.id != "warning"]
-        process = self._log.process(message.process, message.task, file)
         for entry, match in found:
-            groups = match.groupdict(default="")
+            groups, communicator = match.groupdict(default=""), None
             if entry.id in {"communicator", "coordinates"}:
-                key, seen = _communicator(groups, has_origin=message.has_origin)
-                process.add_communicator(key, seen)
+                communicator = _communicator(groups, has_origin=message.has_origin)
                 groups = groups if entry.id == "coordinates" else {}
             values = tuple(groups.items())
+            if len(self._values) < _MOST_KEPT:
+                values = self._values.setdefault(values, values)
+            yield _Shown(entry, values, excerpt(message.text, match.span()), communicator)
+
+    def _take(
+        self, message: Message, shown: Sequence[_Shown], file: str, at: int, before: str = ""
+    ) -> tuple[Match, ...] | None:
+        """Take in what a message shows; return the matches, where all of them stay. `before`: what evidence lacks."""
+        if message.process is not None:
+            self._log.note_owner(message.process, message.task, file)
+        if not shown:
+            return ()
+        process = self._log.process(message.process, message.task, file)
+        seen: list[Match] = []
+        stay = True
+        for entry, values, said, communicator in shown:
+            if communicator is not None:
+                process.add_communicator(*communicator)
             home = self._log.job if entry.of_job else process
             known = home.known(entry.id, values)
             if known is not None:
                 known.last_at = max(known.last_at, at)
                 known.has_origin |= message.has_origin
-                yield known
+                seen.append(known)
                 continue
-            new = Match(entry.id, values, excerpt(message.text, match.span()), at, at, message.has_origin)
-            stays = home.add(new)
+            seen.append(Match(entry.id, values, before, said, at, at, message.has_origin))
+            stay &= home.add(seen[-1])
             if entry.id in {"traceback", "warning"} or (isinstance(entry, Signature) and entry.ends is ExitRole.RAISED):
                 self._keep_tail()
-            yield new if stays else None
             self.changes += 1
+        return tuple(seen) if stay else None
 
     def _keep_tail(self) -> None:
         """Keep what follows from here on in this piece of the log: it shows whether the error ended the program."""

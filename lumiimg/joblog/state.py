@@ -61,8 +61,10 @@ class Match:
 
     event: str
     values: Values
-    excerpt: str
-    """Of the first message that showed it, as it stood there."""
+    before: str
+    """What stood before `said`: most of what the processes of a job say, they say alike."""
+    said: str
+    """What is kept of the first message that showed it, as it stood there."""
     first_at: int
     """Position of that message."""
     last_at: int
@@ -72,6 +74,11 @@ class Match:
 
     def value(self, name: str) -> str:
         return dict(self.values).get(name, "")
+
+    @property
+    def excerpt(self) -> str:
+        """What is kept of the first message."""
+        return self.before + self.said
 
     @property
     def text(self) -> str:
@@ -110,7 +117,7 @@ class ProcessLog:
     limit: int = VALUE_LIMIT
     task: str | None = None
     """The number that the launcher put before its lines."""
-    events: dict[str, list[Match]] = field(default_factory=dict)
+    events: dict[str, tuple[Match, ...]] = field(default_factory=dict)
     communicators: dict[str, CommunicatorSeen] = field(default_factory=dict)
 
     @property
@@ -130,10 +137,9 @@ class ProcessLog:
 
     def add(self, match: Match) -> bool:
         """Take a match that is not known yet; return whether it stays: of too many, the first and the latest do."""
-        matches = self.events.setdefault(match.event, [])
-        has_room = len(matches) < self.limit
-        matches[self.limit - 1 :] = [match]
-        return has_room
+        matches = self.events.get(match.event, ())
+        self.events[match.event] = (*matches[: self.limit - 1], match)
+        return len(matches) < self.limit
 
     def add_communicator(self, key: str, seen: CommunicatorSeen) -> None:
         """Take what one line says of a communicator; of many the first are kept."""
@@ -161,7 +167,7 @@ class ProcessLog:
             if match.last_at >= start:
                 at = match.first_at if match.first_at >= start else match.last_at
                 events.setdefault(match.event, []).append(replace(match, first_at=at))
-        return replace(self, events=events)
+        return replace(self, events={event: tuple(matches) for event, matches in events.items()})
 
 
 def joined(parts: Sequence[ProcessLog]) -> ProcessLog:
@@ -179,7 +185,7 @@ def joined(parts: Sequence[ProcessLog]) -> ProcessLog:
                 known.last_at = max(known.last_at, match.last_at)
                 known.has_origin |= match.has_origin
         # as if all had been seen in order, whoever saw them
-        whole.events[event] = []
+        whole.events[event] = ()
         for match in found.values():
             whole.add(match)
     for part in parts:
