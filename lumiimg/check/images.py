@@ -1,4 +1,4 @@
-"""What came of several images: how many of each fate, then equal fates together, the worst first."""
+"""What came of several images or jobs: how many of each fate, then equal fates together, the worst first."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from lumiimg.check.run.log_answer import LogAnswer
 from lumiimg.core.errors import ExitCode, LumiimgError
 from lumiimg.core.findings import NO_ADVICE, Advice
 from lumiimg.core.text import address_of, count
@@ -43,8 +44,10 @@ class ImageAnswer:
     """Whether the question is not about it: it counts as a no where it is the only image, or all are such."""
 
     @classmethod
-    def of(cls, report: CheckReport) -> ImageAnswer:
-        """Return what came of an image that was checked."""
+    def of(cls, name: Path, report: CheckReport | LogAnswer) -> ImageAnswer:
+        """Return what came of an image that was checked, or of a job whose log was read."""
+        if isinstance(report, LogAnswer):
+            return cls(str(name), report.exit_code, report.sentence, report.advice)
         is_without = any(found.id == "rccl.absent" and found.where is None for found in report.findings)
         return cls(report.image, report.answer.exit_code, report.sentence, report.advice, is_without)
 
@@ -71,11 +74,13 @@ class ImageAnswers:
 
     answers: tuple[ImageAnswer, ...]
     """The worst first."""
+    noun: str = "image"
+    """What each is of."""
 
     @classmethod
-    def of(cls, answers: Iterable[ImageAnswer]) -> ImageAnswers:
+    def of(cls, answers: Iterable[ImageAnswer], noun: str = "image") -> ImageAnswers:
         """Return answers in their order."""
-        return cls(tuple(sorted(answers, key=lambda answer: answer.fate)))
+        return cls(tuple(sorted(answers, key=lambda answer: answer.fate)), noun)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -87,8 +92,9 @@ class ImageAnswers:
         """How many images had which answer, of how many."""
         codes = [answer.counted_as for answer in self.answers]
         first, *others = (code for code in _WORST_FIRST if code in codes)
-        parts = [_COUNTED[first].format(count(codes.count(first), "image"))]
-        parts += (_COUNTED[code].format(codes.count(code)) for code in others)
+        counted = _COUNTED | ({ExitCode.GOOD: "yes for {}"} if self.noun == "job" else {})
+        parts = [counted[first].format(count(codes.count(first), self.noun))]
+        parts += (counted[code].format(codes.count(code)) for code in others)
         return f"{', '.join(parts)} (of {len(codes)})"
 
     @property

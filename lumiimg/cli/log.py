@@ -7,16 +7,22 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lumiimg.check.run.log_answer import answer_of_log
+from lumiimg.check.run.log_answer import LogAnswer, answer_of_log
 from lumiimg.cli.output import Output
-from lumiimg.core.errors import BadInputError, say, write_note
+from lumiimg.core.errors import BadInputError, ExitCode, say, write_note
 from lumiimg.core.files import is_named_as_data, read_beginning
 from lumiimg.core.text import address_of, as_operand, shell_join, shell_quote, with_folder
-from lumiimg.joblog import LogReport, follow, read_log, vocabulary
+from lumiimg.joblog import Job, LogReport, follow, jobs_of, log_files, read_files, vocabulary
 from lumiimg.report.read_progress import ReadProgress
 from lumiimg.report.views.log import log_document, signatures_document
+
+if TYPE_CHECKING:
+    from lumiimg.catalog.sites import Site
 
 _MOST_NAMED = 4
 """Files and folders that a command repeats."""
@@ -36,9 +42,15 @@ def execute(arguments: argparse.Namespace) -> int:
         from lumiimg.catalog.sites import find_site  # what a log alone need not wait for
 
         site = find_site(arguments.site, os.environ)
-    report = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
+    if arguments.follow:
+        report = _follow(arguments.paths)
+    else:
+        files = log_files(arguments.paths, write_note)
+        if "-" not in files and len(jobs := jobs_of(files)) > 1:
+            return _several(jobs, arguments, output, site)
+        report = _read(files, quiet=arguments.quiet)
     _refuse_other_files(arguments.paths, report)
-    answer = answer_of_log(report, site, _names(arguments))
+    answer = answer_of_log(report, site, _names(arguments) | _names_of_log(arguments.paths))
     return output.deliver(log_document(arguments.paths, answer), "log", answer, answer.exit_code)
 
 
@@ -55,8 +67,23 @@ def _is_image(name: str) -> bool:
     return is_sif(head) or head.startswith(MAGIC)
 
 
+def _several(jobs: Sequence[Job], arguments: argparse.Namespace, output: Output, site: Site | None) -> ExitCode:
+    """Answer for several jobs, one after the other."""
+    if arguments.junit:
+        raise BadInputError("is for one job", where="--junit", hint="leave it out, or name the files of one job")
+    by_title = {Path(job.title): job for job in jobs}
+    names = _names(arguments)
+
+    def answer(title: Path) -> LogAnswer:
+        job = by_title[title]
+        found = answer_of_log(read_files(job.files, write_note), site, names | _names_of_log(job.files))
+        return replace(found, job=job.number or str(title))
+
+    return output.each("log", "log", [*by_title], answer, noun="job")
+
+
 def _names(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return what the image, log and site of commands are called here."""
+    """Return what image and site of commands are called here."""
     names = {}
     if arguments.image:
         image = str(arguments.image)
@@ -65,12 +92,18 @@ def _names(arguments: argparse.Namespace) -> dict[str, str]:
             names["image"] = names["base"] = shlex.quote(image)
         else:
             write_note(f"{image} is not here: image.sif stands for it")
-    if len(arguments.paths) <= _MOST_NAMED and all(map(os.path.lexists, arguments.paths)):
-        names["log"] = shell_join(map(as_operand, arguments.paths))
-    if (of_slurm := re.fullmatch(r"slurm-(\d{1,12})\.out", Path(arguments.paths[0]).name, re.ASCII)) is not None:
-        names["job_id"] = of_slurm[1]
     if arguments.site:
         names["site"] = shlex.quote(arguments.site)
+    return names
+
+
+def _names_of_log(paths: Sequence[str]) -> dict[str, str]:
+    """Return what the log of commands is called here, and its job."""
+    names = {}
+    if len(paths) <= _MOST_NAMED and all(map(os.path.lexists, paths)):
+        names["log"] = shell_join(map(as_operand, paths))
+    if (of_slurm := re.fullmatch(r"slurm-(\d{1,12})\.out", Path(paths[0]).name, re.ASCII)) is not None:
+        names["job_id"] = of_slurm[1]
     return names
 
 
@@ -85,11 +118,11 @@ def _refuse_other_files(names: list[str], report: LogReport) -> None:
         )
 
 
-def _read(names: list[str], *, quiet: bool) -> LogReport:
+def _read(files: list[str], *, quiet: bool) -> LogReport:
     """Read all files, and show on a terminal how far that is."""
     reading = ReadProgress(quiet=quiet)
     try:
-        return read_log(names, write_note, reading)
+        return read_files(files, write_note, reading)
     finally:
         reading.close()
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from lumiimg.check.pipeline import CheckReport
+    from lumiimg.check.run.log_answer import LogAnswer
     from lumiimg.report.document import Document
 
 
@@ -84,8 +85,15 @@ class Output:
 
             write_text(self.junit, junit_text(document))
 
-    def each(self, command: str, kind: str, images: Sequence[Path], check: Callable[[Path], CheckReport]) -> ExitCode:
-        """Answer for several images, one after the other, and return the exit code of the worst.
+    def each(
+        self,
+        command: str,
+        kind: str,
+        images: Sequence[Path],
+        check: Callable[[Path], CheckReport] | Callable[[Path], LogAnswer],
+        noun: str = "image",
+    ) -> ExitCode:
+        """Answer for several images or jobs, one after the other, and return the exit code of the worst.
 
         What `check` returns of one is printed as JSON of its kind in a line of its own.
         One that cannot be read does not keep the others from it.
@@ -103,14 +111,14 @@ class Output:
                     from lumiimg.report.json_output import write_json_line
 
                     write_json_line(kind, report)
-                answers.append(ImageAnswer.of(report))
+                answers.append(ImageAnswer.of(image, report))
             except LumiimgError as error:
                 add_suggestion(error)
                 answers.append(ImageAnswer.of_error(image, error))
             if time.monotonic() - said_at > _SOON_S:
                 said_at = time.monotonic()
-                say(f"{len(answers)} of {len(images)} images are read")
-        found = ImageAnswers.of(answers)
+                say(f"{len(answers)} of {len(images)} {noun}s are read")
+        found = ImageAnswers.of(answers, noun)
         document = images_document(command, found)
         self.write_files(document)
         self.show(document)

@@ -5,7 +5,8 @@ print(report.verdict, report.confidence, *report.causes)
 """
 
 from lumiimg.joblog.ending import Ending, How
-from lumiimg.joblog.files import follow, read_log
+from lumiimg.joblog.files import follow, log_files, read_files, read_log
+from lumiimg.joblog.jobs import Job, jobs_of
 from lumiimg.joblog.lines import probe_event
 from lumiimg.joblog.reader import LogReader, read_lines
 from lumiimg.joblog.report import Cause, LogReport, Measurement, VerdictGroup
@@ -21,6 +22,7 @@ __all__ = [
     "Ending",
     "ExitRole",
     "How",
+    "Job",
     "LogReader",
     "LogReport",
     "Measurement",
@@ -28,7 +30,10 @@ __all__ = [
     "VerdictGroup",
     "Vocabulary",
     "follow",
+    "jobs_of",
+    "log_files",
     "probe_event",
+    "read_files",
     "read_lines",
     "read_log",
     "vocabulary",

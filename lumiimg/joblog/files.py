@@ -56,12 +56,18 @@ Warn = Callable[[str], None]
 def read_log(
     names: Sequence[str], warn: Warn, progress: Callable[[int, int | None], None] = lambda _, __: None
 ) -> LogReport:
-    """Return the answer about the log of a job: files, folders with files, `-` for standard input.
+    """Return the answer about the log of a job: files, folders with files, `-` for standard input; see `read_files`."""
+    return read_files(log_files(names, warn), warn, progress)
+
+
+def read_files(
+    files: Sequence[str], warn: Warn, progress: Callable[[int, int | None], None] = lambda _, __: None
+) -> LogReport:
+    """Return the answer about the log of a job in these files.
 
     `warn` gets what could not be read to its end, `progress` how many bytes were read so far, and of how many; None
     where that is not known. Raises BadInputError if one cannot be read, or is not a log.
     """
-    files = log_files(names, warn)
     sizes = [_size_bytes(file) for file in files]
     total = None if None in sizes else sum(filter(None, sizes))
     reader, done = LogReader(), 0

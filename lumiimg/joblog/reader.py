@@ -140,8 +140,9 @@ class LogReader:
             seen = self._take(one, shown, file, position(self._number, number, index))
             if len(said) == 1 and one.process is not None:
                 whole = seen
-                is_common = origin is not None and _OF_RANK not in behind and one.task is None
-                if is_common and one.process == origin[1].decode():
+                if origin is None or one.task is not None or _OF_RANK in behind:
+                    continue
+                if one.process == origin[1].decode():
                     self._remember(behind, origin[0].decode(), shown)
         return whole
 

@@ -36,6 +36,8 @@ class LogAnswer:
     """What measured bandwidth and wrong results come to."""
     site: Site | None = None
     """Whose bandwidth is drawn beside what was measured."""
+    job: str | None = None
+    """Of several, which: the number that Slurm or PBS gave it, else its file or folder."""
 
     @property
     def severity(self) -> Severity:

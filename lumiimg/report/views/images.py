@@ -1,4 +1,4 @@
-"""What a command answers for several images: equal fates together, the worst first."""
+"""What a command answers for several images or jobs: equal fates together, the worst first."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _TAKE_SEVERAL = ("check", "explain")
 
 
 def images_document(command: str, found: ImageAnswers) -> Document:
-    """Return what a command says of several images."""
+    """Return what a command says of several images or jobs."""
     severity = severity_of(found.exit_code)
     sections = (
-        Section("The images", image_items(found)),
-        Section("Image by image", (_table(found),), Shown.PAGE),
+        Section(f"The {found.noun}s", image_items(found)),
+        Section(f"{found.noun.capitalize()} by {found.noun}", (_table(found),), Shown.PAGE),
     )
-    return Document(command, count(len(found.answers), "image"), found.sentence, severity, sections=sections)
+    return Document(command, count(len(found.answers), found.noun), found.sentence, severity, sections=sections)
 
 
 def image_items(found: ImageAnswers) -> Iterator[Item]:
@@ -42,7 +42,7 @@ def image_items(found: ImageAnswers) -> Iterator[Item]:
         why, command = (None, None) if first.exit_code is ExitCode.GOOD else (first.advice.why, first.advice.next)
         yield Item(
             severity_of(first.exit_code),
-            f"{count(len(same), 'image')}: {first.sentence}",
+            f"{count(len(same), found.noun)}: {first.sentence}",
             names=tuple(answer.image for answer in same),
             why=(why,) if why else (),
             remedies=_remedies(same, command) if command else (),
@@ -126,4 +126,4 @@ def _table(found: ImageAnswers) -> Table:
         Row((one.image, one.sentence, one.advice.why or "", one.advice.next or ""), severity_of(one.exit_code))
         for one in found.answers
     )
-    return Table(("image", "answer", "why", "next"), tuple(rows), "Each image")
+    return Table(("image", "answer", "why", "next"), tuple(rows), f"Each {found.noun}")
