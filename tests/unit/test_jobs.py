@@ -258,9 +258,17 @@ def test_each_rank_has_its_numbers_its_variables_and_the_words_of_the_user(
     if (os.cpu_count() or 1) < 49:
         assert "rank 0 stays unbound" in run.err
     program = files_of(job(image, "--launch", "torchrun"))["rank.py"]
-    for local, mask in enumerate(LUMI_MASKS):
-        cores = {core for core in range(64) if mask >> core & 1}
-        assert f"    {{{', '.join(map(str, sorted(cores)))}}},  # GPU {local}" in program
+    assert _cores(program) == [{core for core in range(64) if mask >> core & 1} for mask in LUMI_MASKS]
+    assert _cores(files_of(short(image, "--launch", "torchrun"))["rank.py"]) == _cores(program)
+    plain = rocm_image(tmp_path / "plain", "6.4.4")
+    assert "rank.py" not in short(plain, "--launch", "torchrun", "--gpus", "2", "--partition", "small-g")
+
+
+def _cores(program: str) -> list[set[int]]:
+    """Return the cores of each rank in the program by which they bind themselves."""
+    listed = program.partition('os.environ["LOCAL_RANK"], ')[2].partition("\nif ")[0]
+    found: list[set[int]] = eval(listed)  # noqa: S307 - that is how the ranks read it
+    return found
 
 
 @pytest.mark.threat
@@ -478,11 +486,12 @@ def test_a_users_binds_are_as_engines_take_them_and_come_before_the_sites(image:
 
 
 def test_a_folder_that_cannot_be_bound_ends_the_job_with_one_line(image: Path, tmp_path: Path) -> None:
-    script = job(image, *TWO_GPUS)
-    run = Run(script, tmp_path / "a:b")
     fault = "no engine binds a folder with ':', ',' or a backslash, submit from another"
-    assert (run.code, run.err) == (2, f"{fault}: {tmp_path}/a:b/work\n")
-    assert Run(script, tmp_path / "it's a (good) one; $X").code == 0
+    for script in (job(image, *TWO_GPUS), short(image, *TWO_GPUS), short(image, "--launch", "torchrun")):
+        for name in ("a:b", "a,b"):
+            run = Run(script, tmp_path / name)
+            assert (run.code, run.err) == (2, f"{fault}: {tmp_path}/{name}/work\n")
+    assert Run(job(image, *TWO_GPUS), tmp_path / "it's a (good) one; $X").code == 0
 
 
 PATHS = [
@@ -543,14 +552,15 @@ def test_a_site_with_a_topology_that_cannot_be_is_one_line_with_the_key(
 
 
 def test_every_script_and_what_it_writes_is_clean_for_shellcheck(tmp_path: Path) -> None:
-    """That of torch on two nodes has fifty lines at most, as it is written by default."""
+    """That of torch on two nodes has fifty lines at most, with torchrun 66, as it is written by default."""
     needs("shellcheck")
     image = rocm_image(tmp_path / "an image's $(id) `x` \\ \u2019.sif", "7.0.2", "aiter-0.1", "mpi4py-4.0")
     shapes = ("--nodes 1", "--gpus 2", "--gpus 2 --partition standard-g")
     cases = [("lumi", *case) for case in (*product(FRAMEWORKS, ("--nodes 4",)), *product(("ddp", "vllm"), shapes))]
     cases += product(("frontier", "aurora"), ("ddp", "plain"), ("--nodes 1", "--nodes 2"))
     of_torch = short(rocm_image(tmp_path / "image.sif", "6.4.4"), "--nodes", "2")
-    assert of_torch.count("\n") <= 50
+    by_torchrun = short(image.with_name("image.sif"), "--nodes", "2", "--launch", "torchrun")
+    assert (of_torch.count("\n") <= 50, by_torchrun.count("\n") <= 66) == (True, True)
     scripts = [of_torch, *(short(image, *options.split(), command=command) for options, command in FORMS.values())]
     assert "#?" not in "".join(scripts), "a reason of a template"
     for site, framework, shape in cases if EVERYTHING else cases[2::3]:

@@ -1,8 +1,3 @@
-#? Engines take these signs in a path that is bound for their own
-case $PWD in *[:,\\]*)
-    echo "no engine binds a folder with ':', ',' or a backslash, submit from another: $PWD" >&2
-    exit 2 ;;
-esac
 #? Only what is written below is bound: nothing of a module or a profile comes over it, nor over the numbers and
 #? addresses that the ranks get
 unset {SINGULARITY,APPTAINER}{_BIND,_BINDPATH,_CLEANENV,_COMPAT,_CONTAIN,_CONTAINALL,_PWD,_CWD}

@@ -16,15 +16,15 @@ from lumiimg.cluster.binds import SetIn, spec, variables_of_engine
 from lumiimg.cluster.job.command import ServingPlace
 from lumiimg.cluster.job.plan import RAY, JobPlan
 from lumiimg.cluster.nodes.slurm import duration
-from lumiimg.cluster.quoting import comment, filled, folded, value
+from lumiimg.cluster.quoting import COLUMNS, comment, filled, folded, value, wrapped
 from lumiimg.core.errors import one_line
 from lumiimg.core.text import as_operand, count, ranges, shell_quote
 
 if TYPE_CHECKING:
     from lumiimg.cluster.binds import JobVariable
 
-_LOGS = 2048
-"""Ranks whose logs are read while all nodes of the job wait for it: 3 s (1.2 ms of CPU for the 7 KB of a rank)."""
+_LOGS_KIB = 32_768
+"""On disk of logs that are read while all nodes of the job wait for it, so files of 4,096 ranks at most: 3 to 6 s."""
 _VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}
 """The variable that leaves a process one GPU, by who makes it; None is AMD."""
 
@@ -133,16 +133,16 @@ class _Writer:
 
     def _end(self, folders: str) -> Iterator[str]:
         """Yield what is done at the end, whatever ended the job."""
-        plan, shape = self.plan, self.plan.shape
+        plan = self.plan
         log = "$LUMIIMG_JOB/ranks.log" if plan.site.vendor == "Intel" else "$LUMIIMG_JOB/nccl"
-        # all nodes wait for it, so those of a large job are let go first
-        is_small = shape.nodes * shape.gpus <= _LOGS
-        yield f'lumiimg log "{log}" || true' if is_small else f'echo "which network it used: lumiimg log {log}"'
+        later = f'echo "which network it used: lumiimg log {log}"'
+        is_long = f'[ "$(du -sk "{log}" | cut -f1)" -gt {_LOGS_KIB} ]'
+        yield f'if {is_long}; then {later}; else lumiimg log "{log}" || true; fi'
         if folders and plan.scheduler.name == "PBS":  # of a job that is killed they stay
             yield f'mpiexec -n "$LUMIIMG_NODES" -ppn 1 rm -rf {folders} || true'
 
     def _files(self) -> Iterator[str]:
-        files = {"task.sh": self._task()} | ({"rank.py": self._rank()} if self.plan.request.torchrun else {})
+        files = {"task.sh": self._task()} | ({"rank.py": self._rank()} if self._has_rank else {})
         for name, text in files.items():
             end = f"END_OF_{name.upper().replace('.', '_')}"
             yield f"cat >\"$LUMIIMG_JOB/{name}\" <<'{end}'\n{text}{end}"
@@ -215,6 +215,7 @@ class _Writer:
             NODE=scheduler.node,
             NODES=scheduler.nodes,
             GPUS=str(plan.shape.gpus),
+            RANK='python3 "$LUMIIMG_JOB/rank.py" ' if self._has_rank else "",
             RAY=RAY,
         )
 
@@ -301,14 +302,22 @@ class _Writer:
             # all but the first serve no clients
             yield f'[ "${node}" = 0 ] || set -- "$@" --headless'
 
+    @property
+    def _has_rank(self) -> bool:
+        """Whether ranks of torchrun have something to do before the program."""
+        of_rank = any(item.set_in is SetIn.RANK for item in self.plan.variables)
+        return self.plan.request.torchrun and (of_rank or bool(self.plan.binding.ranks))
+
     def _rank(self) -> str:
         """Return the program through which each rank of torchrun goes."""
         variables = [item for item in self.plan.variables if item.set_in is SetIn.RANK]
-        ranks, of_site = self.plan.binding.ranks, self.plan.site.binding
+        of_site = self.plan.site.binding
+        cores = [f"{{{_listed(rank.cores)}}}," for rank in self.plan.binding.ranks]
+        numbered = [f"    {text}  # GPU {number}" for number, text in enumerate(cores)]
         return self.filled(
             "rank.py.txt",
             VARIABLES=(line for item in variables for line in self._of_rank(item)),
-            CORES=(f"    {{{', '.join(map(str, rank.cores))}}},  # GPU {rank.local_rank}" for rank in ranks),
+            CORES=numbered if self.annotate else wrapped(" ".join(cores), COLUMNS, "    ", "    "),
             SOURCE=one_line(of_site.source) if of_site else "",
         )
 
@@ -317,6 +326,12 @@ class _Writer:
         yield f'os.environ["{item.name}"] = os.path.expandvars({item.value!r})'
         if item.folder:
             yield f"os.makedirs(os.path.expandvars({item.folder!r}), exist_ok=True)"
+
+
+def _listed(cores: Iterable[int]) -> str:
+    """Return cores as they stand in a set of Python."""
+    runs = (run.partition("-") for run in ranges(cores).split(","))
+    return ", ".join(f"*range({first}, {int(last) + 1})" if last else first for first, _, last in runs)
 
 
 def _cores_of_a_task(cores: int, plan: JobPlan) -> Iterator[str]:

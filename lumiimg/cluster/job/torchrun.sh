@@ -5,4 +5,4 @@
 exec python3 -m torch.distributed.run \
     --nnodes="$@NODES@" --node_rank="$@NODE@" --nproc_per_node=@GPUS@ \
     --rdzv_backend=static --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" \
-    --no_python python3 "$LUMIIMG_JOB/rank.py" "$@"
+    --no_python @RANK@"$@"
