@@ -182,7 +182,13 @@ def follow(
         driver = tuple(_driver(context, drift)) if drift.driver_changed else ()
         fate = _fate(before, now, is_stale=not saved.hold, driver=driver)
         remedies = tuple(_remedies(context, fate, now, driver))
-    return ImageDrift(str(path), fate, before, now, saved, driver, tuple(_notes(drift, before, now)), remedies)
+    notes = tuple(_notes(drift, before, now))
+    return ImageDrift(str(path), fate, _without_process(before), _without_process(now), saved, driver, notes, remedies)
+
+
+def _without_process(fit: HostFit) -> HostFit:
+    """Return it without the process that was modelled, which holds all that was read of the image."""
+    return fit if fit.manifest is None else replace(fit, manifest=replace(fit.manifest, trial=None))
 
 
 def _saved(context: ImageInContext, drift: Drift, before: HostFit, now: HostFit) -> SavedBinds:
