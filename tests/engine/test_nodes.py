@@ -4,6 +4,7 @@ never starts. The image has a stand-in net plugin on a real libfabric; there is 
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +23,6 @@ from tests.shared.validation import validated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from lumiimg.engine.engine import Engine
 
@@ -131,6 +132,48 @@ def test_a_node_with_another_library_stands_apart(
     (difference,) = told.report["groups"][1]["differs"]
     assert difference.startswith("another libfabric.so.1 (build 00000000 instead of ")
     assert f"3 the same; 1 {difference}" in told.report["sentence"]
+
+
+def test_an_engine_that_starts_no_container_anywhere_is_the_answer_and_the_command_shows_it(
+    slurm: dict[str, str], demo: Path, tmp_path: Path
+) -> None:
+    """A stand-in for the engine, whose words are of each node alone."""
+    (engine := tmp_path / "apptainer").write_text(
+        'if [ "$1" = --version ]; then echo apptainer version 1.4.5; exit; fi\n'
+        'echo "FATAL:   extract: /tmp/rootfs-$$/root: No space left on device ($SLURMD_NODENAME)" >&2; exit 255\n'
+    )
+    engine.write_text(f"#!/bin/sh\n{engine.read_text()}")
+    engine.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:{slurm['PATH']}"}
+    told = check_in_job(slurm | path, tmp_path, demo)
+    assert told.code == 3, told.text
+    assert told.groups == [ALL]
+    assert "starts no container here: the disk or the quota is full" in told.report["sentence"]
+    advice = told.report["advice"]
+    assert advice["why"].startswith("FATAL:   extract: /tmp/rootfs-")
+    done = subprocess.run(shlex.split(advice["next"]), env=slurm | path, capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert "No space left on device (nid000001)" in done.stderr
+    # those that gave no answer are asked again, and no others
+    report = tmp_path / "earlier.json"
+    silent = [{"nodes": ["nid000002"], "why": "never started"}]
+    report.write_text(json.dumps(told.report | {"silent": silent}))
+    program = login(tmp_path, demo, "--again", report, "--json", "--sbatch=--partition=four", env=slurm | path)
+    out, said = program.communicate(timeout=patient(300))
+    assert [group["nodes"] for group in validated(out, "check-nodes")["groups"]] == [["nid000002"]], said
+
+
+def test_a_request_that_slurm_would_never_start_is_cancelled_with_its_reason(
+    slurm: dict[str, str], demo: Path, tmp_path: Path
+) -> None:
+    program = login(tmp_path, demo, "--nodes", "2", "--sbatch=--partition=four --time=3:00:00", env=slurm)
+    _, said = program.communicate(timeout=patient(300))
+    assert program.returncode == 3, said
+    job = said.split()[1]
+    assert f"Slurm would never start job {job}: " in said
+    assert "(PartitionTimeLimit)" in said
+    left = ["squeue", "--noheader", "--states=PENDING,RUNNING", f"--jobs={job}"]
+    wait_until(partial(prints_nothing, left, slurm))
 
 
 def test_a_node_that_dies_meanwhile_costs_its_own_answer_alone(

@@ -290,6 +290,10 @@ def test_an_engine_that_starts_no_container_is_the_verdict_in_its_words_with_a_c
     assert report.levels["probe"] == "not taken"
     (shown,) = (item for item in nodes_document(report).sections[0].blocks if isinstance(item, Item))
     assert shown.remedies == ("free some room",)
+    answer(tmp_path, job[0], replace(no_container(job[0], 1), trouble="x" * 200_000, to_do="x" * 200_000))
+    hostile = summed(tmp_path, job[:1])
+    assert len(hostile.sentence) < 1000
+    answer(tmp_path, job[0], no_container(job[0], 4000))
     # where others are well, these nodes are at fault
     answer(tmp_path, "nid000009")
     mixed = summed(tmp_path, [*job, "nid000009"])

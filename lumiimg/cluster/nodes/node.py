@@ -25,7 +25,7 @@ from lumiimg.check.probe.task import ProbeTask, carry_out
 from lumiimg.check.registry import finding_types
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.core.decode import DecodeError, decode_json, read_whole, to_json
-from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError, one_safe_line, shortened
+from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError, one_safe_line
 from lumiimg.core.files import open_regular, write_text
 from lumiimg.core.findings import Finding, Remedy  # noqa: TC001 - as above
 from lumiimg.engine.engine import Engine, find_engine
@@ -55,7 +55,6 @@ _WITHOUT_FOLDER = re.compile(r"is not the task of a check, on (\S{1,255}): ")
 SHARED = "start the check in a folder that all nodes share: project or scratch, not /tmp"
 _NAME_LIMIT = 150
 _FILE_LIMIT = 100_000
-_SAID_LINES = 4
 
 
 class Library(msgspec.Struct, frozen=True):
@@ -156,7 +155,7 @@ def node_of_file(name: str, kind: str) -> str | None:
 
 def without_own(text: str, node: str) -> str:
     """Return a text without what is of one node alone, for nodes to be compared by."""
-    return _OWN.sub("#", text.replace(node, "#") if node else text)
+    return _OWN.sub("#", re.sub(rf"\b{re.escape(node)}\b", "#", text) if node else text)
 
 
 def write_answer(folder: Path, answer: NodeAnswer) -> None:
@@ -309,7 +308,7 @@ def take_part(folder: Path, environment: Mapping[str, str]) -> None:
     try:
         answer = _probed(task, answer, environment)
     except LumiimgError as error:
-        said = tuple(shortened(one_safe_line(line)) for line in error.more if line.strip())[-_SAID_LINES:]
+        said = tuple(one_safe_line(line) for line in error.more if line.strip())
         trouble = error.sentence.removeprefix(f"{task.probes.image}: ")  # the report names it
         answer = replace(answer, trouble=trouble, to_do=error.hint, said=said)
     write_answer(folder, answer)

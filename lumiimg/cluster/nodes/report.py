@@ -30,6 +30,8 @@ _DIFFERENCES = 4
 """At most, of a group of nodes."""
 _GROUPS = 20
 """The largest, which are shown one by one: thousands of nodes may be other than the rest, each in its own way."""
+_LONG_TROUBLE, _SAID_LINES = 500, 4
+"""A node may answer anything."""
 _TALLY = 4
 """Kinds of nodes that a sentence names."""
 _BUILD_DIGITS = 8
@@ -164,15 +166,16 @@ def _group(
     """Return what nodes that are the same come to; `ran` counts for those that were probed."""
     here = group.answer
     ran = ran if here.trouble is None else None
+    trouble = here.trouble and shortened(here.trouble, _LONG_TROUBLE)
     level = Level.STATIC if here.trouble else Level.RUN if ran is not None else Level.PROBE
     found = conclude(context, files, here.fabric, here.findings, ran, seen=here.seen, level=level)
     return NodeGroup(
         nodes=group.nodes,
         answer=found.answer if here.trouble is None else Answer.UNDECIDED,
-        sentence=found.sentence if here.trouble is None else f"CANNOT TELL: not probed: {here.trouble}",
-        trouble=here.trouble,
-        to_do=here.to_do,
-        said=here.said,
+        sentence=found.sentence if here.trouble is None else f"CANNOT TELL: not probed: {trouble}",
+        trouble=trouble,
+        to_do=here.to_do and shortened(here.to_do, _LONG_TROUBLE),
+        said=tuple(shortened(line) for line in here.said[-_SAID_LINES:]),
         differs=differences(here, usual),
         path=here.fabric,
         steps=found.steps,
