@@ -27,7 +27,7 @@ from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import stack_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.context import ImageInContext
@@ -130,7 +130,7 @@ class DriftResult:
 
 
 def drift_of(
-    drift: Drift, paths: Sequence[Path], environment: Mapping[str, str], site: Site | None, machine: tuple[str, ...]
+    drift: Drift, paths: Iterable[Path], environment: Mapping[str, str], site: Site | None, machine: tuple[str, ...]
 ) -> DriftResult:
     """Return what a drift does to images. Raises LumiimgError where there is one alone, and it cannot be read.
 
@@ -138,19 +138,20 @@ def drift_of(
     kinds nothing follows for an image.
     """
     images: list[ImageDrift] = []
-    unread: list[ImageAnswer] = []
+    errors: list[tuple[Path, LumiimgError]] = []
     for path in () if drift.kinds else paths:
         try:
             images.append(follow(path, environment, drift, site, machine))
         except LumiimgError as error:
-            if len(paths) == 1:
-                raise
-            unread.append(ImageAnswer.of_error(path, error))  # it does not keep the others from an answer
+            errors.append((path, error))  # it does not keep the others from an answer
+    if len(errors) == 1 and not images:
+        raise errors[0][1]
+    unread = tuple(ImageAnswer.of_error(*each) for each in errors)
     answer, sentence = _decide(drift, images) if images or not unread else (Answer.UNDECIDED, "CANNOT TELL")
     if unread:
         answer = Answer.UNDECIDED if answer is Answer.NO_OBSTACLE else answer
         sentence += f"; {count(len(unread), 'image')} cannot be read"
-    return DriftResult(drift, tuple(images), tuple(unread), answer, sentence)
+    return DriftResult(drift, tuple(images), unread, answer, sentence)
 
 
 def _decide(drift: Drift, images: Sequence[ImageDrift]) -> tuple[Answer, str]:

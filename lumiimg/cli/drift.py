@@ -9,7 +9,7 @@ from pathlib import Path
 from lumiimg.catalog.sites import site_here
 from lumiimg.check.drift import drift_of
 from lumiimg.cli.inputs import Inputs
-from lumiimg.cli.output import Output
+from lumiimg.cli.output import Output, how_far
 from lumiimg.host.drift import Drift
 from lumiimg.host.scan import ASKED, scan_host
 from lumiimg.host.snapshot import Snapshot, read_snapshot
@@ -24,7 +24,7 @@ def execute(arguments: argparse.Namespace) -> int:
     now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
     of_file = ("--host", str(arguments.now)) if arguments.now else ()
     machine = (*of_file, *inputs.words())
-    result = drift_of(Drift(before, now), arguments.image, os.environ, inputs.site, machine)
+    result = drift_of(Drift(before, now), how_far(arguments.image), os.environ, inputs.site, machine)
     return output.deliver(drift_document(result), "drift", result, result.exit_code)
 
 

@@ -14,7 +14,7 @@ from lumiimg.report.text import show
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from lumiimg.check.pipeline import CheckReport
     from lumiimg.check.run.log_answer import LogAnswer
@@ -103,8 +103,7 @@ class Output:
         from lumiimg.report.views.images import images_document
 
         answers: list[ImageAnswer] = []
-        said_at = time.monotonic()
-        for image in images:
+        for image in how_far(images, noun):
             try:
                 report = check(image)
                 if self.json:
@@ -115,14 +114,21 @@ class Output:
             except LumiimgError as error:
                 add_suggestion(error)
                 answers.append(ImageAnswer.of_error(image, error))
-            if time.monotonic() - said_at > _SOON_S:
-                said_at = time.monotonic()
-                say(f"{len(answers)} of {len(images)} {noun}s are read")
         found = ImageAnswers.of(answers, noun)
         document = images_document(command, found)
         self.write_files(document)
         self.show(document)
         return found.exit_code
+
+
+def how_far(images: Sequence[Path], noun: str = "image") -> Iterator[Path]:
+    """Yield images or jobs, and say from time to time how many of them are read."""
+    said_at = time.monotonic()
+    for number, image in enumerate(images):
+        if number and time.monotonic() - said_at > _SOON_S:
+            said_at = time.monotonic()
+            say(f"{number} of {len(images)} {noun}s are read")
+        yield image
 
 
 def output_of(arguments: argparse.Namespace) -> Path:

@@ -244,8 +244,8 @@ def _some_nodes(report: LogReport, *, out_of_time: bool) -> Cause | None:
         return None
     names = hostlist(slow)
     counts = {"slow": f"{len(slow)}", "all": f"{fast + len(slow)}", "fast": f"{fast}"}
-    # names in brackets are a pattern for a shell, and those of a log are anybody's
-    words = {"without": shell_quote(f"--exclude={names}"), "only": shell_quote(f"--nodelist={names} --gpus-per-node=8")}
-    summary, *because = (text.format_map({**counts, "nodes": names}) for text in (general.summary, *general.because))
+    # names in brackets are a pattern for a shell, and those of a log are anybody's; `#SBATCH` is a comment to it
+    words = {"nodes": names, "only": shell_quote(f"--nodelist={names} --gpus-per-node=8")}
+    summary, *because = (text.format_map(counts | words) for text in (general.summary, *general.because))
     remedy = tuple(step.filled(counts | words) for step in general.remedy)
     return Cause(general.id, summary, tuple(because), remedy, general.source, ())

@@ -302,14 +302,21 @@ def judge_job(pairs: Sequence[tuple[ProcessLog, NetworkVerdict]]) -> NetworkVerd
     if len(kinds) > 1 or (kinds and unknown) or ended_on_verbs or (failed and kinds & _OFI):
         return _mixed([*transports, *failed, *unknown])
     if transports:
-        # what one rank proves does not settle another's error
-        doubts = [Confidence.LIKELY for one in transports if one.order_unknown]
-        best = _strongest(transports)
-        return replace(best, confidence=weakest((best.confidence, *doubts)))
+        return replace(_strongest(transports), confidence=confidence_of(transports))
     crossing = any(one.crosses for process, _ in pairs for one in process.communicators.values())
     local = [] if crossing else of(Verdict.INTRA_NODE_ONLY)
     last = (*map(of, FAILURES.values()), [one for one in ranks if one.only_loaded], local)
     return next((_strongest(found) for found in last if found), NetworkVerdict())
+
+
+def confidence_of(ranks: Sequence[NetworkVerdict]) -> Confidence:
+    """Return how sure ranks are together: as the surest of each verdict, as not every rank has a channel of its own.
+
+    What one rank proves does not settle another's error.
+    """
+    doubts = [Confidence.LIKELY for one in ranks if one.order_unknown]
+    kinds = {one.verdict for one in ranks}
+    return weakest((*doubts, *(_strongest([one for one in ranks if one.verdict is kind]).confidence for kind in kinds)))
 
 
 def _strongest(verdicts: Sequence[NetworkVerdict]) -> NetworkVerdict:

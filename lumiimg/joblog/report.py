@@ -118,7 +118,7 @@ class VerdictGroup:
     cause: str | None
     """Id of the likeliest cause on these nodes; null where none was seen there."""
     confidence: Confidence
-    """That of the least sure of their ranks."""
+    """That of the least sure node; of a node the surest rank counts, as not every rank has a channel of its own."""
     nodes: tuple[str, ...]
     """Host names as printed, sorted."""
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.core.redact import HIDDEN, is_secret_name, redact
+from lumiimg.joblog.network import confidence_of
 from lumiimg.joblog.report import Communicator, Coverage, LoggedLibrary, RankResult, Transport, VerdictGroup
 from lumiimg.joblog.state import ProcessLog, first_matches
-from lumiimg.joblog.verdict import FAST, Confidence, Verdict, weakest
+from lumiimg.joblog.verdict import FAST, Verdict, weakest
 from lumiimg.joblog.vocabulary import ExitRole
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def node_groups(judged: Sequence[JudgedProcess]) -> tuple[VerdictGroup, ...]:
     Those without a fast network come first, then the largest group.
     """
     by_node: dict[str, set[_Result]] = {}
-    least: dict[str, Confidence] = {}
+    ranks: dict[str, list[NetworkVerdict]] = {}
     for one in judged:
         network, node = one.network, one.process.node
         if not one.says_network or node is None:
@@ -91,7 +92,7 @@ def node_groups(judged: Sequence[JudgedProcess]) -> tuple[VerdictGroup, ...]:
         of_network = [t.signature for t in one.troubles if t.signature.ends is ExitRole.NO]
         cause = min(of_network, key=lambda signature: signature.likelihood).id if of_network else None
         by_node.setdefault(node, set()).add((network.verdict, network.network, network.provider, cause))
-        least[node] = weakest((least.get(node, network.confidence), network.confidence))
+        ranks.setdefault(node, []).append(network)
     groups: dict[_Result, list[str]] = {}
     for node, results in by_node.items():
         groups.setdefault(_common(results), []).append(node)
@@ -99,7 +100,8 @@ def node_groups(judged: Sequence[JudgedProcess]) -> tuple[VerdictGroup, ...]:
         groups.items(), key=lambda group: (group[0][0] in FAST, -len(group[1]), group[0][0], min(group[1]))
     )
     return tuple(
-        VerdictGroup(*result, weakest(map(least.__getitem__, of)), tuple(sorted(of))) for result, of in ordered
+        VerdictGroup(*result, weakest(confidence_of(ranks[node]) for node in of), tuple(sorted(of)))
+        for result, of in ordered
     )
 
 

@@ -5,8 +5,8 @@ a mark and a sentence, and indented below it evidence (`>`), reasons (`why:`), w
 wrapped at the terminal's width, and never beyond 100 columns; where there is no terminal, at COLUMNS, else 80.
 
 An answer has room on one screen, of 24 lines at least. What has not is left to --verbose: evidence and further
-remedies first, then what is well, then reasons, each from the end (`_fitting`). One line counts all that --verbose
-has beside what is shown.
+remedies first, then what is well, then reasons and long lists of names, each from the end (`_fitting`). One line
+counts all that --verbose has beside what is shown.
 
 Three kinds of lines are never broken: evidence, which is the proof as it was printed; what is there to be copied
 (`do:`, `or:`, `next:`); and a word, a path or a name, that is longer than the line: a line breaks before it. Nothing
@@ -250,8 +250,9 @@ class _Writer:
         first = _Importance.SENTENCE if is_weighty else _Importance.WELL
         if item.names:  # several that are alike but for the reason
             reason, first = _Importance.SENTENCE, _Importance.REASON
-        for line in self._terminal.listed(item.names, _INDENT):
-            yield self._part([line], _Importance.SENTENCE)
+        listed = list(self._terminal.listed(item.names, _INDENT))
+        for line in listed:
+            yield self._part([line], _Importance.REASON if len(listed) > 1 else _Importance.SENTENCE)
         if item.severity is not Severity.OK or self._verbose:
             for line in item.evidence:
                 if line not in self._shown:

@@ -20,7 +20,7 @@ from lumiimg.catalog.needs import Need
 from lumiimg.core.decode import AnyText, Text
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.redact import is_secret_name, redact
-from lumiimg.core.text import count
+from lumiimg.core.text import count, shell_join
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.requirements import OF_OPTION, PYTHON, OwnRequirement, read_own
 from lumiimg.resolve.stack import PACKAGE
@@ -248,7 +248,9 @@ def request_of(
         _apart, (recipe.add if recipe else (), [_ONE_EQUALS.sub("==", text) for text in options.add])
     )
     if needs_base and not base:
-        raise BadInputError("no base", hint="give --base NAME or --recipe NAME; see `lumiimg list`")
+        words = [word for text in options.add for word in ("--add", text)]
+        look = shell_join(["lumiimg", "explain", *words]) if words else "lumiimg list"
+        raise BadInputError("no base", hint=f"give --base NAME or --recipe NAME; see `{look}`")
     names_fabric = not {f"fabric-{one}" for one in Fabric}.isdisjoint(map(name_of, given))  # by its layer
     fabric = recipe.fabric if recipe and options.fabric == AUTO and not names_fabric else options.fabric
     named = {name_of(text): text for text in given}

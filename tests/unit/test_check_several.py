@@ -120,7 +120,7 @@ def test_images_of_one_fate_and_two_cures_have_both_and_no_loop_writes_a_file_tw
     assert "for image in a/same './no plugin'; do lumiimg adapt " in out
     assert re.search(r"for old:? +lumiimg build --base rocm-\S+ --add aws-ofi-nccl --site lumi -o ", out), out
     twice = check(capsys, "a/same", "b/same", "--site", "lumi")[1]
-    assert "for the first of 2: lumiimg adapt a/same --site lumi -o with-plugin.sif" in twice
+    assert "\nnext, for the first of 2:  lumiimg adapt a/same --site lumi -o with-plugin.sif\n" in twice
     (images / "with-plugin.sif").touch()
     assert "-o with-plugin-2.sif" in check(capsys, "a/same", "--site", "lumi")[1]
 

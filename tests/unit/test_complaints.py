@@ -22,7 +22,7 @@ SLIPS = {
     "show nowhere": ("nowhere", "lumiimg list"),
     "chek image.sif": ("chek", "did you mean check?"),
     "check": ("IMAGE", "lumiimg check --help"),
-    "build --add vllm": ("no base", "--base NAME"),
+    "build --add vllm": ("no base", "`lumiimg explain --add vllm`"),
     "build --base rocm-6.2.4 --add own-packages": ("own-packages", "-r FILE"),
     "explain": ("neither an image nor a request", "--base NAME"),
     "log": ("no log to read", "- for standard input"),

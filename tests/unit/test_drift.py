@@ -281,3 +281,17 @@ def test_each_image_is_adapted_to_a_file_of_its_own_and_no_option_is_named_that_
     assert asked
     of_check = f"lumiimg check unknown --host {nodes[1]} --site lumi --program PATH"
     assert all(of_check in remedy for remedy in asked)
+
+
+def test_images_that_break_alike_have_one_cure_below_the_answer_and_long_work_says_how_far_it_is(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lumiimg.cli.output._SOON_S", 0.0)
+    for name in ("one", "two"):
+        fabric_builder.image(tmp_path / name, glibc=35)
+    main(["drift", *map(str, nodes), "--image", "one", "two", "--site", "lumi"])
+    out, err = capsys.readouterr()
+    adapt = 'lumiimg adapt "$image" --site lumi --fabric bundled -o "$(basename "$image" .sif)"-adapted.sif'
+    assert out.splitlines()[1] == f"next:  for image in ./one ./two; do {adapt}; done"
+    assert err == "1 of 2 images are read\n"

@@ -38,6 +38,8 @@ PASTED = {
     "NCCL_NET_GDR_LEVEL=3": "howto/course-questions",
     "/usr/local/lib/librccl-net.so": "howto/course-questions",
     "flip the tables": "howto/course-questions",
+    "CANNOT TELL": "reference/exit-codes",
+    "requirements.txt": "howto/own-packages",
     "FATAL: could not open image /scratch/project_465000001/me/vllm.sif: no such file": "reference/signatures",
 }
 """As people paste it, and the page that is to be among the first three."""

@@ -259,6 +259,19 @@ def of(*blocks: Block, **more: Any) -> Document:
     return Document("check", "a", "NO", Severity.PROBLEM, sections=(Section("Found", blocks),), **more)
 
 
+def test_of_groups_with_many_names_a_screen_has_each_with_its_reason_before_the_names(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("LINES", "24")
+    names = [tuple(f"{'x' * 70}-{of}-{number}.sif" for number in range(10)) for of in "abc"]
+    text = shown(capsys, of(*(Item(Severity.PROBLEM, "NO", names=each, why=(f"why {each[0]}",)) for each in names)))
+    assert len(text.splitlines()) <= 24
+    assert all(f"why: why {each[0]}" in together(text) for each in names)
+    assert names[0][0] in text
+
+
 def test_what_verbose_has_beside_is_counted_and_nothing_where_it_has_no_more(capsys: Capture) -> None:
     item = Item(Severity.PROBLEM, "not there", remedies=(Remedy("look"),))
     hidden = Item(Severity.INFO, "of no weight", verbose=True)
@@ -292,7 +305,7 @@ def test_of_images_with_one_headline_each_reason_stands_with_its_names(
     reasons = {f"image{n}.sif": f"the plugin needs lib{n}.so.1, which the image does not have" for n in range(5)}
     answers = [
         ImageAnswer(
-            name, ExitCode.NO, "NO: RCCL would use TCP sockets", Advice(why, f"lumiimg adapt {name} -o {'x' * 90}")
+            name, ExitCode.NO, "NO: RCCL would use TCP sockets", Advice(why, f"lumiimg adapt {name} -o {'x' * 20}")
         )
         for name, why in reasons.items()
     ]

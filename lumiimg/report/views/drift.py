@@ -11,7 +11,7 @@ from lumiimg.core.findings import Answer, Remedy, Severity
 from lumiimg.core.text import count
 from lumiimg.report.document import Document, Item, Section
 from lumiimg.report.views.binds import attempts
-from lumiimg.report.views.images import for_all, image_items
+from lumiimg.report.views.images import first_step, for_all, image_items
 from lumiimg.resolve.rules import RuleOutcome
 
 if TYPE_CHECKING:
@@ -37,15 +37,16 @@ _OF_ONE_KIND = "take both snapshots on nodes of one kind: of one partition, with
 def drift_document(result: DriftResult) -> Document:
     """Return what `drift` says of each image, the worst before the others."""
     drift = result.drift
-    unread = ImageAnswers.of(result.unread)
+    images = (*_items(result.images), *image_items(ImageAnswers.of(result.unread)))
     return Document(
         command="drift",
         subject=f"{drift.before.host} and {drift.now.host}",
         severity=_SEVERITIES[result.answer],
         sentence=result.sentence,
+        advice=first_step(images),
         summary=(f"before: {_node(drift, drift.before)}", f"now:    {_node(drift, drift.now)}"),
         sections=(
-            Section("The images", (*_items(result.images), *image_items(unread))),
+            Section("The images", images),
             Section("Nodes of different kinds", _kinds(drift), is_headed=True),
             Section("Not known", (Item(Severity.UNKNOWN, note) for note in drift.notes)),
         ),

@@ -8,12 +8,12 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import ExitCode
-from lumiimg.core.findings import Remedy
+from lumiimg.core.findings import NO_ADVICE, Advice, Remedy, Severity
 from lumiimg.core.text import address_of, as_operand, count, shell_join, shell_quote, with_folder
 from lumiimg.report.document import Document, Item, Row, Section, Shown, Table, severity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lumiimg.check.images import ImageAnswer, ImageAnswers
 
@@ -23,16 +23,29 @@ _FEW = 3
 """Commands for the images of one fate."""
 _OF_IMAGE = '"$(basename "$image" .sif)"'
 _TAKE_SEVERAL = ("check", "explain")
+_NOT_WELL = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
 
 
 def images_document(command: str, found: ImageAnswers) -> Document:
     """Return what a command says of several images or jobs."""
-    severity = severity_of(found.exit_code)
-    sections = (
-        Section(f"The {found.noun}s", image_items(found)),
-        Section(f"{found.noun.capitalize()} by {found.noun}", (_table(found),), Shown.PAGE),
+    items = tuple(image_items(found))
+    return Document(
+        command,
+        count(len(found.answers), found.noun),
+        found.sentence,
+        severity_of(found.exit_code),
+        first_step(items) if found.noun == "image" else NO_ADVICE,  # a command for a job does not name it
+        sections=(
+            Section(f"The {found.noun}s", items),
+            Section(f"{found.noun.capitalize()} by {found.noun}", (_table(found),), Shown.PAGE),
+        ),
     )
-    return Document(command, count(len(found.answers), found.noun), found.sentence, severity, sections=sections)
+
+
+def first_step(items: Iterable[Item]) -> Advice:
+    """Return the first command that there is for images that are not well."""
+    steps = (step for item in items if item.severity in _NOT_WELL for step in item.remedies if step.command)
+    return next((Advice(next=step.command, where=step.where) for step in steps), NO_ADVICE)
 
 
 def image_items(found: ImageAnswers) -> Iterator[Item]:
