@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,10 +123,10 @@ class Output:
 
 
 def how_far(images: Sequence[Path], noun: str = "image") -> Iterator[Path]:
-    """Yield images or jobs, and say from time to time how many of them are read."""
-    said_at = time.monotonic()
+    """Yield images or jobs, and say from time to time, on a terminal, how many of them are read."""
+    is_watched, said_at = sys.stderr.isatty(), time.monotonic()
     for number, image in enumerate(images):
-        if number and time.monotonic() - said_at > _SOON_S:
+        if is_watched and number and time.monotonic() - said_at > _SOON_S:
             said_at = time.monotonic()
             say(f"{number} of {len(images)} {noun}s are read")
         yield image

@@ -288,6 +288,7 @@ def test_images_that_break_alike_have_one_cure_below_the_answer_and_long_work_sa
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lumiimg.cli.output._SOON_S", 0.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     for name in ("one", "two"):
         fabric_builder.image(tmp_path / name, glibc=35)
     main(["drift", *map(str, nodes), "--image", "one", "two", "--site", "lumi"])

@@ -302,10 +302,10 @@ def test_a_warning_stays_on_a_screen_where_details_are_left_out(monkeypatch: pyt
 def test_of_images_with_one_headline_each_reason_stands_with_its_names(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reasons = {f"image{n}.sif": f"the plugin needs lib{n}.so.1, which the image does not have" for n in range(5)}
+    reasons = {f"image{n}.sif": f"the plugin needs lib{n}.so.1, which the image does not have" for n in range(4)}
     answers = [
         ImageAnswer(
-            name, ExitCode.NO, "NO: RCCL would use TCP sockets", Advice(why, f"lumiimg adapt {name} -o {'x' * 20}")
+            name, ExitCode.NO, "NO: RCCL would use TCP sockets", Advice(why, f"lumiimg adapt {name} -o {'x' * 90}")
         )
         for name, why in reasons.items()
     ]
