@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.joblog.answer import answer
@@ -34,6 +35,12 @@ _TAILS = 4096
 """Pieces of a log of which the end is kept."""
 
 
+@cache
+def _gate() -> Gate:
+    """Return the gate of all logs that are read: what it remembers is of lines, whosever they are."""
+    return Gate(vocabulary())
+
+
 class _Shown(NamedTuple):
     """What a message shows."""
 
@@ -50,7 +57,7 @@ class LogReader:
 
     def __init__(self) -> None:
         self._vocabulary = vocabulary()
-        self._gate = Gate(self._vocabulary)
+        self._gate = _gate()
         self._repeats = Repeats()
         self._known: dict[bytes, tuple[_Shown, ...]] = {}
         """What texts behind an origin show: all ranks print the same ones, and one may repeat them 100,000 times."""
