@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.cli.commands import parser_for
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from tests.shared import fabric_builder
@@ -92,7 +93,7 @@ def test_many_images_are_explained_on_one_screen_with_the_worst_first(
         text=True,
         check=True,
     )
-    adapted = "<adapt><./{0}><--host><{1}><-o><{0}-with-plugin.sif>"
+    adapted = "<adapt><./{0}><--host><{1}><-o><./{0}-with-plugin.sif>"
     assert [line.replace("<--site><generic>", "") for line in said.stdout.splitlines()] == [
         adapted.format(name, node) for name in ("-no-plugin", "no plugin")
     ]
@@ -119,10 +120,30 @@ def test_images_of_one_fate_and_two_cures_have_both_and_no_loop_writes_a_file_tw
     _, out, _ = check(capsys, "a/same", "no plugin", "old", "--site", "lumi")
     assert "for image in a/same './no plugin'; do lumiimg adapt " in out
     assert re.search(r"for old:? +lumiimg build --base rocm-\S+ --add aws-ofi-nccl --site lumi -o ", out), out
-    twice = check(capsys, "a/same", "b/same", "--site", "lumi")[1]
-    assert "\nnext, for the first of 2:  lumiimg adapt a/same --site lumi -o with-plugin.sif\n" in twice
     (images / "with-plugin.sif").touch()
     assert "-o with-plugin-2.sif" in check(capsys, "a/same", "--site", "lumi")[1]
+
+
+def test_a_loop_over_images_gives_each_turn_a_file_of_its_own_that_the_command_takes_as_it_is(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["a/same", "b/same", str(images / "c d/same"), "-no-plugin", "no plugin", "$x's"]
+    for name in (*names[:3], names[-1]):
+        fabric_builder.image(images / name, plugin=False)
+    for some in (names[:2], names[:3], names[3:], names):
+        out = check(capsys, "--site", "lumi", "--", *some)[1]
+        loop = next(line.removeprefix("next:  ") for line in out.splitlines() if line.startswith("next:"))
+        script = f"lumiimg() {{ printf '%s\\0' \"$@\" $'\\n'; }}; {loop}"
+        said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout
+        turns = [turn.strip("\0").split("\0") for turn in said.split("\n\0") if turn]
+        asked = [parser_for(words).parse_args(words) for words in turns]
+        assert [(images / one.base).resolve() for one in asked] == [(images / name).resolve() for name in some]
+        written = {(images / one.output).resolve() for one in asked}
+        assert len(written) == len(some)
+        assert not any(file.exists() or not file.parent.is_dir() for file in written)
+        next(iter(written)).touch()
+        assert "next, for the first of " in check(capsys, "--site", "lumi", "--", *some)[1]
+        next(iter(written)).unlink()
 
 
 @pytest.mark.parametrize("command", ["check --level static", "explain"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from pathlib import PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import ExitCode
@@ -21,7 +21,9 @@ _LONGEST = 800
 """Characters of a command that names all images of one fate: ten lines of a terminal."""
 _FEW = 3
 """Commands for the images of one fate."""
-_OF_IMAGE = '"$(basename "$image" .sif)"'
+_HERE = '"$(basename "$image" .sif)"'
+_BESIDE = '"${image%.sif}"'
+"""How what a turn of a loop writes begins: by the name of the image, or beside it."""
 _TAKE_SEVERAL = ("check", "explain")
 _NOT_WELL = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
 
@@ -94,11 +96,13 @@ def _for_these(body: str, same: Sequence[tuple[str, Remedy]], number: int) -> Re
     """Return one remedy for some images of a `number` that are alike; `body` is a turn of the loop, or the command."""
     images, first = [image for image, _ in same], same[0][1]
     names = " ".join(shell_quote(with_folder(image)) for image in images)
-    loop = f"for image in {names}; do {body}; done"
     if body == first.command or len(images) == 1:
         return first if len(images) == number else _for(", ".join(images), first)
-    is_one = len(loop) <= _LONGEST and _are_new(body, images)
-    return Remedy(first.text, loop, first.where) if is_one else _of_first(len(images), first)
+    for turn in (body, body.replace(f" -o {_HERE}", f" -o {_BESIDE}")):
+        loop = f"for image in {names}; do {turn}; done"
+        if len(loop) <= _LONGEST and _are_new(turn, images):
+            return Remedy(first.text, loop, first.where)
+    return _of_first(len(images), first)
 
 
 def _of_first(number: int, remedy: Remedy) -> Remedy:
@@ -109,15 +113,20 @@ def _for(which: str, remedy: Remedy) -> Remedy:
     return Remedy(remedy.text, remedy.command, ", ".join(filter(None, (remedy.where, f"for {which}"))))
 
 
-def _are_new(body: str, images: Sequence[str]) -> bool:
-    """Whether each turn of a loop writes a file of its own, that is not there."""
-    _, is_written, name = body.partition(f" -o {_OF_IMAGE}")
-    written = {f"{_stem(image)}{name.split()[0]}" for image in images if is_written}
-    return not is_written or (len(written) == len(images) and not any(map(os.path.lexists, written)))
+def _are_new(turn: str, images: Sequence[str]) -> bool:
+    """Whether each turn of a loop writes a file of its own, that is not there and can be."""
+    _, is_written, file = turn.partition(" -o ")
+    if not is_written:
+        return True
+    is_beside = file.startswith(_BESIDE)
+    end = file.removeprefix(_BESIDE if is_beside else _HERE).split()[0]
+    written = {f"{with_folder(image).removesuffix('.sif') if is_beside else _stem(image)}{end}" for image in images}
+    is_free = all(not os.path.lexists(one) and os.access(Path(one).parent, os.W_OK) for one in written)
+    return is_free and len(written) == len(images) and not any(one.startswith("-") for one in written)
 
 
 def _stem(image: str) -> str:
-    return PurePath(image).name.removesuffix(".sif")
+    return Path(image).name.removesuffix(".sif")
 
 
 def _in_loop(command: str, image: str) -> str:
@@ -130,7 +139,7 @@ def _in_loop(command: str, image: str) -> str:
     parts[places[0]] = '"$image"'
     if "-o" in words:
         number = words.index("-o") + 1
-        parts[number] = f"{_OF_IMAGE}-{shell_quote(words[number].removeprefix(f'{_stem(image)}-'))}"
+        parts[number] = f"{_HERE}-{shell_quote(words[number].removeprefix(f'{_stem(image)}-'))}"
     return " ".join(parts)
 
 
