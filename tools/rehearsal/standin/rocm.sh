@@ -40,12 +40,21 @@ shared() {
     echo 'int lumiimg_stand_in;' | gcc -shared -fPIC -nostdlib -x c -Wl,-soname,"$1" -o "$root/lib/$1" -
     ln -sf "$1" "$root/lib/${1%%.so*}.so"
 }
-shared "libamdhip64.so.$major"
+case $major in
+10) shared libamdhip64.so.7 ;;
+*) shared "libamdhip64.so.$major" ;;
+esac
 shared librccl.so.1
 shared libhsa-runtime64.so.1
-# What the plugins of JAX for this ROCm load: dynamic sections of jax-rocm60-pjrt 0.5.0 and jax-rocm7-pjrt 0.9.1.
-case $major in
-7) libraries="MIOpen.so.1 hipblas.so.3 hipblaslt.so.1 hipfft.so.0 hipsolver.so.1 hipsparse.so.4 rocblas.so.5 roctracer64.so.4" ;;
+# What the plugins of JAX for this ROCm load: dynamic sections of jax-rocm60-pjrt 0.5.0, jax-rocm7-pjrt 0.9.1, 0.9.2 and 0.12.0,
+# jax-rocm10-pjrt 0.11.2.
+of_7="MIOpen.so.1 amd_comgr.so.3 hipblas.so.3 hipblaslt.so.1 hipfft.so.0 hiprtc-builtins.so.7 hiprtc.so.7 hipsolver.so.1
+    hipsparse.so.4 hipsparselt.so.0 rocblas.so.5 rocm-core.so.1 rocm_smi64.so.1 rocprofiler-register.so.0
+    rocprofiler-sdk-attach.so.1 rocprofiler-sdk-rocpd.so.1 rocprofiler-sdk-roctx.so.1 rocprofiler-sdk.so.1 rocsolver.so.0
+    rocsparse.so.1 roctracer64.so.4 roctx64.so.4"
+case $release in
+7.[0-9] | 7.[0-9].*) libraries=$of_7 ;;
+7.* | 10.*) libraries="$of_7 amd_smi.so.26 amd_smi.so.27 rocm_sysdeps_drm.so.2 rocm_sysdeps_drm_amdgpu.so.1 rocm_sysdeps_numa.so.1" ;;
 *) libraries="MIOpen.so.1 amd_comgr.so.2 hipblas.so.2 hipfft.so.0 hipsolver.so.0 hipsparse.so.1 hipsparselt.so.0 rocblas.so.4
     rocm_smi64.so.7 rocprofiler-register.so.0 rocsolver.so.0" ;;
 esac
