@@ -252,7 +252,7 @@ def _of_one_image(context: ImageInContext, remedy: Remedy) -> Remedy:
     """Return a remedy for one image of several: it writes a file of its own, and `check` takes the program."""
     check = shell_join(["lumiimg", "check", as_operand(context.name), *context.machine])
     text = remedy.text.replace(" --program PATH", f" `{check} --program PATH`")
-    own = shell_quote(f"{Path(context.name).stem}-{_ADAPTED}")
+    own = shell_quote(as_operand(f"{Path(context.name).stem}-{_ADAPTED}"))
     return Remedy(text, remedy.command and remedy.command.replace(f"-o {_ADAPTED}", f"-o {own}"), remedy.where)
 
 

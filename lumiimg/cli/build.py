@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.choices import mirrors_of
@@ -74,6 +75,8 @@ def _refuse_places(arguments: argparse.Namespace) -> None:
     if arguments.definitions is not None:
         refuse_folder(arguments.definitions, force=arguments.force)
     else:
+        if arguments.base and (output := output_of(arguments)).is_file():
+            refuse_places({"-o": output}, (Path(arguments.base),))
         may_be_the_same = arguments.lock is None or arguments.locked
         refuse_output(output_of(arguments), force=arguments.force, may_be_the_same=may_be_the_same)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NoReturn
 
 from lumiimg.cli.error_output import write_error
 from lumiimg.core.errors import BadInputError, ExitCode
+from lumiimg.core.files import unused
 
 _WORDS = 8
 """That are named of those that a command does not take."""
@@ -134,7 +135,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str, hint: str | None = None) -> NoReturn:
         """Print what is wrong and leave with 2."""
         if hint is None and "arguments are required: --host" in message:
-            hint = "on a node of the machine, `lumiimg host scan -o host.json` writes the file: --host host.json"
+            node = unused("host.json")
+            hint = f"on a node of the machine, `lumiimg host scan -o {node}` writes the file: --host {node}"
         hint = hint or f"see `{self.prog} --help`"
         write_error(self.prog, f"{message} ({hint})", message, hint)
         raise SystemExit(ExitCode.BAD_INPUT)

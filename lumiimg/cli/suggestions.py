@@ -27,6 +27,7 @@ _TRANSPORT = re.compile(r"(?:docker-daemon|docker-archive|oci-archive|oci):.+")
 """An address with one word in front, as engines and skopeo write it."""
 _TAKE_ADDRESSES = "check, explain, show, adapt and --base alone take docker:// and docker-daemon:"
 _IMAGES = (".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
+_NUMBER = re.compile(r"\d+")
 _MOST_NAMES = 4096
 """Of a folder that are looked at."""
 
@@ -73,6 +74,8 @@ def add_suggestion(error: LumiimgError) -> None:
 
         if isinstance(error, NoImageError):
             error.hint = suggest_image(error.where)
+        elif isinstance(error.__cause__, FileNotFoundError) and str(error.__cause__.filename) == error.where:
+            error.hint = suggest_file(error.where)
 
 
 def suggest_image(name: str) -> str:
@@ -81,19 +84,43 @@ def suggest_image(name: str) -> str:
     address = _ADDRESS.sub(r"\1://\2", name)
     if address != name or _TRANSPORT.fullmatch(name):
         return f"{engine_word()} pull {unused('image.sif')} {shlex.quote(address)}; {_TAKE_ADDRESSES}"
-    beside: list[str] = []
-    with suppress(OSError), os.scandir(path.parent) as entries:
-        beside += sorted(entry.name for entry in islice(entries, _MOST_NAMES) if entry.name.endswith(_IMAGES))
-    shown = [shell_quote(as_operand(str(path.with_name(name)))) for name in beside[:3]]
-    there = ", ".join(shown) or "none; `lumiimg build --recipe demo -o image.sif` makes a small one"
-    if len(beside) > len(shown):
-        there += ", …"
+    beside = _beside(path, _IMAGES)
+    there = _first(path, beside) or "none; `lumiimg build --recipe demo -o image.sif` makes a small one"
     if re.search(r"[*?\[]", name):
         return f"no file has a name like that; the images here: {there}"
     near = [name for name in beside if name in {path.name + end for end in _IMAGES}]
-    near = near or difflib.get_close_matches(path.name[:80], beside, n=1, cutoff=0.7)
-    if near:
-        return f"did you mean {shell_quote(as_operand(str(path.with_name(near[0]))))}?"
+    if near := near or _near(path, beside):
+        return f"did you mean {_first(path, near)}?"
     if _IN_REGISTRY.fullmatch(name) and not path.parent.exists():
         return f"if it is an image of a registry: {engine_word()} pull {unused('image.sif')} docker://{name}"
     return f"the images there: {there}"
+
+
+def suggest_file(name: str) -> str | None:
+    """Return which file may be meant by a name that none has: one spelled alike beside it, else those of its kind.
+
+    What differs in a number alone is another job's.
+    """
+    path = Path(name)
+    beside = _beside(path, (path.suffix,))
+    near = _near(path, beside)
+    if near and _NUMBER.sub("", near[0]) != _NUMBER.sub("", path.name):
+        return f"did you mean {_first(path, near)}?"
+    return f"what ends with {path.suffix} there: {_first(path, beside)}" if path.suffix and beside else None
+
+
+def _beside(path: Path, ends: tuple[str, ...]) -> list[str]:
+    """Return the names in a file's folder that end so."""
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        return sorted(entry.name for entry in islice(entries, _MOST_NAMES) if entry.name.endswith(ends))
+    return []
+
+
+def _near(path: Path, names: Sequence[str]) -> list[str]:
+    return difflib.get_close_matches(path.name[:80], names, n=1, cutoff=0.7)
+
+
+def _first(path: Path, names: Sequence[str]) -> str:
+    """Return the first names in a file's folder, as a shell takes them."""
+    shown = [shell_quote(as_operand(str(path.with_name(name)))) for name in names[:3]]
+    return ", ".join([*shown, *(["…"] if len(names) > len(shown) else [])])

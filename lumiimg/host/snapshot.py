@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from lumiimg.core.decode import DecodeError, Sha256, decode, encode, matching, parse_json, read_whole
 from lumiimg.core.errors import BadInputError, shortened
-from lumiimg.core.files import write_text
+from lumiimg.core.files import unused, write_text
 from lumiimg.elf import ElfFacts, SnapshotElf
 from lumiimg.fabric.path import LIBCXI, LIBFABRIC, PROVIDER_FILE
 from lumiimg.fabric.process import PROVIDER_PATH
@@ -321,7 +321,11 @@ class HostFiles:
 
 SCHEMA = 1
 MAX_FILE_BYTES = 16 << 20
-_HINT = "take a new one on a compute node: `lumiimg host scan -o host.json`"
+
+
+def scan_command() -> str:
+    """Return what records a node, and replaces no snapshot that is there: `drift` may need it."""
+    return f"lumiimg host scan -o {unused('host.json')}"
 
 
 def snapshot_text(snapshot: Snapshot) -> str:
@@ -341,17 +345,17 @@ def write_snapshot(snapshot: Snapshot, path: Path) -> None:
 
 def read_snapshot(path: Path) -> Snapshot:
     """Return the snapshot in a file. Raises DecodeError, whatever the bytes."""
-    where = str(path)
-    data = parse_json(read_whole(path, MAX_FILE_BYTES, hint=_HINT), where=where, hint=_HINT)
+    where, hint = str(path), f"take a new one on a compute node: {scan_command()}"
+    data = parse_json(read_whole(path, MAX_FILE_BYTES, hint=hint), where=where, hint=hint)
     schema = data.get("schema") if isinstance(data, dict) else None
     if type(schema) is not int or schema < 1:
-        raise DecodeError("is not a host snapshot", where=where, hint=_HINT)
+        raise DecodeError("is not a host snapshot", where=where, hint=hint)
     if schema > SCHEMA:
         what = f"was written by a newer lumiimg (schema {schema}, this one reads {SCHEMA})"
         raise DecodeError(what, where=where, hint="update lumiimg, or take the snapshot again with this one")
-    snapshot = decode(data, Snapshot, where=where, hint=_HINT)
+    snapshot = decode(data, Snapshot, where=where, hint=hint)
     if fault := next(_faults(snapshot), None):
-        raise DecodeError(fault, where=where, hint=_HINT)
+        raise DecodeError(fault, where=where, hint=hint)
     return snapshot
 
 

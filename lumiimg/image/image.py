@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from lumiimg.core.errors import MissingHereError
 from lumiimg.core.files import is_named_as_data
-from lumiimg.core.text import size
+from lumiimg.core.text import as_operand, shell_quote, size
 from lumiimg.image.description import SingularityDescription
 from lumiimg.image.host_files import FolderTree, HostFile
 from lumiimg.image.oci import tar
@@ -244,7 +244,7 @@ def _open_file(source: HostFile, opened: ExitStack, cache: Cache | None) -> Imag
     what = "an empty file" if not head else "neither a SIF nor a squashfs file, nor an OCI or Docker archive"
     hint = "give a .sif, a squashfs file, a sandbox folder or an archive"
     if head and b"\0" not in head and not is_named_as_data(source.name):
-        hint += "; `lumiimg log` reads the output of a job"
+        hint += f"; the output of a job: lumiimg log {shell_quote(as_operand(source.name))}"
     raise ImageError(what, where=source.name, hint=hint)
 
 

@@ -150,7 +150,7 @@ def _judge(driver: SiteDriver, version: str | None, whose: str) -> RuleResult:
         because = f"{driver.name} does not support it: expect crashes, or wrong results"
         return result(RuleOutcome.REFUSED, need=need, because=because, source=source)
     confirmed = f"last confirmed on {max(claim.date for claim in claims)}"
-    to_be_sure = "" if is_seen else ". To be sure: `lumiimg host scan -o host.json` on a node with a GPU"
+    to_be_sure = "" if is_seen else ". To be sure: --host, with what `lumiimg host scan` finds on a node with a GPU"
     because = f"{deciding.text}; {confirmed}{to_be_sure}"
     return result(RuleOutcome.OK, need=need, because=because, source=source)
 
@@ -179,7 +179,7 @@ def _is_below(window: Need, release: Version) -> bool:
 def site_as_observed(site: Site, snapshot: Snapshot, where: str) -> Site:
     """Return the site with the driver and the fabric of a snapshot, from `where`. Raises BadInputError."""
     from lumiimg.host.manifest import newest_needs  # both read ELF data, which no other request needs
-    from lumiimg.host.snapshot import HostFiles
+    from lumiimg.host.snapshot import HostFiles, scan_command
 
     files = HostFiles(snapshot)
     entry = files.fabric
@@ -188,7 +188,7 @@ def site_as_observed(site: Site, snapshot: Snapshot, where: str) -> Site:
         raise BadInputError(
             "has no libfabric that loads with libcxi: no node of a Slingshot network, or its module was not loaded",
             where=where,
-            hint="on a compute node, with the module of libfabric loaded: lumiimg host scan -o host.json",
+            hint=f"on a compute node, with the module of libfabric loaded: {scan_command()}",
         )
     libcxi = files.library(entry.closure.get(LIBCXI))
     needs = [need for one in (libfabric, libcxi) if one for need in newest_needs(one.facts).items()]

@@ -26,7 +26,7 @@ SLIPS = {
     "build --base rocm-6.2.4 --add own-packages": ("own-packages", "-r FILE"),
     "explain": ("neither an image nor a request", "--base NAME"),
     "log": ("no log to read", "- for standard input"),
-    "bind image.sif": ("--host", "lumiimg host scan -o host.json"),
+    "bind image.sif": ("--host", "lumiimg host scan -o host-2.json"),
     "check image.sif --sbatch=-A": ("--sbatch", "--nodes N"),
     "run image.sif python train.py": ("no command 'run'", "lumiimg --help"),
     "build vllm": ("vllm", "--add vllm"),
@@ -43,7 +43,13 @@ SLIPS = {
     "log notes.yaml": ("notes.yaml", "lumiimg log reads the output of a job"),
     "log data.json": ("data.json", "lumiimg log reads the output of a job"),
     "log packed.sif": ("is an image", "lumiimg check packed.sif"),
-    "check job.out": ("neither a SIF nor", "`lumiimg log` reads the output of a job"),
+    "check job.out": ("neither a SIF nor", "the output of a job: lumiimg log job.out"),
+    "log jobs.out": ("jobs.out", "did you mean job.out?"),
+    "log slurm-1.out": ("slurm-1.out", "what ends with .out there: job.out, slurm-2.out"),
+    "log nowhere/slurm-1.out": ("slurm-1.out", ""),
+    "venv my.sif -r note.yaml -o env.sqsh": ("note.yaml", "did you mean notes.yaml?"),
+    "check my.sif --host data.json": ("data.json", "lumiimg host scan -o host-2.json"),
+    "build --base ./packed.sif --add aws-ofi-nccl -o packed.sif --force": ("is what is read", "-o names another file"),
     "check data.json": ("neither a SIF nor", "give a .sif, a squashfs file, a sandbox folder or an archive"),
     "log my.sif/lib64/libc.so.6": ("is not text", "lumiimg log reads what a job printed"),
     "drift host.json image.sif other.sif --image x": ("other.sif", "--image image.sif other.sif"),
@@ -92,7 +98,9 @@ def here(clean_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     fabric_builder.image(tmp_path / "my.sif")
     (tmp_path / "notes.yaml").write_text("a: 1\n")
     (tmp_path / "data.json").write_text('{"a": 1}\n')
-    (tmp_path / "job.out").write_text("step 1\n")
+    for log in ("job.out", "slurm-2.out"):
+        (tmp_path / log).write_text("step 1\n")
+    (tmp_path / "host.json").write_text("kept")
     (tmp_path / "packed.sif").write_bytes(bytes(MAGIC_OFFSET) + MAGIC)
     return tmp_path
 

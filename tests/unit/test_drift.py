@@ -295,4 +295,9 @@ def test_images_that_break_alike_have_one_cure_below_the_answer_and_long_work_sa
     out, err = capsys.readouterr()
     adapt = 'lumiimg adapt "$image" --site lumi --fabric bundled -o "$(basename "$image" .sif)"-adapted.sif'
     assert out.splitlines()[1] == f"next:  for image in ./one ./two; do {adapt}; done"
+    assert "; do ; done" not in out, "what is no command is no loop"
     assert err == "1 of 2 images are read\n"
+    shutil.copytree("one", "-one")
+    main(["drift", *map(str, nodes), "--image", "./-one", "--site", "lumi"])
+    step = "lumiimg adapt ./-one --site lumi --fabric bundled -o ./-one-adapted.sif"
+    assert f"\nnext:  {step}\n" in capsys.readouterr().out

@@ -43,8 +43,16 @@ def judged(rocm: str, **node: str) -> RuleResult:
 def test_the_newest_of_the_highest_rank_decides_and_what_is_contradicted_is_a_doubt() -> None:
     for rocm, outcome, words in (
         ("5.7", "refused", "does not support it"),  # updates move a window up
-        ("6.2.4", "ok", "serves it; last confirmed on 2026-02-11. To be sure: `lumiimg host scan -o host.json`"),
-        ("6.4.4", "ok", "serves it; last confirmed on 2026-02-11. To be sure: `lumiimg host scan -o host.json`"),
+        (
+            "6.2.4",
+            "ok",
+            "serves it; last confirmed on 2026-02-11. To be sure: --host, with what `lumiimg host scan` finds",
+        ),
+        (
+            "6.4.4",
+            "ok",
+            "serves it; last confirmed on 2026-02-11. To be sure: --host, with what `lumiimg host scan` finds",
+        ),
         ("7.0", "ok", "runs there with ROCm 7.0; last confirmed on 2026-09-29. To be sure"),
         ("7.1", "unknown", "announced, 2026-02-11"),
         ("7.2.4", "unknown", "(published, 2026-09-29), but amdgpu 6.3.60300"),

@@ -22,6 +22,7 @@ from lumiimg.cluster.job.command import (
 from lumiimg.cluster.job.facts import Framework, Scheduler, facts, framework_named, scheduler_of
 from lumiimg.cluster.job.shape import JobRequest, RankBinding, RankCores, Shape, shape_of
 from lumiimg.core.errors import BadInputError
+from lumiimg.core.files import unused
 from lumiimg.core.text import count
 from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.rules import RuleOutcome
@@ -311,9 +312,10 @@ def _notes(image: JobImage, shape: Shape, framework: Framework) -> Iterator[str]
     if "net-plugin" not in stack.offers:
         yield "no net plugin was found in the image: RCCL goes over TCP between nodes (`lumiimg check` says what to do)"
     if image.manifest is None and site.fabric is not None and not {"libfabric", "libcxi"} <= stack.offers.keys():
+        node = unused("host.json")
         yield (
             "libfabric or libcxi is not in the image, and none is bound: RCCL goes over TCP between nodes. "
-            "On a node of the site: `lumiimg host scan -o host.json`; then --host host.json"
+            f"On a node of the site: `lumiimg host scan -o {node}`; then --host {node}"
         )
 
 

@@ -96,7 +96,7 @@ def _for_these(body: str, same: Sequence[tuple[str, Remedy]], number: int) -> Re
     """Return one remedy for some images of a `number` that are alike; `body` is a turn of the loop, or the command."""
     images, first = [image for image, _ in same], same[0][1]
     names = " ".join(shell_quote(with_folder(image)) for image in images)
-    if body == first.command or len(images) == 1:
+    if body == (first.command or "") or len(images) == 1:
         return first if len(images) == number else _for(", ".join(images), first)
     for turn in (body, body.replace(f" -o {_HERE}", f" -o {_BESIDE}")):
         loop = f"for image in {names}; do {turn}; done"
@@ -139,7 +139,7 @@ def _in_loop(command: str, image: str) -> str:
     parts[places[0]] = '"$image"'
     if "-o" in words:
         number = words.index("-o") + 1
-        parts[number] = f"{_HERE}-{shell_quote(words[number].removeprefix(f'{_stem(image)}-'))}"
+        parts[number] = f"{_HERE}-{shell_quote(words[number].removeprefix('./').removeprefix(f'{_stem(image)}-'))}"
     return " ".join(parts)
 
 
