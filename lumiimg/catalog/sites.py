@@ -244,8 +244,8 @@ class ChosenSite:
 
     name: str
     """A name, or the path of a file."""
-    because: str
-    """The end of a sentence: "as SLURM_CLUSTER_NAME is lumi"."""
+    note: str
+    """A sentence for the user: "site lumi, as SLURM_CLUSTER_NAME is lumi (--site NAME for another)"."""
 
 
 def site_here(environment: Mapping[str, str], node: str, *, elsewhere: bool = False) -> ChosenSite | None:
@@ -259,18 +259,22 @@ def site_here(environment: Mapping[str, str], node: str, *, elsewhere: bool = Fa
         if not settings.site.endswith(".toml") and settings.site not in (known := site_names(environment)):
             what = f"names a site {shortened(settings.site)!r}, which does not exist"
             raise BadInputError(what, where=settings.site_of, hint=f"known: {', '.join(known)}")
-        return ChosenSite(settings.site, f"as {settings.site_of} says")
+        return _site_that_shows(settings.site, f"as {settings.site_of} says")
     found = dict(_recognised({} if elsewhere else environment, node, environment))
     if len(found) != 1:  # of several, none is certain
         return None
     [(name, sign)] = found.items()
-    return ChosenSite(name, f"as {sign}")
+    return _site_that_shows(name, f"as {sign}")
 
 
 def site_to_make_for(environment: Mapping[str, str], node: str, *, elsewhere: bool = False) -> ChosenSite:
     """Return the site that something is made for where none is named: as `site_here`, else LUMI. Raises as it does."""
     found = site_here(environment, node, elsewhere=elsewhere)
-    return found or ChosenSite(DEFAULT, "because nothing here names another machine")
+    return found or ChosenSite(DEFAULT, f"no --site given: assuming {DEFAULT}")
+
+
+def _site_that_shows(name: str, why: str) -> ChosenSite:
+    return ChosenSite(name, f"site {name}, {why} (--site NAME for another)")
 
 
 def _recognised(signs: Mapping[str, str], node: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

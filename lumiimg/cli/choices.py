@@ -26,7 +26,7 @@ def choose_site(arguments: argparse.Namespace, snapshot: Snapshot | None, choose
         node = snapshot.host if snapshot else os.uname().nodename
         chosen = choose(os.environ, node, elsewhere=snapshot is not None)
         if chosen is not None:
-            arguments.site, arguments.site_because = chosen.name, chosen.because
+            arguments.site, arguments.site_note = chosen.name, chosen.note
     named: str | None = arguments.site
     return named
 

@@ -141,8 +141,8 @@ def _execute(arguments: argparse.Namespace) -> int:
 def _report_site(arguments: argparse.Namespace) -> None:
     """Say which site was taken that nobody named, and why."""
     options = vars(arguments)
-    if (because := options.get("site_because")) and not options.get("quiet"):
-        write_note(f"for {arguments.site}, {because} (--site NAME)")
+    if (note := options.get("site_note")) and not options.get("quiet"):
+        write_note(note)
 
 
 def run() -> NoReturn:

@@ -209,10 +209,10 @@ def test_the_cards_line_plans_the_plugin_and_the_fabric_for_lumi(capsys: pytest.
     assert "would build rocm-6.2.4 + fabric-bundled + aws-ofi-nccl + pytorch + vllm for lumi, fabric bundled" in out
     assert err == (
         "lumiimg: newer: vllm 0.18.0 on rocm-7.0: lumiimg build --recipe lumi-vllm "
-        "lumiimg: for lumi, because nothing here names another machine (--site NAME)"
+        "lumiimg: no --site given: assuming lumi"
     )
     code, out, err = said(["explain", *CARD], capsys)
-    assert (code, "fabric bundled, plugin aws-ofi-nccl" in out, "for lumi" in err) == (ExitCode.GOOD, True, True)
+    assert (code, "fabric bundled, plugin aws-ofi-nccl" in out, "assuming lumi" in err) == (ExitCode.GOOD, True, True)
 
 
 def test_the_option_comes_first_then_the_settings_the_machine_and_lumi(
@@ -220,7 +220,7 @@ def test_the_option_comes_first_then_the_settings_the_machine_and_lumi(
 ) -> None:
     config = clean_home / ".config/lumiimg/config.toml"
     config.parent.mkdir(parents=True)
-    nothing = "because nothing here names another machine"
+    nothing = "no --site given: assuming lumi"
     for variables, settings, words, site, because in (
         ({}, "", [], "lumi", nothing),
         ({"SLURM_CLUSTER_NAME": "frontier"}, "", [], "frontier", "as SLURM_CLUSTER_NAME is frontier"),
@@ -249,7 +249,7 @@ def test_a_site_of_the_users_own_is_recognised_and_a_broken_one_hides_none(
     (folder / "ours.toml").write_text(f'title = "Ours"\nsource = "us"\ndate = 2026-11-24\narch = "gfx90a"\n{identity}')
     (folder / "broken.toml").write_text("title = 1\n")
     monkeypatch.setenv("CENTRE", "ours")
-    assert "lumiimg: for ours, as CENTRE is ours" in said(["explain", "--base", "rocm-6.4.4"], capsys)[2]
+    assert "lumiimg: site ours, as CENTRE is ours" in said(["explain", "--base", "rocm-6.4.4"], capsys)[2]
 
 
 def test_what_is_there_is_judged_for_no_machine_that_nothing_names(
@@ -265,10 +265,10 @@ def test_what_is_there_is_judged_for_no_machine_that_nothing_names(
     monkeypatch.setenv("SLURM_CLUSTER_NAME", "lumi")
     code, out, err = said(words, capsys)
     assert (code, "does not support it" in out) == (ExitCode.NO, True)
-    assert err == "lumiimg: for lumi, as SLURM_CLUSTER_NAME is lumi (--site NAME)"
+    assert err == "lumiimg: site lumi, as SLURM_CLUSTER_NAME is lumi (--site NAME for another)"
     # a snapshot is of another node than this
     node = fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"), host="x1")
-    assert "for lumi" not in said([*words, "--host", str(node)], capsys)[2]
+    assert "site lumi" not in said([*words, "--host", str(node)], capsys)[2]
 
 
 def test_a_short_name_is_the_newest_of_its_version(capsys: pytest.CaptureFixture[str]) -> None:
