@@ -8,9 +8,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from lumiimg.check.registry import Findings
+from lumiimg.check.static.variables import doubted, judge_variables
 from lumiimg.cluster.quoting import NOT_IN_PATHS, UNSAFE, names_in
 from lumiimg.core.errors import FailedError, one_safe_line
+from lumiimg.core.findings import Level, Severity
 from lumiimg.engine.binds import BindSpec
+from lumiimg.fabric.path import FabricPath
 from lumiimg.host.manifest import Bind
 from lumiimg.resolve.stack import read_by_srun
 
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.launch import SiteVariable
     from lumiimg.catalog.sites import Site
+    from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.files import BoundImage, HostFit
     from lumiimg.host.manifest import BindManifest, Variable
     from lumiimg.host.snapshot import Snapshot
@@ -114,6 +119,15 @@ def manifest_for(
         return fit.manifest if fit is not None else None, None
     carried = fit.carried.for_jobs
     return replace(carried, binds=(*carried.binds, *site_binds(site))) if carried else None, fit.carried.doubt
+
+
+def forced_off(context: ImageInContext) -> Iterator[str]:
+    """Yield what an image sets that keeps RCCL off the fabric, whatever is bound; for one that is not checked."""
+    found = Findings(Level.STATIC)
+    judge_variables(context.variables, FabricPath(), found)
+    for finding in doubted(found.found, context.variables):
+        if finding.severity is Severity.PROBLEM and (context.site is None or context.site.vendor is None):
+            yield f"{finding.summary} (`lumiimg check` says what to do)"
 
 
 def spec(bind: Bind) -> str:

@@ -418,6 +418,27 @@ def test_what_was_measured_to_do_nothing_is_not_set_and_what_does_harm_is_told(t
     assert "pipeline parallelism" in notes[0]
 
 
+def test_what_the_image_sets_against_the_fast_network_is_said_without_a_snapshot_too(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    image = fabric_builder.bundled(tmp_path / "image")
+    script = image / ".singularity.d/env/90-environment.sh"
+    for line, said in (
+        ("NCCL_NET=Socket", "NCCL_NET=Socket makes RCCL use TCP sockets"),
+        ("FI_PROVIDER=tcp", "FI_PROVIDER=tcp keeps libfabric from using cxi"),
+        ("FI_PROVIDER=cxi", ""),
+    ):
+        script.write_text(f"export LD_LIBRARY_PATH=/opt/rocm/lib\nexport {line}\n")
+        for words, where in (("job --nodes 2 -o", "job.sh"), (f"module --name {line[-3:].lower()} -o", "modules")):
+            verb, *options = words.split()
+            program = ["--", "python", "x.py"] if verb == "job" else []
+            main([verb, str(image), "--site", "lumi", *options, str(tmp_path / where), *program])
+            captured = capsys.readouterr()
+            shown = " ".join(f"{captured.out} {captured.err}".split())
+            assert said in shown, (verb, shown)
+            assert ("keeps" in shown or "makes RCCL" in shown) is bool(said), (verb, shown)
+
+
 def test_what_the_first_start_of_a_job_left_does_not_end_its_second(image: Path, tmp_path: Path) -> None:
     script = short(image, "--nodes", "2", "--framework", "ddp")
     folder = tmp_path / "run"

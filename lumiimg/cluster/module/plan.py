@@ -18,6 +18,7 @@ from lumiimg.cluster.binds import (
     JobVariable,
     SetIn,
     caches_of,
+    forced_off,
     manifest_for,
     refuse_unsafe,
     site_binds,
@@ -211,6 +212,7 @@ def plan_module(
             notes=(
                 *(notes_of_venv(venv, file, contents.has) if venv else []),
                 *filter(None, [doubt]),
+                *(forced_off(alone) if fit is None else []),
                 *_notes(image, manifest, snapshot, site),
                 *left_out,
             ),
