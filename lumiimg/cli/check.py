@@ -65,7 +65,7 @@ def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], 
 def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
     """Check on the nodes of the job that this is in, else of one that is submitted for it."""
     # a tenth of a second that one node need not wait
-    from lumiimg.cluster.nodes.check import check_by_job, check_nodes, files_for_nodes, silent_nodes
+    from lumiimg.cluster.nodes.check import check_by_job, check_nodes, files_for_nodes, report_to_complete
     from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
 
     if address := address_of(str(arguments.images[0])):
@@ -75,7 +75,8 @@ def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
     if arguments.again is not None and arguments.nodes is not None:
         raise BadInputError("--again says which nodes are asked", where="--nodes", hint="leave it out")
-    silent = silent_nodes(arguments.again) if arguments.again is not None else ()
+    earlier = report_to_complete(arguments.again, arguments.images[0]) if arguments.again is not None else None
+    silent = earlier.silent_nodes if earlier is not None else ()
     nodes = arguments.nodes or len(silent)
     allocation = find_allocation(os.environ)
     if allocation is None:
@@ -95,6 +96,7 @@ def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
             _waiting_line(nodes),
             simulate=arguments.simulate_gpu,
             without=arguments.leave_out,
+            earlier=earlier,
         )
 
 

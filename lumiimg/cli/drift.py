@@ -1,4 +1,4 @@
-"""Compare a node with an earlier snapshot of one of its kind, and judge images by it."""
+"""Compare a node with an earlier snapshot of one of its kind, and judge images by it; or two reports of many nodes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from lumiimg.catalog.sites import site_here
 from lumiimg.check.drift import drift_of
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output, how_far
+from lumiimg.cluster.nodes.drift import nodes_drift
+from lumiimg.cluster.nodes.report import read_report
+from lumiimg.core.errors import BadInputError
 from lumiimg.host.drift import Drift
 from lumiimg.host.scan import ASKED, scan_host
 from lumiimg.host.snapshot import Snapshot, read_snapshot
-from lumiimg.report.views.drift import drift_document
+from lumiimg.report.views.drift import drift_document, nodes_drift_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    output = Output.of(arguments, (*arguments.image, arguments.before, arguments.now))
+    output = Output.of(arguments, (*(arguments.image or ()), arguments.before, arguments.now))
+    if not arguments.image:
+        return _nodes(arguments, output)
     # two snapshots may be of another machine than this
     inputs = Inputs.of(arguments, None if arguments.now else site_here)
     before = read_snapshot(arguments.before)
@@ -26,6 +31,15 @@ def execute(arguments: argparse.Namespace) -> int:
     machine = (*of_file, *inputs.words())
     result = drift_of(Drift(before, now), how_far(arguments.image), os.environ, inputs.site, machine)
     return output.deliver(drift_document(result), "drift", result, result.exit_code)
+
+
+def _nodes(arguments: argparse.Namespace, output: Output) -> int:
+    """Compare two reports of nodes. Raises BadInputError."""
+    if arguments.now is None or arguments.site is not None:
+        hint = "name the images to judge; two reports of `check --nodes --json` are compared without it and --site"
+        raise BadInputError("is missing", where="--image", hint=hint)
+    result = nodes_drift(read_report(arguments.before), read_report(arguments.now))
+    return output.deliver(nodes_drift_document(result), "drift-nodes", result, result.answer.exit_code)
 
 
 def _this_machine(before: Snapshot) -> Snapshot:

@@ -154,13 +154,22 @@ def test_an_engine_that_starts_no_container_anywhere_is_the_answer_and_the_comma
     done = subprocess.run(shlex.split(advice["next"]), env=slurm | path, capture_output=True, text=True, check=False)
     assert done.returncode == 4
     assert "No space left on device (nid000001)" in done.stderr
-    # those that gave no answer are asked again, and no others
+    # those that gave no answer are asked again, and no others; the new report is of all
     report = tmp_path / "earlier.json"
+    told.report["groups"][0]["nodes"].remove("nid000002")
     silent = [{"nodes": ["nid000002"], "why": "never started"}]
     report.write_text(json.dumps(told.report | {"silent": silent}))
     program = login(tmp_path, demo, "--again", report, "--json", "--sbatch=--partition=four", env=slurm | path)
     out, said = program.communicate(timeout=patient(300))
-    assert [group["nodes"] for group in validated(out, "check-nodes")["groups"]] == [["nid000002"]], said
+    assert [group["nodes"] for group in validated(out, "check-nodes")["groups"]] == [ALL], said
+    (now := tmp_path / "now.json").write_text(out)
+    argv = [sys.executable, "-m", "lumiimg", "drift", str(report), str(now), "--json"]
+    done = subprocess.run(argv, env=slurm, capture_output=True, text=True, check=False)
+    changed = validated(done.stdout, "drift-nodes")["changed"]
+    assert [(each["nodes"], each["change"]) for each in changed] == [(["nid000002"], "not-comparable")], (
+        "no container there"
+    )
+    assert done.returncode == 3
 
 
 def test_a_request_that_slurm_would_never_start_is_cancelled_with_its_reason(

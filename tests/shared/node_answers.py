@@ -14,6 +14,7 @@ from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.fabric.path import FabricPath
 from lumiimg.host.image_manifest import CarriedManifest
 from lumiimg.host.snapshot import Nic
+from lumiimg.report.json_output import json_text
 from tests.shared.checks import unread
 
 RUN = "of-this-check"
@@ -63,3 +64,14 @@ def levels(gathered: NodeAnswers, why: str = "not asked for", *, wanted_run: boo
 
 def summed(folder: Path, job: list[str]) -> NodesReport:
     return build_report(CONTEXT, FILES, "7", levels(gather(folder, RUN, job, started=job)), ("srun: error: x",))
+
+
+def saved(folder: Path, name: str, job: list[tuple[str, NodeAnswer | None]], image: str = "image.sif") -> Path:
+    """Write the report of nodes as `check --nodes --json` prints it; None: no answer."""
+    (answers := folder / f"of {name}").mkdir()
+    for node, given in job:
+        if given is not None:
+            answer(answers, node, given)
+    report = replace(summed(answers, [node for node, _ in job]), image=str(Path(image).absolute()))
+    (folder / name).write_text(json_text("check-nodes", report))
+    return folder / name

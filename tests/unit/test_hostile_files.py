@@ -40,6 +40,7 @@ VERBS = {
     "explain -r": ("explain", "--base", "debian-13", "-r", "FILE"),
     "explain --host": ("explain", "image", "--host", "FILE"),
     "drift": ("drift", "FILE", "FILE", "--image", "image"),
+    "drift of nodes": ("drift", "FILE", "FILE"),
     "adapt": ("adapt", "FILE", "--site", "lumi"),
     "module": ("module", "FILE", "-o", "modules"),
     "build --base": ("build", "--base", "FILE", "--dry-run"),

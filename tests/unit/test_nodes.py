@@ -14,6 +14,7 @@ import pytest
 from lumiimg.check.context import open_for_check
 from lumiimg.check.probe.container import ProbePrograms
 from lumiimg.check.probe.task import ProbeTask
+from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.check.static.process import StaticResult
 from lumiimg.cli import check
 from lumiimg.cli.commands import parser_for
@@ -47,12 +48,12 @@ from lumiimg.core.findings import Answer
 from lumiimg.core.text import hostlist
 from lumiimg.engine.engine import find_engine
 from lumiimg.fabric.path import FabricPath
+from lumiimg.joblog import Confidence, Verdict
 from lumiimg.report.document import Item
-from lumiimg.report.json_output import json_text
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
 from tests.shared import fabric_builder
-from tests.shared.node_answers import CONTEXT, FABRIC, FILES, OTHER_CXI, RUN, WELL, answer, found, levels, summed
+from tests.shared.node_answers import CONTEXT, FABRIC, FILES, OTHER_CXI, RUN, WELL, answer, found, levels, saved, summed
 
 if TYPE_CHECKING:
     from lumiimg.engine.process import Completed
@@ -507,27 +508,43 @@ def test_more_nodes_than_the_job_has_are_refused() -> None:
     assert "--nodes 3" in str(caught.value)
 
 
-def test_silent_nodes_alone_are_asked_again(tmp_path: Path) -> None:
-    job = names(1, 4)
-    for node in job[:2]:
-        answer(tmp_path, node)
-    report = tmp_path / "report.json"
-    report.write_text(json_text("check-nodes", summed(tmp_path, job)))
-    assert nodes.silent_nodes(report) == ("nid000003", "nid000004")
+def test_silent_nodes_alone_are_asked_again_and_the_report_is_of_all(tmp_path: Path) -> None:
+    first, second, third, fourth = job = names(1, 4)
+    report = saved(tmp_path, "report.json", [(first, WELL), (second, WELL), (third, None), (fourth, None)])
+    earlier = nodes.report_to_complete(report, Path("image.sif"))
+    assert earlier.silent_nodes == (third, fourth)
     allocation = slurm.Allocation("7", tuple(job))
-    assert allocation.of(nodes.silent_nodes(report)).nodes == ("nid000003", "nid000004")
+    assert allocation.of(earlier.silent_nodes).nodes == (third, fourth)
     with pytest.raises(BadInputError, match="job 7 does not have nid000009"):
         allocation.of(["nid000004", "nid000009"])
-    for node in job:
-        answer(tmp_path, node)
-    for text, said in (
-        (json_text("check-nodes", summed(tmp_path, job)), "all nodes have answered there"),
-        (report.read_text().replace("nid000003", "a,b"), "a name that is not valid: 'a,b'"),
-        ("{}", "is not a report of"),
-    ):
-        report.write_text(text)
-        with pytest.raises(BadInputError, match=said):
-            nodes.silent_nodes(report)
+    (again := tmp_path / "again").mkdir()
+    answer(again, third)
+    answer(again, fourth, OTHER_CXI)
+    taken = levels(gather(again, RUN, [third, fourth], started=job))
+    whole = build_report(CONTEXT, FILES, "8", taken, ("srun: error: x",), earlier)
+    assert [(group.nodes, len(group.differs)) for group in whole.groups] == [
+        ((first, second, third), 0),
+        ((fourth,), 1),
+    ]
+    assert (whole.silent, whole.output, whole.levels["probe"]) == ((), (), "done on 4 nodes")
+    assert whole.sentence.startswith("no obstacle found on 4 of 4 nodes: 3 the same; 1 another libcxi.so.1 (build ")
+    with pytest.raises(BadInputError, match=r"is a report of another image: /.*image\.sif"):
+        nodes.report_to_complete(report, Path("other.sif"))
+    with pytest.raises(BadInputError, match="all nodes have answered there"):
+        nodes.report_to_complete(saved(tmp_path, "all.json", [(first, WELL)]), Path("image.sif"))
+
+
+def test_a_collective_over_more_nodes_stays_in_the_report_when_others_are_asked_again(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    answer(tmp_path / "a", "a")
+    ran = CollectiveOutcome(CollectiveProgram.OWN, 2, 16, Verdict.OFI_CXI, Confidence.PROVED, ())
+    earlier = replace(summed(tmp_path / "a", ["a", "b"]), collective=ran, levels={"run": "done: 16 ranks"})
+    (tmp_path / "b").mkdir()
+    answer(tmp_path / "b", "b")
+    for wanted, expected in ((False, Answer.NO_OBSTACLE), (True, Answer.UNDECIDED)):
+        taken = levels(gather(tmp_path / "b", RUN, ["b"], started=["b"]), "one GPU", wanted_run=wanted)
+        whole = build_report(CONTEXT, FILES, "8", taken, (), earlier)
+        assert (whole.collective, whole.levels["run"], whole.answer) == (ran, "done: 16 ranks", expected)
 
 
 def test_an_image_without_rccl_is_refused_before_a_job_is_submitted_and_before_anything_runs_on_nodes(

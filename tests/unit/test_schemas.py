@@ -33,6 +33,7 @@ from lumiimg.check.probe.container import ProbeRun
 from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.cli.image_build import report_built
 from lumiimg.cli.main import main
+from lumiimg.cluster.nodes.drift import nodes_drift
 from lumiimg.core.findings import Advice
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.room import FreeSpace
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lumiimg.check.pipeline import CheckReport
+    from lumiimg.cluster.nodes.drift import NodesDrift
     from lumiimg.cluster.nodes.report import NodesReport
     from lumiimg.host.manifest import BindManifest
     from lumiimg.resolve.lock import Lock
@@ -111,11 +113,15 @@ class Place:
             return make_manifest(image, read_snapshot(self.host))
 
     def nodes(self) -> NodesReport:
-        (self.folder / "answers").mkdir()
+        (self.folder / "answers").mkdir(exist_ok=True)
         answer(self.folder / "answers", "a")
         answer(self.folder / "answers", "b", OTHER_CXI)
         report = summed(self.folder / "answers", ["a", "b", "c"])
         return replace(report, collective=self.ran())
+
+    def nodes_drift(self) -> NodesDrift:
+        report = self.nodes()
+        return nodes_drift(report, replace(report, groups=report.groups[1:]))
 
     def ran(self) -> CollectiveOutcome:
         log = read_lines("run.out", (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes().splitlines())
@@ -172,6 +178,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "bench-import": lambda _: write_json("bench-import", ImportBench("t", (_STARTUP,))),
     "build": lambda at: report_built(AS_JSON, BuildResult(at.built, at.lock)),
     "check-nodes": lambda at: write_json("check-nodes", at.nodes()),
+    "drift-nodes": lambda at: write_json("drift-nodes", at.nodes_drift()),
     "check at level run": lambda at: write_json("check", at.run()),
     "doctor": lambda at: write_json(
         "doctor",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import secrets
 import shlex
 import time
@@ -22,7 +21,7 @@ from lumiimg.check.pipeline import take_levels
 from lumiimg.check.run.execution import LIMIT_S, Ranks
 from lumiimg.check.static.files import check_files
 from lumiimg.cluster.nodes.node import ANSWER, SHARED, STARTED, NodeTask, gather, identity_of, node_of_file, write_task
-from lumiimg.cluster.nodes.report import NodesReport, build_report
+from lumiimg.cluster.nodes.report import NodesReport, build_report, read_report
 from lumiimg.cluster.nodes.slurm import is_job_number, own_command, run_job, run_step, shared_folder
 from lumiimg.core.decode import DecodeError, decode_json, read_whole
 from lumiimg.core.errors import BadInputError, MissingHereError, UndecidedError, one_line
@@ -60,7 +59,6 @@ TOGETHER_LIMIT_S = LIMIT_S + 60.0
 """Of the step; a minute is for Slurm to start it."""
 _ASK = "ask Slurm for all GPUs of each node: salloc --gpus-per-node=8, or --sbatch='--gpus-per-node=8'"
 _OUTPUT_LINES = 6
-_NODE_NAME = re.compile(r"[\w.][\w.-]{0,254}", re.ASCII)
 _REPORT = "report.json"
 _OUTPUT = "job.out"
 _PREPARE_S = 120.0
@@ -89,12 +87,13 @@ def check_nodes(
     *,
     simulate: bool = False,
     without: str | None = None,
+    earlier: NodesReport | None = None,
 ) -> NodesReport:
     """Check an image on a number of nodes of a job, up to `level`, or the highest that is possible there if it is None.
 
     `on_progress` hears twice a second how far it is. `simulate`: as `check_image` has it. `without`: a variable that
-    the collective has neither of the site nor of the image. This process may be on a login node, in the shell of
-    salloc: what GPUs there are is what the nodes answer.
+    the collective has neither of the site nor of the image. `earlier`: as `build_report` has it. This process may be
+    on a login node, in the shell of salloc: what GPUs there are is what the nodes answer.
 
     Raises BadInputError for what cannot be read or more nodes than the job has, MissingHereError without an engine or
     the programs of a level on this node.
@@ -106,21 +105,17 @@ def check_nodes(
     with shared_folder() as folder:
         of_nodes = NodesOfJob(folder, names, context.environment, on_progress, allocation.ends)
         taken = take_levels(context, files, level, folder, of_nodes, simulate=simulate, without=without)
-    return build_report(context, files, job, taken, printed_last(of_nodes.done))
+    return build_report(context, files, job, taken, printed_last(of_nodes.done), earlier)
 
 
-def silent_nodes(report: Path) -> tuple[str, ...]:
-    """Return the nodes that gave no answer, by an earlier report. Raises BadInputError, where there are none too."""
-    try:
-        earlier = decode_json(read_whole(report, _MAX_BYTES), NodesReport)
-    except DecodeError as error:
-        raise BadInputError(f"is not a report of `check --nodes --json`: {error}", where=str(report)) from error
-    names = tuple(node for silent in earlier.silent for node in silent.nodes)
-    if wrong := next((name for name in names if not _NODE_NAME.fullmatch(name)), None):
-        raise BadInputError(f"has a node with a name that is not valid: {wrong!r}", where=str(report))
-    if not names:
-        raise BadInputError("all nodes have answered there", where=str(report), hint="--nodes N asks all again")
-    return names
+def report_to_complete(path: Path, image: Path) -> NodesReport:
+    """Return a report of an image in which nodes gave no answer. Raises BadInputError where it is none."""
+    earlier = read_report(path)
+    if earlier.image != str(image.absolute()):
+        raise BadInputError(f"is a report of another image: {earlier.image}", where=str(path))
+    if not earlier.silent:
+        raise BadInputError("all nodes have answered there", where=str(path), hint="--nodes N asks all again")
+    return earlier
 
 
 def files_for_nodes(context: ImageInContext) -> HostFit:

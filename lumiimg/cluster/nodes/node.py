@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -24,7 +24,7 @@ from lumiimg.check.probe.process import SeenProcess  # noqa: TC001 - as above
 from lumiimg.check.probe.task import ProbeTask, carry_out
 from lumiimg.check.registry import finding_types
 from lumiimg.check.run.execution import count_gpus
-from lumiimg.core.decode import DecodeError, decode_json, read_whole, to_json
+from lumiimg.core.decode import DecodeError, decode_json, matching, read_whole, to_json
 from lumiimg.core.errors import BadInputError, LumiimgError, MissingHereError, one_safe_line
 from lumiimg.core.files import open_regular, write_text
 from lumiimg.core.findings import Finding, Remedy  # noqa: TC001 - as above
@@ -55,6 +55,8 @@ _WITHOUT_FOLDER = re.compile(r"is not the task of a check, on (\S{1,255}): ")
 SHARED = "start the check in a folder that all nodes share: project or scratch, not /tmp"
 _NAME_LIMIT = 150
 _FILE_LIMIT = 100_000
+NodeName = Annotated[str, matching(r"(?a:[\w.][\w.-]{0,254})", "a name of a node")]
+NodeNames = Annotated[tuple[NodeName, ...], msgspec.Meta(min_length=1, description="a name of a node")]
 
 
 class Library(msgspec.Struct, frozen=True):
@@ -125,7 +127,7 @@ class NodesAlike:
 class UnresponsiveNodes:
     """Nodes without an answer that could be used."""
 
-    nodes: tuple[str, ...]
+    nodes: NodeNames
     """Names."""
     why: str
     """What is known of that."""

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import advice_from_findings, levels_taken
 from lumiimg.check.pipeline import CheckResult, LevelsTaken, conclude
-from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes  # noqa: TC001 - as above
+from lumiimg.cluster.nodes.node import Library, NodeAnswer, NodeNames, UnresponsiveNodes
+from lumiimg.core.decode import DecodeError, decode, parse_json, read_whole
 from lumiimg.core.errors import shortened
 from lumiimg.core.findings import Advice, Answer, Finding, Level
 from lumiimg.core.text import count, hostlist, shell_join
-from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - as above
+from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - `decode` reads the types of the fields
+from lumiimg.host.snapshot import Nic  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.run.execution import RunResult
     from lumiimg.check.static.files import HostFit
-    from lumiimg.cluster.nodes.node import NodeAnswer, NodeAnswers, NodesAlike
+    from lumiimg.cluster.nodes.node import NodeAnswers, NodesAlike
 
+SCHEMA = 1
+"""Of a report: its number in report/json_kinds.toml."""
+_MAX_BYTES = 64 << 20
 _LONG_NAMES = 200
 """Characters of names of nodes, above which too many are at fault to go on without them."""
 _WORST_FIRST = (Answer.NO, Answer.UNDECIDED, Answer.NO_OBSTACLE)
@@ -41,7 +47,7 @@ _BUILD_DIGITS = 8
 class NodeGroup:
     """Nodes that are the same, and what that means."""
 
-    nodes: tuple[str, ...]
+    nodes: NodeNames
     """Names."""
     answer: Answer
     """Of these nodes."""
@@ -65,6 +71,21 @@ class NodeGroup:
     """What helps with that, where it is known."""
     said: tuple[str, ...] = ()
     """The last lines of an engine that starts no container."""
+    engine: str | None = None
+    """With its version."""
+    kernel: str = ""
+    """Its release."""
+    gpu_driver: str | None = None
+    """Version of amdgpu."""
+    nics: tuple[Nic, ...] = ()
+    """Without what is a node's own."""
+
+    @property
+    def as_answer(self) -> NodeAnswer:
+        """What one of these nodes answers: by this it is the same as others, of this report or another one."""
+        rccl = self.path.rccl_version
+        probed = NodeAnswer("", self.nodes[0], self.findings, self.path, rccl, self.libraries, self.engine, self.kernel)
+        return replace(probed, gpu_driver=self.gpu_driver, nics=self.nics, gpus=self.gpus, trouble=self.trouble)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +101,48 @@ class NodesReport(CheckResult):
     output: tuple[str, ...]
     """What the step printed at its end, where nodes are silent: for people."""
 
+    @property
+    def silent_nodes(self) -> tuple[str, ...]:
+        """The names of those that gave no answer."""
+        return tuple(node for entry in self.silent for node in entry.nodes)
+
+
+def read_report(path: Path) -> NodesReport:
+    """Return a report out of a file. Raises DecodeError, whatever the bytes."""
+    where, hint = str(path), "lumiimg check IMAGE --nodes N --json > report.json"
+    data = parse_json(read_whole(path, _MAX_BYTES), where=where, hint=hint)
+    if not isinstance(data, dict) or "groups" not in data:
+        raise DecodeError("is not a report of `check --nodes --json`", where=where, hint=hint)
+    if data.get("schema") != SCHEMA:
+        raise DecodeError(f"was written by another lumiimg (this one reads schema {SCHEMA})", where=where, hint=hint)
+    report = decode(data, NodesReport, where=where, hint=hint)
+    names = Counter([*report.silent_nodes, *(node for group in report.groups for node in group.nodes)])
+    if twice := next((name for name, number in names.items() if number > 1), None):
+        raise DecodeError(f"has two answers of {twice}", where=where)
+    if len(report.groups) > _GROUPS + 2 * len(Answer):
+        raise DecodeError("has more groups than a report has", where=where)
+    return report
+
 
 def build_report(
-    context: ImageInContext, files: HostFit, job: str, taken: LevelsTaken[NodeAnswers], output: tuple[str, ...] = ()
+    context: ImageInContext,
+    files: HostFit,
+    job: str,
+    taken: LevelsTaken[NodeAnswers],
+    output: tuple[str, ...] = (),
+    earlier: NodesReport | None = None,
 ) -> NodesReport:
     """Return what the answers and a collective come to, with what the files of the image say.
 
-    `output` is that of the step.
+    `output` is that of the step. `earlier`: the report whose silent nodes these are; its other answers stand.
     """
     gathered, silent = taken.probed.groups, taken.probed.silent
     found = [_group(context, files, group, gathered[0].answer, taken.ran) for group in gathered]
+    collective, of_run = taken.ran.outcome if taken.ran is not None else None, taken.why
+    if earlier is not None:
+        found = _joined(earlier.groups, found)
+        if collective is None or (earlier.collective is not None and earlier.collective.nodes > collective.nodes):
+            collective, of_run = earlier.collective, earlier.levels.get(Level.RUN, of_run)
     groups = tuple(sorted(_folded(found), key=lambda group: _WORST_FIRST.index(group.answer)))
     probed = sum(len(group.nodes) for group in groups if group.trouble is None)
     # one node that says no is a no, one that says nothing leaves it open
@@ -104,14 +157,27 @@ def build_report(
         job=job,
         answer=answer,
         sentence=words,
-        levels=levels_taken(f"done on {count(probed, 'node')}" if probed else "not taken", taken.why),
+        levels=levels_taken(f"done on {count(probed, 'node')}" if probed else "not taken", of_run),
         groups=groups,
         silent=silent,
         output=output if silent else (),
-        collective=taken.ran.outcome if taken.ran is not None else None,
+        collective=collective,
         gpu=files.gpu,
         advice=_advice(answer, groups, silent, missing, context),
     )
+
+
+def _joined(groups: Sequence[NodeGroup], found: Sequence[NodeGroup]) -> list[NodeGroup]:
+    """Return the groups of a report with those of nodes that were asked again: identical ones are one, as ever."""
+    joined = [*groups]
+    usual = next((group for group in groups if not group.differs), None)
+    for new in found:
+        same = next((i for i, group in enumerate(joined) if not differences(new.as_answer, group.as_answer)), None)
+        if same is not None:
+            joined[same] = replace(joined[same], nodes=tuple(sorted((*joined[same].nodes, *new.nodes))))
+        else:
+            joined.append(replace(new, differs=differences(new.as_answer, usual.as_answer)) if usual else new)
+    return sorted(joined, key=lambda group: (-len(group.nodes), group.nodes))
 
 
 def _folded(groups: Sequence[NodeGroup]) -> Iterator[NodeGroup]:
@@ -182,6 +248,10 @@ def _group(
         findings=found.findings,
         libraries=here.libraries,
         gpus=here.gpus,
+        engine=here.engine,
+        kernel=here.kernel,
+        gpu_driver=here.gpu_driver,
+        nics=here.nics,
     )
 
 

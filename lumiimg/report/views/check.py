@@ -94,7 +94,7 @@ def _group(report: NodesReport, group: NodeGroup) -> Item:
     is_all = len(report.groups) == 1 and not report.silent
     return Item(
         group.answer.severity,
-        *_on(group.nodes, "all the same" if is_all else group.sentence),
+        *on_nodes(group.nodes, "all the same" if is_all else group.sentence),
         notes=(
             *(f"differs: {difference}" for difference in group.differs),
             *([group.path.line] if group is report.groups[0] and group.path.rccl else []),
@@ -105,7 +105,7 @@ def _group(report: NodesReport, group: NodeGroup) -> Item:
     )
 
 
-def _on(nodes: Sequence[str], sentence: str) -> tuple[str, str, tuple[str, ...]]:
+def on_nodes(nodes: Sequence[str], sentence: str) -> tuple[str, str, tuple[str, ...]]:
     """Return what is said of nodes, as text, tag and names of an item: names below it where they are long."""
     names = hostlist(nodes)
     if len(names) > _LONG_NAMES:
@@ -118,7 +118,7 @@ def _silent(report: NodesReport) -> Iterator[Item]:
     for number, silent in enumerate(report.silent, 1):
         yield Item(
             Severity.UNKNOWN,
-            *_on(silent.nodes, silent.why),
+            *on_nodes(silent.nodes, silent.why),
             evidence=report.output if number == len(report.silent) else (),
             case=f"network on {hostlist(silent.nodes)}",
         )

@@ -1,4 +1,4 @@
-"""What `drift` answers: what an update of a machine does to images."""
+"""What `drift` answers: what an update of a machine does to images, and what became of nodes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.drift import Fate
 from lumiimg.check.images import ImageAnswers
+from lumiimg.cluster.nodes.drift import Change
 from lumiimg.core.findings import Answer, Remedy, Severity
 from lumiimg.core.text import count
 from lumiimg.report.document import Document, Item, Section
 from lumiimg.report.views.binds import attempts
+from lumiimg.report.views.check import on_nodes
 from lumiimg.report.views.images import first_step, for_all, image_items
 from lumiimg.resolve.rules import RuleOutcome
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.drift import DriftResult, ImageDrift
+    from lumiimg.cluster.nodes.drift import ChangedNodes, NodesDrift
     from lumiimg.core.findings import Finding
     from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
@@ -124,3 +127,36 @@ def _reasons(image: ImageDrift) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield from ((f"lacks {target}, which the engine hides now", ()) for target in saved.lack)
         if saved.refusal is not None and not saved.gone:
             yield f"{saved.refusal}", ()
+
+
+# -- nodes --
+
+
+_CHANGES = {
+    Change.WORSE: Severity.PROBLEM,
+    Change.NOT_COMPARABLE: Severity.UNKNOWN,
+    Change.BETTER: Severity.OK,
+    Change.NEW: Severity.OK,
+}
+
+
+def nodes_drift_document(result: NodesDrift) -> Document:
+    """Return what `drift` says of two reports of nodes, the worst before the others."""
+    different = " and ".join(result.images) if len(result.images) > 1 else ""
+    return Document(
+        command="drift",
+        subject=result.images[0],
+        severity=result.answer.severity,
+        sentence=result.sentence,
+        summary=(f"note: these are reports of different images: {different}",) if different else (),
+        sections=(Section("The nodes", map(_changed, result.changed)),),
+    )
+
+
+def _changed(of: ChangedNodes) -> Item:
+    then = () if of.before == of.now else (f"before: {of.before or 'not asked'}",)
+    return Item(
+        _CHANGES.get(of.change, Severity.INFO),
+        *on_nodes(of.nodes, f"{of.change.words}: {of.now}" if of.now else of.change.words),
+        notes=(*then, *(f"differs: {difference}" for difference in of.differs)),
+    )
