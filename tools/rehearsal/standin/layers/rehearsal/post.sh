@@ -14,8 +14,8 @@ if wanted and has.get("torch") != wanted:
 cuda = [name for name in has if re.match(r"(nvidia|cuda|cupy-cuda)(-|$)", name)]
 if cuda:
     sys.exit(f"CUDA is in the image: {', '.join(cuda)}")
-of_set = "+" + has.get("torch", "").partition("+")[2]  # a triton that came with a torch is called like that
-if "torch" in has and not has.get("triton", "+rocm").endswith(("+rocm", of_set)):
+local = has.get("torch", "").partition("+")[2]  # a triton that came with a torch is called like that
+if "torch" in has and not has.get("triton", "+rocm").endswith(("+rocm", f"+{local}", f".{local}") if local else "+rocm"):
     sys.exit(f"triton {has['triton']} is not ROCm's")
 print(f"{len(has)} distributions, torch {has.get('torch')}, triton {has.get('triton')}")
 EOF
