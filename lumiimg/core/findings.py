@@ -72,19 +72,19 @@ STAND_INS = {
     "script": "job.sh",
     "job_id": "JOBID",
     "bad_node": "NODE",
-    "plugin": "/path/librccl-net.so",
-    "plugin_folder": "/path/of/plugin",
-    "libfabric": "/path/libfabric.so.1",
-    "libfabric_folder": "/path/of/libfabric",
-    "folder": "/path/of/folder",
-    "installed": "<version>",
+    "plugin": "FOLDER/librccl-net.so",
+    "plugin_folder": "FOLDER",
+    "libfabric": "FOLDER/libfabric.so.1",
+    "libfabric_folder": "FOLDER",
+    "folder": "FOLDER",
+    "installed": "VERSION",
     "model": "MODEL",
     "newer": "newer.sif",
     "process": "PID",
     "program": "PROGRAM",
     "rest": "…",
 }
-"""What is shown for a name that a case does not have."""
+"""What is shown for a name that a case does not have: capitals where it is the user's to fill in."""
 _NAME = re.compile(r"\{(\w+)\}")
 _OUTSIDE_QUOTES = re.compile(rf"""(?<!\w)(?:"(?:\\.|[^"\\])*"|\$'(?:\\.|[^'\\])*'|'[^']*')|{_NAME.pattern}""")
 """A word in quotes, as `shlex.quote` and `shell_quote` write them, else a name; an apostrophe opens no quotes."""

@@ -25,7 +25,7 @@ _WORDS = re.compile(
     r"(?<![\w$/.-])(?:IMAGE|SITE|NAME|PATH|FILE|DIR|PROGRAM|OPTIONS|PROJECT|MODEL|PID|JOBID|COMMAND)(?![\w/.=-])"
 )
 """Stand for a name that only the user knows."""
-_PLACES = re.compile(rf"\{{(?:{'|'.join(STAND_INS)})\}}|…|<version>|/path/|project_\\d")
+_PLACES = re.compile(rf"\{{(?:{'|'.join(STAND_INS)})\}}|…|<version>|/VERSION|FOLDER|/path/|project_\\d")
 _WRITTEN = re.compile(r"(?<= -o )[^\s'\"]+")
 _FIRST = re.compile(r"^source <\((.*)\)$")
 

@@ -19,7 +19,7 @@ import pytest
 
 from lumiimg.check.run.log_answer import answer_of_log
 from lumiimg.cli.main import main
-from lumiimg.core.findings import Advice, Remedy
+from lumiimg.core.findings import STAND_INS, Advice, Remedy
 from lumiimg.core.text import shell_quote
 from lumiimg.joblog import read_log, vocabulary
 from tests.shared import fabric_builder
@@ -41,6 +41,7 @@ def test_a_command_with_a_place_for_a_name_is_refused_by_the_rule_of_these_tests
         "lumiimg chekc x.sif",
         "source <(lumiimg bind)",
         "export LD_LIBRARY_PATH=/path/of/plugin",
+        "export LD_LIBRARY_PATH=FOLDER:$LD_LIBRARY_PATH",
     ):
         assert fault(bad), bad
     for good in ("lumiimg host scan -o host.json && lumiimg check /a/IMAGE.sif --host host.json", "unset NCCL_NET"):
@@ -153,6 +154,9 @@ def test_a_remedy_is_a_sentence_where_a_name_is_not_known() -> None:
     lacking = remedy.concluded({"site": "lumi"})
     assert (lacking, lacking.command) == ("look at it, on a node: lumiimg check image.sif --site lumi", None)
     assert Advice("why", lacking.command).next is None
+    for name in STAND_INS:
+        shown = str(Remedy("set it", f"export X=/opt/{{{name}}}/lib").concluded({}))
+        assert not re.search(r"[<>]|/path", shown), "a shell would read a file, or write one"
 
 
 @pytest.mark.threat
