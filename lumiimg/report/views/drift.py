@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 _FATES = {
     Fate.BREAKS: (Severity.PROBLEM, "BREAKS"),
-    Fate.STALE_BINDS: (Severity.PROBLEM, "THE BINDS MADE BEFORE DO NOT HOLD: with new binds no obstacle is found"),
+    Fate.STALE_BINDS: (Severity.PROBLEM, "NEEDS NEW BINDS: with them, no obstacle is found"),
     Fate.UNKNOWN: (Severity.UNKNOWN, "CANNOT TELL"),
-    Fate.BROKEN_BEFORE: (Severity.INFO, "did not work before, and does not now"),
-    Fate.MENDED: (Severity.OK, "did not load before; with new binds no obstacle is found"),
-    Fate.FINE: (Severity.OK, "no obstacle found: what it loads has not changed, or still fits"),
+    Fate.BROKEN_BEFORE: (Severity.INFO, "already broken before the update"),
+    Fate.MENDED: (Severity.OK, "did not load before; with new binds, no obstacle is found"),
+    Fate.FINE: (Severity.OK, "no obstacle found: what it loads is unchanged, or still fits"),
 }
 _SEVERITIES = {"fine": Severity.OK, "breaks": Severity.PROBLEM, "undecided": Severity.UNKNOWN}
 _OF_ONE_KIND = "take both snapshots on nodes of one kind: of one partition, with its drivers loaded"
@@ -97,7 +97,7 @@ def _alike(image: ImageDrift) -> tuple[object, ...]:
 
 def _fate(image: ImageDrift) -> str:
     if image.fate is Fate.STALE_BINDS and image.now.answer is Answer.UNDECIDED:
-        return "THE BINDS MADE BEFORE DO NOT HOLD: new binds load, and something else is not known"
+        return "NEEDS NEW BINDS: they load, and something else is not known"
     return _FATES[image.fate][1]
 
 
