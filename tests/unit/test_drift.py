@@ -142,7 +142,7 @@ def test_what_stood_against_an_image_before_hides_nothing_that_the_update_does(
     put_files(unread, {".singularity.d/env/91-more.sh": "if true; then export NCCL_NET=$(net); fi\n"})
     code, data, err = drift(capsys, *nodes, "--image", unread)
     assert (code, data["images"][0]["fate"], data["images"][0]["now"]["decision"]) == (1, "stale-binds", "unknown")
-    assert "new binds load, and something else is not known" in unwrapped(err)
+    assert "NEEDS NEW BINDS: they load, and something else is not known" in unwrapped(err)
     assert "NCCL_NET" in unwrapped(err)
 
 

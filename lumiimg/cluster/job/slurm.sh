@@ -9,3 +9,5 @@ export PATH SLURM_EXPORT_ENV=ALL USER="${USER:-$(id -un)}"
 #? variables of that one, too
 unset {SLURM,SRUN}_CPUS_PER_TASK SLURM_{GPUS,TRES}_PER_TASK SLURM_NTASKS_PER_{CORE,GPU,SOCKET,TRES} SLURM_CPUS_PER_GPU
 unset SLURM_MEM_PER_{CPU,GPU,NODE} SLURM_{CPU,GPU,TRES}_BIND SLURM_{GPUS,THREADS_PER_CORE,DISTRIBUTION,EXACT,EXCLUSIVE,HINT}
+#? Of a heterogeneous job, srun starts ranks in the first part alone, and they would wait for the others
+case ${SLURM_HET_SIZE:-1} in 1) ;; *) echo "submit this script without other parts (hetjob, or ':' of sbatch)" >&2; exit 2 ;; esac
