@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.run.log_answer import LogAnswer
 from lumiimg.core.errors import ExitCode, LumiimgError
 from lumiimg.core.findings import NO_ADVICE, Advice
-from lumiimg.core.text import address_of, count
+from lumiimg.core.text import address_of, as_operand, count, shell_quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +55,9 @@ class ImageAnswer:
     def of_error(cls, image: Path, error: LumiimgError) -> ImageAnswer:
         """Return what came of an image that cannot be read, or not here."""
         name = address_of(str(image)) or str(image)
-        return cls(name, error.exit_code, "; ".join(filter(None, (error.what, error.hint))))
+        # what names the file would keep it apart from others like it
+        hint = error.hint and error.hint.replace(shell_quote(as_operand(str(image))), "FILE")
+        return cls(name, error.exit_code, "; ".join(filter(None, (error.what, hint))))
 
     @property
     def fate(self) -> tuple[int, str, str]:

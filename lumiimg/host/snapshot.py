@@ -348,7 +348,7 @@ def read_snapshot(path: Path) -> Snapshot:
     where, hint = str(path), f"take a new one on a compute node: {scan_command()}"
     data = parse_json(read_whole(path, MAX_FILE_BYTES, hint=hint), where=where, hint=hint)
     schema = data.get("schema") if isinstance(data, dict) else None
-    if type(schema) is not int or schema < 1 or "taken" not in data:
+    if type(schema) is not int or schema < 1 or "groups" in data:  # groups: a report of `check --nodes`
         raise DecodeError("is not a host snapshot", where=where, hint=hint)
     if schema > SCHEMA:
         what = f"was written by a newer lumiimg (schema {schema}, this one reads {SCHEMA})"
