@@ -594,6 +594,7 @@ REASONS = [
     ("PENDING Resources", "job 12 waits: not enough nodes are free (Resources)", ""),
     ("PENDING QOSMaxJobsPerUserLimit", "the project or the QOS has reached its limit (QOSMaxJobsPerUserLimit)", ""),
     ("PENDING SomethingNew", "job 12 waits: SomethingNew", ""),
+    ("PENDING PartitionNodeLimit", "its partition gives, or nodes are down (PartitionNodeLimit)", ""),
     ("PENDING PartitionConfig", "", "more nodes or time than its partition gives (PartitionConfig)"),
     ("PENDING QOSMaxNodePerJobLimit", "", "than the project or the QOS gives a job (QOSMaxNodePerJobLimit)"),
     ("PENDING None", "", ""),
