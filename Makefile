@@ -7,7 +7,6 @@
 # make test-all     both, make coverage and make fuzz, with all of what is exhaustive, of which they take a tenth
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
 # make rehearse     each row of the catalogue against the real package index and on stand-ins, into the ledger; hours (ROWS=vllm,jax: these alone)
-# make score        what `check` says of images from their files, beside what their jobs then do, into docs/reference/prediction.md; minutes
 # make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)
 # make audit        requirements and advisories of the packages that are installed
 # make lint         ruff, mypy --strict, shellcheck
@@ -18,7 +17,6 @@
 # make test-lowest  tests of what packages are used for, with the oldest versions that pyproject.toml allows
 # make dist         wheel, sdist, the one file for login nodes and its easyconfig, into dist/
 # make requirements the newest versions that the one file may carry, into .ci/requirements.txt
-# make compare      what some 500 command lines answer, beside what a commit answers (BASE=COMMIT)
 # make written      what this version writes, for later ones to read, into tests/fixtures/written
 
 PYTHON ?= python3
@@ -39,7 +37,7 @@ COVERAGE_TESTS = $(wildcard $(addprefix tests/unit/test_,elf_*.py fabric*.py ima
 # each process would compile the package again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test coverage test-core test-core-here test-engine test-engine-here test-gpu test-all test-lowest fuzz corpus rehearse score audit lint bench bench-here docs docs-site dist requirements compare written clean
+.PHONY: help demo test coverage test-core test-core-here test-engine test-engine-here test-gpu test-all test-lowest fuzz corpus rehearse audit lint bench bench-here docs docs-site dist requirements written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -115,12 +113,8 @@ requirements: $(VENV)/.installed
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-annotate \
 	    --no-emit-package uv --python-version 3.11 --output-file .ci/requirements.txt pyproject.toml
 
-compare: $(VENV)/.installed
-	@test -n "$(BASE)" || { echo "make compare BASE=COMMIT"; exit 2; }
-	$(BIN)/python -m tools.compare --base $(BASE)
-
 written: $(VENV)/.installed
-	$(BIN)/python -m tools.written
+	$(BIN)/python -m tests.written
 
 fuzz: $(VENV)/.installed
 	$(BIN)/python -m tests.fuzz --seconds "$$(awk 'BEGIN { print $(FUZZ) / 5 }')" $(if $(SEED),--seed $(SEED))
@@ -129,9 +123,6 @@ fuzz: $(VENV)/.installed
 # what is made stays in build/rehearse, several gigabytes
 rehearse: $(VENV)/.installed
 	$(BIN)/python -m tools.rehearse --record $$(echo '$(ROWS)' | tr , ' ')
-
-score: $(VENV)/.installed
-	$(BIN)/python -m tools.prediction_score
 
 corpus: $(VENV)/.installed
 	$(BIN)/python -m tests.fuzz.grow --seconds $(SECONDS) $(TARGET)

@@ -28,26 +28,7 @@ source = "the benchmark"
 date = 2026-11-21
 files = [{files}]
 """
-BASE = """\
-kind = "base"
-summary = "Debian 12, for the Python that the wheel of the benchmark is for"
-source = "the benchmark"
-date = 2026-11-21
-provides = ["debian", "python3"]
-has = { os = "Debian 12", glibc = "2.36", python = "3.11" }
-include = ["ca-certificates", "libstdc++6", "python3"]
-[[bootstrap]]
-agent = "debootstrap"
-from = "bookworm"
-mirror = "debian"
-"""
-TORCH, PYTHON = "2.13.0+cpu", "3.11"
-UNPACK = """\
-mkdir -p /opt/site
-for wheel in "$LAYER_FILES"/*.whl; do python3 -m zipfile -e "$wheel" /opt/site; done
-"""
 _POLL_S = 0.1
-_RUNS = 7
 
 
 class Cost(NamedTuple):
@@ -101,7 +82,6 @@ def main() -> None:
         bench = Bench(engine, Path(name))
         print(f"{'what':<44}{'lumiimg':>12}{engine.name.partition(' ')[0]:>12}{'ratio':>8}  wanted")
         builds(bench)
-        images(bench)
 
 
 def builds(bench: Bench) -> None:
@@ -121,37 +101,6 @@ def builds(bench: Bench) -> None:
     row("the top layer changed", ours.seconds, peer.seconds, "<= 0.1")
     changed, plain = ((bench.folder / name).stat().st_size / 2**20 for name in ("changed.sif", "plain-changed.sif"))
     row("size of the image", changed, plain, "<= 1.05", "MiB")
-
-
-def torch_layer(bench: Bench) -> list[str]:
-    """Have a layer with torch and all that it requires; return what a build of it is asked for."""
-    wheels = bench.folder / "wheels"
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", PYTHON]
-    subprocess.run([*pip, "--dest", str(wheels), f"torch=={TORCH}"], check=True)
-    base = bench.layers / "bench-base"
-    base.mkdir(parents=True)
-    (base / "layer.toml").write_text(BASE)
-    (base / "post.sh").write_text("true\n")
-    # a layer's files have plain names
-    plain_names = [file.rename(wheels / f"wheel-{n:02}.whl") for n, file in enumerate(sorted(wheels.glob("*.whl")))]
-    bench.layer("torch-here", UNPACK, *plain_names)
-    return ["--base", "bench-base", "--add", "torch-here"]
-
-
-def images(bench: Bench) -> None:
-    """How an image starts, and how torch is read out of it."""
-    words = torch_layer(bench)
-    bench.plain("torch-plain.sif", *words)
-    bench.lumiimg("torch-ours.sif", *words)
-    code = "import sys; sys.path.insert(0, '/opt/site'); import torch; print(torch.__version__)"
-    for what, argv in (("start of the image", ["true"]), ("import torch", ["python3", "-c", code])):
-        names = ["torch-plain.sif", "torch-ours.sif"]
-        times: dict[str, list[float]] = {name: [] for name in names}
-        for _ in range(_RUNS):  # in turns, so that what else the machine does falls on all
-            for name in names:
-                times[name].append(seconds_of([str(bench.engine.path), "exec", str(bench.folder / name), *argv]))
-        plain, ours = (min(times[name]) for name in names)
-        row(what, ours, plain, "<= 1")
 
 
 def row(what: str, ours: float, peer: float, wanted: str, unit: str = "s") -> None:
@@ -190,12 +139,6 @@ def watched(folder: Path) -> Iterator[list[int]]:
     finally:
         stop.set()
         thread.join()
-
-
-def seconds_of(argv: list[str]) -> float:
-    start = time.monotonic()
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return time.monotonic() - start
 
 
 if __name__ == "__main__":

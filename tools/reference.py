@@ -35,14 +35,15 @@ def commands() -> Iterator[str]:
         yield f"\n## {command.prog}\n\n```text\n{command.format_help().rstrip()}\n```"
 
 
-def commands_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield the parser of each command for people; of one with commands below it, those."""
+def commands_of(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """Return the parser of each command below one; of a command with others below it, those."""
+    found: list[argparse.ArgumentParser] = []
     for below in parser._actions:
         if isinstance(below, argparse._SubParsersAction):
             for action in below._choices_actions:
                 command = below.choices[action.dest]
-                inner = [*commands_of(command)]
-                yield from inner or [command]
+                found += commands_of(command) or [command]
+    return found
 
 
 def exit_codes() -> Iterator[str]:

@@ -177,7 +177,7 @@ def test_no_manual_page_makes_mandoc_complain_and_one_is_read_as_it_was_meant(tm
     assert (done.stdout, done.returncode) == ("", 0)
     argv = ["mandoc", "-T", "utf8", tmp_path / "lumiimg-check.1"]
     text = re.sub(r".\x08", "", subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-    sections = "NAME SYNOPSIS DESCRIPTION OPTIONS NOTES EXIT-STATUS ENVIRONMENT SEE-ALSO"
+    sections = "NAME DESCRIPTION ENVIRONMENT SEE-ALSO"
     assert " ".join(line.replace(" ", "-") for line in re.findall(r"^[A-Z][A-Z ]+$", text, re.MULTILINE)) == sections
     assert "lumiimg check image.sif --nodes 64" in text, "hyphens are those of a command line"
     assert max(map(len, text.splitlines())) <= 90

@@ -1,7 +1,7 @@
 """Is a yes or a no of `check --level static` what then happens? Images with real Pythons, started by the real loader.
 
 `tests/shared/job/` makes them: each known-good image with each fault and decoy, on nodes, with variables. CI takes a part
-of the pairs, `make test-all` all; `make score` counts them for the documents.
+of the pairs, `make test-all` all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What an earlier lumiimg has left is read, and what a newer one has left is refused in one line and stays.
 
-docs/upgrading.md promises it, `python -m tools.written` writes the files of each release.
+docs/upgrading.md promises it, `python -m tests.written` writes the files of each release.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lumiimg.core.errors import ExitCode
 from lumiimg.host.snapshot import read_snapshot
 from tests.shared import fabric_builder
 from tests.shared.sif_builder import made_sif
-from tools.written import BELOW, DATA, WRITTEN
+from tests.written import BELOW, DATA, WRITTEN
 
 Capture = pytest.CaptureFixture[str]
 VERSIONS = sorted(path.name for path in WRITTEN.iterdir())
@@ -64,7 +64,7 @@ MIRROR = ("--mirror", "pypi=https://h.test/pypi/simple")
 
 @pytest.mark.usefixtures("written")
 def test_a_lock_is_built(capsys: Capture) -> None:
-    assert __version__ in VERSIONS, "python -m tools.written"
+    assert __version__ in VERSIONS, "python -m tests.written"
     assert main(["build", "--locked", "--dry-run", "--layers", "layers", *MIRROR, "--json"]) == ExitCode.GOOD
     plan = json.loads(capsys.readouterr().out)
     assert "snake" in json.dumps(plan)

@@ -1,4 +1,4 @@
-"""Write what lumiimg leaves behind, for the lumiimg of later: `python -m tools.written`, once for each release.
+"""Write what lumiimg leaves behind, for the lumiimg of later: `python -m tests.written`, once for each release.
 
 The files go to tests/fixtures/written/VERSION; tests/unit/test_upgrades.py reads those of every version with today's code.
 docs/upgrading.md says what is promised.
