@@ -70,7 +70,9 @@ def main_page() -> Iterator[str]:
         yield f".SH {title}"
         yield from table(rows)
     yield ".SH OUTPUT"
-    for part in OUTPUT.strip().split("\n\n"):
+    first, *others = OUTPUT.strip().split("\n\n")
+    yield escaped(" ".join(first.split()))
+    for part in others:
         yield from (".PP", escaped(" ".join(part.split())))
 
 
