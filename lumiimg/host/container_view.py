@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -138,6 +139,9 @@ def _not_modelled(image: Image, environment: Mapping[str, str]) -> Iterator[str]
         yield f"GLIBC_TUNABLES={tunables} is set for the loader: what it does with that is not known here"
     if audit := variable_of("LD_AUDIT", image, environment):
         yield f"LD_AUDIT={audit} lets a library change every search of the loader: what it does is not known here"
+    debug = variable_of("LD_DEBUG", image, environment) or ""
+    if "help" in re.split("[ ,:]", debug):  # glibc elf/rtld.c, process_dl_debug
+        yield f"LD_DEBUG={debug} makes the loader print its help, and no program starts"
 
 
 def _library_path(image: Image, environment: Mapping[str, str]) -> str | None:

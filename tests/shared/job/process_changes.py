@@ -308,6 +308,7 @@ math_library_is_gone = _do(lambda world: world.remove(f"{world.ground.folder}/li
 tunables_of_the_loader = _setting(GLIBC_TUNABLES="glibc.rtld.optional_static_tls=0")
 tunables_of_memory = _setting(GLIBC_TUNABLES="glibc.malloc.arena_max=2")
 an_auditor_that_is_gone = _setting(LD_AUDIT="/opt/gone/audit.so")
+help_of_the_loader = _setting(LD_DEBUG="libs,help")
 
 
 def python_of_another_user_s_rights(world: World) -> None:
