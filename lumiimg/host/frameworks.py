@@ -90,8 +90,12 @@ def _torch(python: PythonProcess) -> JobProcess | None:
     source = python.read(spec)
     if spec.kind in {SpecKind.ZIP, SpecKind.EXTENSION}:
         return _open(process, spec, "is imported as torch, and its code is not read")
-    if package is None:
-        return _failing(process, f"{spec.origin} is imported in its place, which is not a package", spec.origin)
+    is_foreign = spec.kind is SpecKind.BYTECODE and python.finder.is_of_another_python(spec.origin or "")
+    if package is None or is_foreign:
+        why = (
+            "is not compiled code of this Python" if is_foreign else "is imported in its place, which is not a package"
+        )
+        return _failing(process, f"{spec.origin} {why}", spec.origin)
     if source is not None and not _OWN_MODULE.search(source):
         return _open(process, spec, "is imported as torch, and is not PyTorch's")
     if read.missing is not None:

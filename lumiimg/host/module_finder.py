@@ -30,6 +30,8 @@ _IMPLIED_FOLDERS_SINCE = (3, 14)
 _MAX_DEPTH = 32
 _PYC_HEAD = struct.Struct("<2s2sIII")
 _HASHED = 1
+_MAGIC = {(3, 9): 3425, (3, 10): 3439, (3, 11): 3495, (3, 12): 3531, (3, 13): 3571, (3, 14): 3627}
+"""What compiled code begins with, in the final releases of each version (Lib/importlib/_bootstrap_external.py)."""
 _NOTHING = MappingProxyType[str, str]({})
 
 
@@ -108,6 +110,16 @@ class ModuleFinder:
             self._root.open(spec.origin).close()
             return spec.origin
         return compiled if spec.kind is SpecKind.SOURCE and self._is_fresh(compiled, spec.origin) else None
+
+    def is_of_another_python(self, path: str) -> bool:
+        """Return whether a .pyc is none of this Python: importlib refuses its magic number (_classify_pyc)."""
+        try:
+            with contextlib.closing(self._root.open(path)) as file:
+                magic, end, *_ = _PYC_HEAD.unpack(read_exactly(file, 0, _PYC_HEAD.size))
+        except (OSError, BadInputError, EOFError):
+            return True
+        number = int.from_bytes(magic, "little")
+        return end != b"\r\n" or number != _MAGIC.get(self.version, number)
 
     def _is_fresh(self, compiled: str, source: str) -> bool:
         """Tell whether compiled code is of a source as it is now (SourceLoader.get_code, _validate_timestamp_pyc)."""

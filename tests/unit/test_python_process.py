@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import marshal
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,12 @@ def renamed(old: str, new: str) -> Plant:
     return lambda root: (root / PACKAGES / "torch" / old).rename(root / PACKAGES / "torch" / new)
 
 
+def compiled(root: Path, *, magic: int) -> None:
+    (root / PACKAGES / "torch/__init__.py").unlink()
+    head = magic.to_bytes(2, "little") + b"\r\n" + bytes(12)
+    (root / PACKAGES / "torch/__init__.pyc").write_bytes(head + marshal.dumps(compile(TORCH, "torch", "exec")))
+
+
 def without(*names: str) -> Plant:
     def plant(root: Path) -> None:
         for name in names:
@@ -135,6 +142,11 @@ BROKEN: dict[str, tuple[Plant, str, str]] = {
         "program.load",
         "torch needs a module sympy, which this Python does not find",
     ),
+    "bytecode of another Python alone": (
+        lambda root: compiled(root, magic=3495),
+        "program.load",
+        "torch/__init__.pyc is not compiled code of this Python",
+    ),
     "a Python without encodings": (
         lambda root: (root / "usr/lib/python3.12/encodings/__init__.py").unlink(),
         "program.load",
@@ -176,7 +188,7 @@ DECOYS: dict[str, Plant] = {
     "a _C of another Python beside its own": written(f"{PACKAGES}/torch/_C.cpython-311-x86_64-linux-gnu.so"),
     "a _C of the stable ABI": renamed(MODULE, "_C.abi3.so"),
     "a _C without a tag": renamed(MODULE, "_C.so"),
-    "bytecode alone": renamed("__init__.py", "__init__.pyc"),
+    "bytecode alone": lambda root: compiled(root, magic=3531),
     "a torch.py behind it": written(f"{PACKAGES}/torch.py"),
     "no libtorch_global_deps.so where it is not opened": lambda root: (
         without("lib/libtorch_global_deps.so")(root),
