@@ -92,9 +92,7 @@ def _torch(python: PythonProcess) -> JobProcess | None:
         return _open(process, spec, "is imported as torch, and its code is not read")
     is_foreign = spec.kind is SpecKind.BYTECODE and python.finder.is_of_another_python(spec.origin or "")
     if package is None or is_foreign:
-        why = (
-            "is not compiled code of this Python" if is_foreign else "is imported in its place, which is not a package"
-        )
+        why = "is compiled code of another Python" if is_foreign else "is imported in its place, which is not a package"
         return _failing(process, f"{spec.origin} {why}", spec.origin)
     if source is not None and not _OWN_MODULE.search(source):
         return _open(process, spec, "is imported as torch, and is not PyTorch's")

@@ -145,7 +145,7 @@ BROKEN: dict[str, tuple[Plant, str, str]] = {
     "bytecode of another Python alone": (
         lambda root: compiled(root, magic=3495),
         "program.load",
-        "torch/__init__.pyc is not compiled code of this Python",
+        "torch/__init__.pyc is compiled code of another Python",
     ),
     "a Python without encodings": (
         lambda root: (root / "usr/lib/python3.12/encodings/__init__.py").unlink(),
