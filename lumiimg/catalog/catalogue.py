@@ -91,6 +91,7 @@ class Catalogue:
     layer_folders: tuple[Path, ...]
     recipe_folders: tuple[Path, ...]
     _read: dict[Path, Layer] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _bringing: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def _glances(self) -> Mapping[str, Glance]:
@@ -135,11 +136,14 @@ class Catalogue:
 
         Among them are all that bring it; most others need not be read to know that they do not.
         """
+        if component in self._bringing:
+            return self._bringing[component]
         word = re.escape(component)
         key, provided = rf"""(?<![\w+-]){word}["']?\s*=(?!=)""", rf"""^provides\s*=\s*\[[^\]]*["']{word}["']"""
         sign = re.compile(f"{key}|{provided}", re.MULTILINE)
         layers = ((name, one) for name, one in self._glances.items() if one.kind != "base")
-        return sorted(name for name, one in layers if component == name or sign.search(one.text))
+        found = sorted(name for name, one in layers if component == name or sign.search(one.text))
+        return self._bringing.setdefault(component, found)
 
     def entry(self, name: str) -> Layer:
         """Read a base or a layer by its name. Raises UnknownNameError, or DecodeError if it is there and wrong."""

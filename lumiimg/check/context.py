@@ -55,6 +55,8 @@ class ImageInContext:
     seen: tuple[JobProcess, ...] = ()
     """The processes of jobs as one was seen, instead of what the files say that they start."""
     inventories: dict[Image, Inventory] = field(default_factory=dict, repr=False)
+    started: dict[object, JobProcesses] = field(default_factory=dict, repr=False)
+    """What jobs start, by all that it depends on."""
 
     @property
     def title(self) -> str:
@@ -104,8 +106,13 @@ class ImageInContext:
 
     @cached_property
     def jobs(self) -> JobProcesses:
-        """What its jobs start, by which an RCCL is loaded."""
-        return JobProcesses(self.seen) if self.seen else jobs_of(self.image, self.read_by_engine, self.program)
+        """What its jobs start, by which an RCCL is loaded; contexts share it that differ in the node alone."""
+        if self.seen:
+            return JobProcesses(self.seen)
+        key = (self.image, self.program, *sorted(self.read_by_engine.items()))
+        if key not in self.started:
+            self.started[key] = jobs_of(self.image, self.read_by_engine, self.program)
+        return self.started[key]
 
     def as_seen(self, jobs: tuple[JobProcess, ...], variables: Mapping[str, str | None]) -> ImageInContext:
         """Return it with processes as one was seen, and variables that it was started with, None where it had none."""

@@ -6,6 +6,8 @@ before, which stands in somebody's module or job script, is tried with the host 
 
 from __future__ import annotations
 
+import os
+from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,9 +18,10 @@ from lumiimg.check.images import ImageAnswer
 from lumiimg.check.registry import remedies_for
 from lumiimg.check.static.commands import after_scan, bind_command, concluded, site_of
 from lumiimg.check.static.files import check_libraries
-from lumiimg.core.errors import ExitCode, LumiimgError
+from lumiimg.core.errors import ExitCode, LumiimgError, UndecidedError
 from lumiimg.core.findings import Answer, Finding, Remedy, Severity
 from lumiimg.core.text import as_operand, count, shell_join, shell_quote
+from lumiimg.engine.copies import each_apart
 from lumiimg.fabric.path import HOST_LIB_DIR, Fabric
 from lumiimg.host.bind import try_saved
 from lumiimg.host.container_view import without_ours
@@ -27,7 +30,7 @@ from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import stack_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.context import ImageInContext
@@ -37,6 +40,12 @@ if TYPE_CHECKING:
 
 _ADAPTED = "adapted.sif"
 """In remedies of the registry: what to call the image that one command makes of another."""
+_MOST_AT_ONCE = 8
+"""Images, on a login node that others use too."""
+_LOST = UndecidedError(
+    "CANNOT TELL: lumiimg ended while it read this image, for a fault of its own or for lack of memory",
+    hint="name the image alone to see why",
+)
 _ANSWERS: Mapping[Answer, Literal["fine", "breaks", "undecided"]] = {
     Answer.NO_OBSTACLE: "fine",
     Answer.NO: "breaks",
@@ -121,7 +130,8 @@ class DriftResult:
     @property
     def exit_code(self) -> ExitCode:
         """An image that cannot be read leaves a yes open."""
-        return ExitCode.BAD_INPUT if self.unread and self.decided is not Answer.NO else self.decided.exit_code
+        is_bad = any(image.exit_code is not ExitCode.UNDECIDED for image in self.unread)
+        return ExitCode.BAD_INPUT if is_bad and self.decided is not Answer.NO else self.decided.exit_code
 
     @property
     def answer(self) -> Literal["fine", "breaks", "undecided"]:
@@ -130,28 +140,41 @@ class DriftResult:
 
 
 def drift_of(
-    drift: Drift, paths: Iterable[Path], environment: Mapping[str, str], site: Site | None, machine: tuple[str, ...]
+    drift: Drift,
+    paths: Sequence[Path],
+    environment: Mapping[str, str],
+    site: Site | None,
+    machine: tuple[str, ...],
+    how_far: Callable[[Sequence[Path]], Iterable[Path]],
 ) -> DriftResult:
     """Return what a drift does to images. Raises LumiimgError where there is one alone, and it cannot be read.
 
     `machine`: the options that name the machine as it is now; without --host, it is this one. Of nodes of different
-    kinds nothing follows for an image.
+    kinds nothing follows for an image. `how_far` yields as many as there are, and shows between them how many are done.
     """
-    images: list[ImageDrift] = []
-    errors: list[tuple[Path, LumiimgError]] = []
-    for path in () if drift.kinds else paths:
+
+    def outcome(path: Path) -> ImageDrift | ImageAnswer:
         try:
-            images.append(follow(path, environment, drift, site, machine))
+            return follow(path, environment, drift, site, machine)
         except LumiimgError as error:
-            errors.append((path, error))  # it does not keep the others from an answer
-    if len(errors) == 1 and not images:
-        raise errors[0][1]
-    unread = tuple(ImageAnswer.of_error(*each) for each in errors)
+            return ImageAnswer.of_error(path, error)  # it does not keep the others from an answer
+
+    found: dict[int, ImageDrift | ImageAnswer] = {}
+    if not drift.kinds and len(paths) == 1:
+        found[0] = follow(paths[0], environment, drift, site, machine)
+    elif not drift.kinds:
+        at_once = min(len(os.sched_getaffinity(0)), _MOST_AT_ONCE)
+        with closing(each_apart(outcome, paths, at_once)) as done:
+            for _, (number, made) in zip(how_far(paths), done, strict=False):
+                found[number] = made or ImageAnswer.of_error(paths[number], _LOST)
+    in_order = [found[number] for number in sorted(found)]
+    images = tuple(each for each in in_order if isinstance(each, ImageDrift))
+    unread = tuple(each for each in in_order if isinstance(each, ImageAnswer))
     answer, sentence = _decide(drift, images) if images or not unread else (Answer.UNDECIDED, "CANNOT TELL")
     if unread:
         answer = Answer.UNDECIDED if answer is Answer.NO_OBSTACLE else answer
         sentence += f"; {count(len(unread), 'image')} cannot be read"
-    return DriftResult(drift, tuple(images), unread, answer, sentence)
+    return DriftResult(drift, images, unread, answer, sentence)
 
 
 def _decide(drift: Drift, images: Sequence[ImageDrift]) -> tuple[Answer, str]:
@@ -189,7 +212,8 @@ def follow(
 
 def _without_process(fit: HostFit) -> HostFit:
     """Return it without the process that was modelled, which holds all that was read of the image."""
-    return fit if fit.manifest is None else replace(fit, manifest=replace(fit.manifest, trial=None))
+    manifest = fit.manifest and replace(fit.manifest, trial=None, loaded=())
+    return replace(fit, manifest=manifest, loaded=())
 
 
 def _saved(context: ImageInContext, drift: Drift, before: HostFit, now: HostFit) -> SavedBinds:

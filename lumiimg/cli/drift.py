@@ -29,7 +29,7 @@ def execute(arguments: argparse.Namespace) -> int:
     now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
     of_file = ("--host", str(arguments.now)) if arguments.now else ()
     machine = (*of_file, *inputs.words())
-    result = drift_of(Drift(before, now), how_far(arguments.image), os.environ, inputs.site, machine)
+    result = drift_of(Drift(before, now), arguments.image, os.environ, inputs.site, machine, how_far)
     return output.deliver(drift_document(result), "drift", result, result.exit_code)
 
 

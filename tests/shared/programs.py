@@ -60,6 +60,15 @@ def wait_until(condition: Callable[[], object], limit_s: float = 90) -> None:
         time.sleep(0.02)
 
 
+def alive(pid: int) -> bool:
+    """Whether a process is there, and not waiting to be taken note of."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
 def needs(*programs: str) -> None:
     """Skip a test whose program is not here."""
     for program in programs:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lumiimg.check import drift as drift_module
 from lumiimg.cli.main import main
 from lumiimg.host.drift import Drift
 from lumiimg.host.scan import scan_host
@@ -22,7 +26,7 @@ from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import bundled, versioned
 from tests.shared.lumi_node import KERNEL, january, november, put_files
-from tests.shared.programs import unwrapped
+from tests.shared.programs import alive, patient, unwrapped, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -254,6 +258,42 @@ def test_a_file_that_is_not_an_image_keeps_no_other_from_its_answer(
     assert 'h1 class="unknown"' in page.read_text()
     assert str(text) in page.read_text()
     assert drift(capsys, *nodes, "--image", text, own, old)[0] == 1, "a no is worse"
+
+
+def test_an_image_at_which_lumiimg_itself_ends_keeps_no_other_from_its_answer(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = [bundled(tmp_path / f"image {number}") for number in range(5)]
+    follow, sick = drift_module.follow, {images[1]: lambda: os.kill(os.getpid(), signal.SIGKILL), images[3]: ending}
+    monkeypatch.setattr(drift_module, "follow", lambda path, *rest: sick.get(path, int)() or follow(path, *rest))
+    code, data, err = drift(capsys, *nodes, "--image", *images)
+    assert (code, data["answer"]) == (3, "undecided")
+    assert [image["image"] for image in data["images"]] == [str(images[number]) for number in (0, 2, 4)]
+    assert [(image["image"], image["why"].partition(":")[0]) for image in data["unread"]] == [
+        (str(images[number]), "CANNOT TELL") for number in (1, 3)
+    ]
+    assert "2 images: CANNOT TELL: lumiimg ended while it read this image" in unwrapped(err)
+
+
+def ending() -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_nothing_of_lumiimg_is_left_when_it_is_interrupted_at_several_images(
+    nodes: tuple[Path, Path], tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    program = (
+        "import os, time\nfrom pathlib import Path\nfrom lumiimg.check import drift\nfrom lumiimg.cli.main import run\n"
+        f"drift.follow = lambda *_: (Path({str(tmp_path)!r}, str(os.getpid())).touch(), time.sleep(987))\nrun()"
+    )
+    words = [sys.executable, "-c", program, "drift", *map(str, nodes), "--image", "one", "two", "three"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as parent:
+        wait_until(lambda: any(tmp_path.iterdir()))
+        parent.send_signal(number)
+        _, err = parent.communicate(timeout=patient(60))
+    assert (parent.returncode, err) == (code, "lumiimg: interrupted\n" if number == signal.SIGINT else "")
+    wait_until(lambda: not any(alive(int(pid.name)) for pid in tmp_path.iterdir()))
 
 
 def test_each_image_is_adapted_to_a_file_of_its_own_and_no_option_is_named_that_drift_does_not_have(

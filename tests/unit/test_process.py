@@ -14,7 +14,7 @@ import pytest
 
 from lumiimg.engine import process
 from lumiimg.engine.process import LINE_LIMIT_BYTES, OUTPUT_LIMIT_BYTES, run
-from tests.shared.programs import patient, wait_until
+from tests.shared.programs import alive, patient, wait_until
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -167,11 +167,3 @@ def wait_for_number(path: Path) -> int:
 def wait_for_end(pid: int) -> None:
     """Wait until a process goes: a signal takes its time to arrive."""
     wait_until(lambda: not alive(pid))
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"

@@ -21,6 +21,7 @@ from lumiimg.resolve.request import RequestOptions, request_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.check.context import ImageInContext
     from lumiimg.resolve.image_base import ForeignBase
     from lumiimg.resolve.plan import Plan
@@ -150,7 +151,7 @@ def _plan(options: RequestOptions, path: Path, version: tuple[int, ...] | None, 
         node = read_snapshot(options.host).host if options.host else os.uname().nodename
         return site_to_make_for(os.environ, node, elsewhere=options.host is not None).name
 
-    catalogue = open_catalogue(os.environ, list(options.layers))
+    catalogue = _once(open_catalogue(os.environ, list(options.layers)))
     request = request_of(options, catalogue, choose, ())
     images = {}
     if version is not None and context is not None and version == _version_of(context.path):
@@ -159,6 +160,12 @@ def _plan(options: RequestOptions, path: Path, version: tuple[int, ...] | None, 
     elif version is not None:
         images[request.base] = _read(request.base, version, str(request.site))
     return decide(request, replace(PlanContext.of(request, catalogue, os.environ), images=images))
+
+
+@cache
+def _once(catalogue: Catalogue) -> Catalogue:
+    """Return the same catalogue for the same folders: its files are read once for all images."""
+    return catalogue
 
 
 @cache
