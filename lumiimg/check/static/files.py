@@ -154,16 +154,16 @@ class BoundImage:
     @property
     def doubts(self) -> tuple[str, ...]:
         """What stands, or may stand, against RCCL's using what is bound; then `explain` does not say `ok`."""
-        return () if self.is_refused else tuple(text for _, text in doubts_of_binds(self.of))
+        return () if self.is_refused else tuple(text for _, text, _ in doubts_of_binds(self.of))
 
 
-def doubts_of_binds(fit: HostFit) -> Iterator[tuple[Severity, str]]:
-    """Yield what keeps RCCL from using what is bound, and where the manifest in the image differs from it."""
+def doubts_of_binds(fit: HostFit) -> Iterator[tuple[Severity, str, tuple[Remedy, ...]]]:
+    """Yield what keeps RCCL from using what is bound, and what to do; and where the manifest in the image differs."""
     for finding in fit.static.findings:
         if would := _WOULD.get(finding.severity):
-            yield finding.severity, f"with these binds RCCL {would} not use the fabric: {finding.summary}"
+            yield finding.severity, f"with these binds RCCL {would} not use the fabric: {finding.summary}", finding.remedy
     if fit.carried.sentence:
-        yield Severity.INFO, fit.carried.sentence
+        yield Severity.INFO, fit.carried.sentence, ()
 
 
 def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:

@@ -78,14 +78,15 @@ def read_image(
         if (lacking := wrong_processors(alone.image, (), None, site)) is not None:
             raise RefusedError(lacking, where=str(path), hint="build the image, or pull it, for them")
         is_looked_at = snapshot is not None or alone.image.root.exists(MANIFEST_PATH)
-        fit = check_files(alone, with_site=True) if is_looked_at else None
+        fit = check_files(alone, with_site=True).concluded(alone) if is_looked_at else None
         manifest, doubt = manifest_for(fit, snapshot, site)
         _refuse_without_fabric(path, manifest)
         binds = _with_own(manifest.binds if manifest else site_binds(site), request)
         refuse_unsafe(binds, (), "job")
         python = alone.contents.python
         of_venv = notes_of_venv(venv, context.path, alone.contents.has) if venv else ()
-        of_program = note_of_program(request.command[0], context.image, python) if request.command else None
+        programs = [*request.command[:1], *(["taskset"] if request.torchrun else [])]
+        of_programs = (note_of_program(program, context.image, python) for program in programs)
         return JobImage(
             stack=stack_of(alone.contents, venv.packages if venv else None),
             site=structs.replace(site, driver=driver_of_node(site.driver, snapshot)) if snapshot else site,
@@ -98,7 +99,7 @@ def read_image(
                 *_notes_of_gpu(alone),
                 *(forced_off(alone) if fit is None and request.nodes > 1 else ()),
                 *of_venv,
-                *filter(None, (of_program, doubt)),
+                *filter(None, (*of_programs, doubt)),
                 *_unbound(context, [*request.command, *filter(None, [request.caches])], binds),
             ),
         )

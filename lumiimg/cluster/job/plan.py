@@ -23,7 +23,9 @@ from lumiimg.cluster.job.facts import Framework, Scheduler, facts, framework_nam
 from lumiimg.cluster.job.shape import JobRequest, RankBinding, RankCores, Shape, shape_of
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.files import unused
+from lumiimg.core.findings import Severity
 from lumiimg.core.text import count
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE
 from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.stack import OPEN_MPI, mpi_type, site_variables
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.launch import SiteVariable
     from lumiimg.catalog.sites import Site
     from lumiimg.cluster.job.image import JobImage
-    from lumiimg.core.findings import Remedy
+    from lumiimg.core.findings import Finding, Remedy
 
 RAY = "/tmp/$USER-ray-$SLURM_JOB_ID"  # noqa: S108 - of the job, on each node
 """Where Ray keeps what belongs to its session."""
@@ -113,6 +115,12 @@ class JobPlan:
         return caches_of(self.site, self.variables) or (by_number if self.serving is ServingPlace.SOCKET else None)
 
     @property
+    def obstacles(self) -> tuple[Finding, ...]:
+        """What keeps RCCL of several nodes from using what is bound."""
+        fit = self.image.fit if self.shape.nodes > 1 else None
+        return tuple(finding for finding in fit.against if finding.severity is Severity.PROBLEM) if fit else ()
+
+    @property
     def clients(self) -> tuple[Remedy, ...]:
         """The commands by which a client reaches the server of the job, with variables of its script."""
         if self.serving is None:
@@ -121,9 +129,14 @@ class JobPlan:
         return clients_of(self.serving, self.command, self.private, self.shape, site=site, is_slurm=is_slurm)
 
     @property
+    def tidies_up(self) -> bool:
+        """Whether a task removes the private folder at its end: the only one on its node, and no Ray, which stays longer."""
+        return self.private is not None and self.tasks == 1 and self.launch != "ray"
+
+    @property
     def temporary_folders(self) -> tuple[str, ...]:
-        """Folders of this job that are left on each node, as a shell reads them."""
-        return tuple(filter(None, (self.private, RAY if self.launch == "ray" else None)))
+        """Folders of this job that its tasks leave on each node, as a shell reads them."""
+        return () if self.tidies_up else tuple(filter(None, (self.private, RAY if self.launch == "ray" else None)))
 
 
 def plan_job(request: JobRequest, image: JobImage) -> JobPlan:
@@ -310,7 +323,11 @@ def _notes(image: JobImage, shape: Shape, framework: Framework) -> Iterator[str]
     if shape.nodes == 1:
         return
     if "net-plugin" not in stack.offers:
-        yield "no net plugin was found in the image: RCCL goes over TCP between nodes (`lumiimg check` says what to do)"
+        named = image.variables.get(PLUGIN_VARIABLE)
+        why = "no net plugin was found in the image"
+        if named is not None:
+            why = f"the image sets {PLUGIN_VARIABLE}={named}, by which RCCL finds no net plugin"
+        yield f"{why}: RCCL goes over TCP between nodes (`lumiimg check` says what to do)"
     if image.manifest is None and site.fabric is not None and not {"libfabric", "libcxi"} <= stack.offers.keys():
         node = unused("host.json")
         yield (

@@ -78,8 +78,8 @@ class _Writer:
             NUMBER=scheduler.number,
             END=shlex.quote("; ".join(self._end(folders))),
             VARIABLES=self._variables(),
-            CLEANUP=self.filled("cleanup.sh", FOLDERS=folders) if folders and not is_pbs else "",
-            FILES="\n\n".join(self._files()),
+            CLEANUP=[self.filled("cleanup.sh", FOLDERS=folders)] if folders and not is_pbs else "",
+            TASK=self._task(),
             STEP=[*self._clients(), *self._step()],
         )
 
@@ -141,12 +141,6 @@ class _Writer:
         if folders and plan.scheduler.name == "PBS":  # of a job that is killed they stay
             yield f'mpiexec -n "$LUMIIMG_NODES" -ppn 1 rm -rf {folders} || true'
 
-    def _files(self) -> Iterator[str]:
-        files = {"task.sh": self._task()} | ({"rank.py": self._rank()} if self._has_rank else {})
-        for name, text in files.items():
-            end = f"END_OF_{name.upper().replace('.', '_')}"
-            yield f"cat >\"$LUMIIMG_JOB/{name}\" <<'{end}'\n{text}{end}"
-
     def _clients(self) -> Iterator[str]:
         if self.plan.clients:
             yield from self.why("How a client reaches the server, at the top of the output")
@@ -172,12 +166,14 @@ class _Writer:
             yield from self.why(
                 "The ranks find each other by PMIx, as oneCCL is set to; node and rank before each line"
             )
-            yield folded('mpiexec -n "$LUMIIMG_TASKS"', self._mpiexec_options()) + " \\"
+            starts = folded('mpiexec -n "$LUMIIMG_TASKS"', self._mpiexec_options())
         else:
             yield from self.why("One rank that dies ends the others, which would wait for it until the time is up")
-            yield folded("srun --kill-on-bad-exit=1", self._srun_options()) + " \\"
-        binds = [f"--bind {text}" for text in ('"$LUMIIMG_JOB"', *(shell_quote(spec(b)) for b in plan.image.binds))]
-        yield folded(f"    {variables_of_engine(None, plan.site).lower()} exec", binds) + " \\"
+            starts = folded("srun --kill-on-bad-exit=1", self._srun_options())
+        engine = variables_of_engine(None, plan.site).lower()
+        yield f"{starts} {engine} exec \\"
+        first, *binds = (f"-B {text}" for text in ('"$LUMIIMG_JOB"', *(shell_quote(spec(b)) for b in plan.image.binds)))
+        yield folded(f"    {first}", binds) + " \\"
         words = ['sh "$LUMIIMG_JOB/task.sh"', *map(shell_quote, plan.command)]
         to_log = ' 2>&1 | tee "$LUMIIMG_JOB/ranks.log"' if is_pbs else ""
         yield folded(f"    {shell_quote(as_operand(plan.request.image))}", words) + to_log
@@ -206,6 +202,7 @@ class _Writer:
         settings = [*self._visible(), *self._folder()]
         if plan.request.torchrun:
             settings += self._exports(SetIn.NODE)
+            settings += self._of_ranks()
         else:
             settings = [*self._numbers(), *settings, *self._exports(SetIn.NODE, SetIn.RANK), *self._added()]
         return self.filled(
@@ -215,7 +212,8 @@ class _Writer:
             NODE=scheduler.node,
             NODES=scheduler.nodes,
             GPUS=str(plan.shape.gpus),
-            RANK='python3 "$LUMIIMG_JOB/rank.py" ' if self._has_rank else "",
+            EXEC="" if plan.tidies_up else "exec ",
+            RANK=f"sh -c {shlex.quote(self._rank())} sh " if self._has_rank else "",
             RAY=RAY,
         )
 
@@ -243,13 +241,21 @@ class _Writer:
             yield f"export HIP_VISIBLE_DEVICES={','.join(map(str, range(self.plan.shape.gpus)))}"
 
     def _folder(self) -> Iterator[str]:
-        """Yield what makes the folder of the job on its node."""
-        if self.plan.private is not None:
-            yield from self.why("a folder of this job on the node, for its user alone")
-            yield f"private={value(self.plan.private)}"
+        """Yield what makes the folder of the job on its node, and removes it where nobody else does."""
+        plan = self.plan
+        if plan.private is None:
+            return
+        yield from self.why("a folder of this job on the node, for its user alone")
+        if plan.tidies_up and plan.serving is not ServingPlace.SOCKET:  # whose clients know the folder by its name
+            yield f"private=$(mktemp -d {value(f'{plan.private}-XXXXXX')}) || exit 1"
+        else:
+            yield f"private={value(plan.private)}"
             yield '(umask 077; mkdir -p "$private")'
             others = '[ -L "$private" ] || [ ! -O "$private" ]'
             yield f'if {others}; then echo "not a folder of this user: $private" >&2; exit 1; fi'
+        if plan.tidies_up:
+            yield from self.why("which goes with the task; signals are for the program, whose end this shell waits for")
+            yield """trap 'rm -rf "$private"' EXIT HUP INT TERM USR1 USR2"""
 
     def _exports(self, *where: SetIn) -> Iterator[str]:
         """Yield what sets variables, and makes folders for them."""
@@ -308,30 +314,23 @@ class _Writer:
         of_rank = any(item.set_in is SetIn.RANK for item in self.plan.variables)
         return self.plan.request.torchrun and (of_rank or bool(self.plan.binding.ranks))
 
-    def _rank(self) -> str:
-        """Return the program through which each rank of torchrun goes."""
+    def _of_ranks(self) -> Iterator[str]:
+        """Yield the reasons for what each rank of torchrun does, and what it needs for that."""
         variables = [item for item in self.plan.variables if item.set_in is SetIn.RANK]
-        of_site = self.plan.site.binding
-        cores = [f"{{{_listed(rank.cores)}}}," for rank in self.plan.binding.ranks]
-        numbered = [f"    {text}  # GPU {number}" for number, text in enumerate(cores)]
-        return self.filled(
-            "rank.py.txt",
-            VARIABLES=(line for item in variables for line in self._of_rank(item)),
-            CORES=numbered if self.annotate else wrapped(" ".join(cores), COLUMNS, "    ", "    "),
-            SOURCE=one_line(of_site.source) if of_site else "",
-        )
+        for item in variables:
+            yield from self.why(f"{item.name}, in each rank: {item.reason}")
+        if self.plan.private is not None and variables:
+            yield "export private"
+        if self.plan.binding.ranks:
+            yield from self.why("each rank binds itself to the cores beside its GPU")
 
-    def _of_rank(self, item: JobVariable) -> Iterator[str]:
-        yield from self.why(item.reason)
-        yield f'os.environ["{item.name}"] = os.path.expandvars({item.value!r})'
-        if item.folder:
-            yield f"os.makedirs(os.path.expandvars({item.folder!r}), exist_ok=True)"
-
-
-def _listed(cores: Iterable[int]) -> str:
-    """Return cores as they stand in a set of Python."""
-    runs = (run.partition("-") for run in ranges(cores).split(","))
-    return ", ".join(f"*range({first}, {int(last) + 1})" if last else first for first, _, last in runs)
+    def _rank(self) -> str:
+        """Return what each rank of torchrun runs, with the program as its arguments."""
+        lines, bound = [*_Writer(self.plan, annotate=False)._exports(SetIn.RANK)], ""
+        if self.plan.binding.ranks:
+            cores = " ".join(ranges(rank.cores) for rank in self.plan.binding.ranks)
+            bound = f'taskset -c "$(echo {cores} | cut -d " " -f $((LOCAL_RANK + 1)))" '
+        return "".join(f"\n    {line}" for line in [*lines, f'exec {bound}"$@"'])
 
 
 def _cores_of_a_task(cores: int, plan: JobPlan) -> Iterator[str]:

@@ -49,8 +49,8 @@ def attempts(fit: HostFit) -> Iterator[Item]:
 
 
 def doubts(fit: HostFit) -> tuple[Item, ...]:
-    """Return what keeps RCCL from using what is bound, and where the manifest in the image differs from it."""
-    return tuple(Item(severity, text) for severity, text in doubts_of_binds(fit))
+    """Return what keeps RCCL from using what is bound, with what to do; and where the manifest in the image differs."""
+    return tuple(Item(severity, text, remedies=remedies) for severity, text, remedies in doubts_of_binds(fit))
 
 
 def _no_fabric(fit: HostFit) -> str:

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.core.files import unused
-from lumiimg.core.findings import Advice, Remedy, Severity
+from lumiimg.core.findings import Advice, Remedy, Severity, first_command
 from lumiimg.core.text import as_operand, count, shell_join
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.document import Document, Item, Lines, Paragraph, Section, facts_section
@@ -29,15 +29,18 @@ _OF_JOB = {
 
 
 def job_document(plan: JobPlan, script: Path) -> Document:
-    """Return what is said where the script is in a file."""
+    """Return what is said where the script is in a file: what cures it comes before its submission."""
     command = f"{plan.scheduler.submit} {shlex.quote(str(script))}"
     is_slurm = plan.scheduler.name == "Slurm"
     where = "with your project in SBATCH_ACCOUNT" if is_slurm else "with -A and your project"
+    advice = Advice(None, command, None if plan.shape.account else where)
+    if plan.obstacles:
+        advice = Advice(None, first_command(remedy for finding in plan.obstacles for remedy in finding.remedy))
     return Document(
         command="job",
         subject=plan.request.image,
         sentence=f"wrote {script}",
-        advice=Advice(None, command, None if plan.shape.account else where),
+        advice=advice,
         sections=(Section("Notes", notes_of_job(plan)),),
     )
 
