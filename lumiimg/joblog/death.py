@@ -133,15 +133,7 @@ class _LastLines:
         cleaned = {*map(id, self.clean_up)}
         exits = (one for one in seen if one.ends in _OF_EXIT or id(one) in cleaned)
         self.exits = Places(log, (at for one in exits for at in one.places))
-        orders: dict[int, int] = {}
-        for at, order in ((at, one.signature.order) for one in seen for at in one.places):
-            orders[at] = min(order, orders.get(at, order))
-        self.candidates = [
-            one
-            for one in seen
-            # of one line that several know, an error of Python says the least
-            if id(one) not in cleaned and (one.ends is not ExitRole.OTHER or one.signature.order == orders[one.at])
-        ]
+        self.candidates = [one for one in seen if id(one) not in cleaned]
         cut = (one for one in self.candidates if one.ends in {ExitRole.OUTSIDE, ExitRole.CANCELLED})
         self.outside = Places(log, (one.at if one.ends is ExitRole.OUTSIDE else self._cleared(one.at) for one in cut))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from lumiimg.joblog.answer import answer
 from lumiimg.joblog.flight import DUMP_LIMIT
@@ -167,6 +167,9 @@ class LogReader:
         found = [(entry, match) for entry, match in found if not (entry.is_grave and warns(message, match.start()))]
         if not found or self._vocabulary.foreign.search(message.text) is not None:
             return
+        # of one line that several know, an error of Python says the least
+        first = min((entry.order for entry, _ in found if isinstance(entry, Signature) and entry.is_grave), default=0)
+        found = [(entry, match) for entry, match in found if not _says_little(entry) or entry.order == first]
         if any(entry.id == "warning" for entry, _ in found) and self._vocabulary.harmless.search(message.text):
             found = [(entry, match) for entry, match in found if entry.id != "warning"]
         for entry, match in found:
@@ -221,6 +224,10 @@ class LogReader:
             self._log.bandwidth = BandwidthReader()
         if self._log.bandwidth is not None:
             self._log.bandwidth.feed(file, block, lambda index: position(self._number, start + index, 0))
+
+
+def _says_little(entry: MessagePattern) -> TypeGuard[Signature]:
+    return isinstance(entry, Signature) and entry.ends is ExitRole.OTHER
 
 
 def _communicator(groups: Mapping[str, str], *, has_origin: bool) -> tuple[str, CommunicatorSeen]:

@@ -344,7 +344,7 @@ def test_ranks_have_what_the_script_sets_however_it_was_submitted(
     assert re.findall(r"rank \d of 4 at nid00000\d, /tmp/\S+/cache", out) != []
     number = re.search(r"batch job (\d+)", done.stdout)
     assert number is not None
-    wait_until(lambda: not list(Path("/tmp").glob(f"caches-*-{number[1]}")))
+    wait_until(lambda: not list(Path("/tmp").glob(f"caches-*-{number[1]}*")))
 
 
 @pytest.mark.parametrize("robust", [False, True])
@@ -365,15 +365,20 @@ def test_a_job_submitted_from_inside_of_another_has_its_ranks_in_order(
     assert sorted(re.findall(r"rank \d, \d of", out)) == wanted
 
 
-def test_what_a_cancelled_job_has_in_tmp_goes_with_it(demo: Path, slurm: dict[str, str], tmp_path: Path) -> None:
-    script_with_caches(demo, tmp_path, 'touch "$OF_JOB/of-$RANK"; exec sleep 600')
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_what_a_cancelled_job_has_in_tmp_goes_with_it(
+    gpus: int, demo: Path, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    """A node with one task has it removed by the epilog of that task, also where the task does not heed SIGTERM."""
+    program = 'trap "" TERM; touch "$OF_JOB/of-$RANK"; sleep 600; sleep 600'
+    script_with_caches(demo, tmp_path, program, "--gpus", str(gpus))
     argv = ["sbatch", "--parsable", "--gpus-per-node=0", "--time=5", "--output=job.out", "job.sh"]
     done = subprocess.run(argv, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=True)
     number = done.stdout.strip()
     # all nodes are this machine
-    wait_until(lambda: len(list(Path("/tmp").glob(f"caches-*-{number}/cache/of-*"))) == 4)
+    wait_until(lambda: len(list(Path("/tmp").glob(f"caches-*-{number}*/cache/of-*"))) == 2 * gpus)
     subprocess.run(["scancel", number], env=slurm, check=True)
-    wait_until(lambda: not list(Path("/tmp").glob(f"caches-*-{number}")))
+    wait_until(lambda: not list(Path("/tmp").glob(f"caches-*-{number}*")))
     queue = ["squeue", "-h", "--jobs", number]
     wait_until(lambda: not subprocess.run(queue, env=slurm, capture_output=True, check=False).stdout)
 

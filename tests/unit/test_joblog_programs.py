@@ -165,6 +165,9 @@ def test_how_a_rank_ended_says_more_than_that_another_one_lost_it() -> None:
     ):
         assert read(out=[LOST, *last]).ended.cause == cause, cause
     assert read(out=[TIMED_OUT, FIRST]).ended.cause == "wait-timed-out", "which says why it failed"
+    # of the same words on three ranks those of the second are a loss, too
+    lost = [LOST.replace("rank0", f"rank{rank}").replace("9940", port) for rank, port in enumerate(("1", "2", "2"))]
+    assert read(out=[*lost, FIRST.replace("exitcode: 1", "exitcode: 7")]).ended.cause == "first-to-fail"
 
 
 def test_an_error_of_a_rank_in_another_file_was_before_those_who_waited_for_it() -> None:

@@ -739,8 +739,8 @@ def test_a_server_of_vllm_is_open_to_its_user_alone(tmp_path: Path, capsys: Capt
         if number not in (0, 2):
             continue
         # what a rank has before its program starts: it goes with the job
-        ask = f'stat -c "%a %n" /tmp/{ME}-123456 "$LUMIIMG_JOB"/*.key 2>/dev/null; echo "$VLLM_API_KEY"; exec "$@"'
-        run = Run(data["script"].replace('\n"$@"\n', f"\n{ask}\n"), folder / "run")
+        ask = f'stat -c "%a %n" /tmp/{ME}-123456* "$LUMIIMG_JOB"/*.key 2>/dev/null; echo "$VLLM_API_KEY"; exec "$@"'
+        run = Run(data["script"].replace('exec "$@"', ask), folder / "run")
         of_rank = " ".join(line for line in run.out.splitlines() if not line.startswith("on "))
         private, *of_key = of_rank.split()
         assert private == "700", run.err

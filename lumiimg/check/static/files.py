@@ -161,7 +161,8 @@ def doubts_of_binds(fit: HostFit) -> Iterator[tuple[Severity, str, tuple[Remedy,
     """Yield what keeps RCCL from using what is bound, and what to do; and where the manifest in the image differs."""
     for finding in fit.static.findings:
         if would := _WOULD.get(finding.severity):
-            yield finding.severity, f"with these binds RCCL {would} not use the fabric: {finding.summary}", finding.remedy
+            what = f"with these binds RCCL {would} not use the fabric: {finding.summary}"
+            yield finding.severity, what, finding.remedy
     if fit.carried.sentence:
         yield Severity.INFO, fit.carried.sentence, ()
 

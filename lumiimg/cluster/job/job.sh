@@ -8,7 +8,7 @@ set -euo pipefail
 @ROBUST@
 #? Engines take these signs in a path that is bound for their own
 case $PWD in *[:,\\]*) echo "no engine binds a folder with ':', ',' or a backslash, submit from another: $PWD" >&2; exit 2 ;; esac
-#? The folder of this job: what it logs of its network, and the file below, which is run. mkdir takes none that
+#? The folder of this job: what it logs of its network, and the files below, which are run. mkdir takes none that
 #? somebody else has made, and nobody else may write to it from its first moment; a job that is started again gets a
 #? new one
 export LUMIIMG_JOB="$PWD/lumiimg-@NUMBER@"

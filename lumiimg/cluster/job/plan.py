@@ -129,14 +129,14 @@ class JobPlan:
         return clients_of(self.serving, self.command, self.private, self.shape, site=site, is_slurm=is_slurm)
 
     @property
-    def tidies_up(self) -> bool:
-        """Whether a task removes the private folder at its end: the only one on its node, and no Ray, which stays longer."""
-        return self.private is not None and self.tasks == 1 and self.launch != "ray"
+    def has_epilog(self) -> bool:
+        """Whether the end of a task removes what the job has on its node: its only one there."""
+        return self.tasks == 1 and self.scheduler.name == "Slurm"
 
     @property
     def temporary_folders(self) -> tuple[str, ...]:
-        """Folders of this job that its tasks leave on each node, as a shell reads them."""
-        return () if self.tidies_up else tuple(filter(None, (self.private, RAY if self.launch == "ray" else None)))
+        """Folders of this job on each node, as a shell reads them."""
+        return tuple(filter(None, (self.private, RAY if self.launch == "ray" else None)))
 
 
 def plan_job(request: JobRequest, image: JobImage) -> JobPlan:

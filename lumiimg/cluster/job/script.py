@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
@@ -16,8 +16,7 @@ from lumiimg.cluster.binds import SetIn, spec, variables_of_engine
 from lumiimg.cluster.job.command import ServingPlace
 from lumiimg.cluster.job.plan import RAY, JobPlan
 from lumiimg.cluster.nodes.slurm import duration
-from lumiimg.cluster.quoting import COLUMNS, comment, filled, folded, value, wrapped
-from lumiimg.core.errors import one_line
+from lumiimg.cluster.quoting import comment, filled, folded, value
 from lumiimg.core.text import as_operand, count, ranges, shell_quote
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class _Writer:
             NUMBER=scheduler.number,
             END=shlex.quote("; ".join(self._end(folders))),
             VARIABLES=self._variables(),
-            CLEANUP=[self.filled("cleanup.sh", FOLDERS=folders)] if folders and not is_pbs else "",
+            CLEANUP=self._cleanup(folders) if folders and not is_pbs else "",
             TASK=self._task(),
             STEP=[*self._clients(), *self._step()],
         )
@@ -141,6 +140,18 @@ class _Writer:
         if folders and plan.scheduler.name == "PBS":  # of a job that is killed they stay
             yield f'mpiexec -n "$LUMIIMG_NODES" -ppn 1 rm -rf {folders} || true'
 
+    def _cleanup(self, folders: str) -> str:
+        """Return what removes the folders of the job from its nodes."""
+        if not self.plan.has_epilog:
+            return self.filled("cleanup.sh", FOLDERS=folders)
+        names = [" %q-*" if self._is_unique(folder) else " %q" for folder in self.plan.temporary_folders]
+        return self.filled("epilog.sh", NAMES="".join(names), FOLDERS=folders)
+
+    def _is_unique(self, folder: str) -> bool:
+        """Whether each start makes a folder anew that begins with this name: it is one task's, and no client's."""
+        plan = self.plan
+        return folder == plan.private and plan.has_epilog and plan.serving is not ServingPlace.SOCKET
+
     def _clients(self) -> Iterator[str]:
         if self.plan.clients:
             yield from self.why("How a client reaches the server, at the top of the output")
@@ -188,6 +199,8 @@ class _Writer:
             yield from _cores_of_a_task(plan.cores, plan)
         if plan.mpi is not None:
             yield f"--mpi={plan.mpi.value}"
+        if plan.has_epilog and plan.temporary_folders:
+            yield '--task-epilog="$LUMIIMG_JOB/epilog.sh"'
 
     def _mpiexec_options(self) -> Iterator[str]:
         yield from (f"-ppn {self.plan.tasks}", "--pmi=pmix", "--envall", "-l --line-buffer")
@@ -201,10 +214,10 @@ class _Writer:
         plan, scheduler = self.plan, self.plan.scheduler
         settings = [*self._visible(), *self._folder()]
         if plan.request.torchrun:
-            settings += self._exports(SetIn.NODE)
+            settings += self.exports(SetIn.NODE)
             settings += self._of_ranks()
         else:
-            settings = [*self._numbers(), *settings, *self._exports(SetIn.NODE, SetIn.RANK), *self._added()]
+            settings = [*self._numbers(), *settings, *self.exports(SetIn.NODE, SetIn.RANK), *self._added()]
         return self.filled(
             f"{plan.launch if plan.launch in ('ray', 'torchrun') else 'task'}.sh",
             SETTINGS=settings,
@@ -212,7 +225,6 @@ class _Writer:
             NODE=scheduler.node,
             NODES=scheduler.nodes,
             GPUS=str(plan.shape.gpus),
-            EXEC="" if plan.tidies_up else "exec ",
             RANK=f"sh -c {shlex.quote(self._rank())} sh " if self._has_rank else "",
             RAY=RAY,
         )
@@ -241,23 +253,20 @@ class _Writer:
             yield f"export HIP_VISIBLE_DEVICES={','.join(map(str, range(self.plan.shape.gpus)))}"
 
     def _folder(self) -> Iterator[str]:
-        """Yield what makes the folder of the job on its node, and removes it where nobody else does."""
-        plan = self.plan
-        if plan.private is None:
+        """Yield what makes the folder of the job on its node."""
+        private = self.plan.private
+        if private is None:
             return
         yield from self.why("a folder of this job on the node, for its user alone")
-        if plan.tidies_up and plan.serving is not ServingPlace.SOCKET:  # whose clients know the folder by its name
-            yield f"private=$(mktemp -d {value(f'{plan.private}-XXXXXX')}) || exit 1"
-        else:
-            yield f"private={value(plan.private)}"
-            yield '(umask 077; mkdir -p "$private")'
-            others = '[ -L "$private" ] || [ ! -O "$private" ]'
-            yield f'if {others}; then echo "not a folder of this user: $private" >&2; exit 1; fi'
-        if plan.tidies_up:
-            yield from self.why("which goes with the task; signals are for the program, whose end this shell waits for")
-            yield """trap 'rm -rf "$private"' EXIT HUP INT TERM USR1 USR2"""
+        if self._is_unique(private):
+            yield f"private=$(mktemp -d {value(f'{private}-XXXXXX')}) || exit 1"
+            return
+        yield f"private={value(private)}"
+        yield '(umask 077; mkdir -p "$private")'
+        others = '[ -L "$private" ] || [ ! -O "$private" ]'
+        yield f'if {others}; then echo "not a folder of this user: $private" >&2; exit 1; fi'
 
-    def _exports(self, *where: SetIn) -> Iterator[str]:
+    def exports(self, *where: SetIn) -> Iterator[str]:
         """Yield what sets variables, and makes folders for them."""
         line: list[JobVariable] = []
         folders: list[str] = []
@@ -326,7 +335,7 @@ class _Writer:
 
     def _rank(self) -> str:
         """Return what each rank of torchrun runs, with the program as its arguments."""
-        lines, bound = [*_Writer(self.plan, annotate=False)._exports(SetIn.RANK)], ""
+        lines, bound = [*replace(self, annotate=False).exports(SetIn.RANK)], ""
         if self.plan.binding.ranks:
             cores = " ".join(ranges(rank.cores) for rank in self.plan.binding.ranks)
             bound = f'taskset -c "$(echo {cores} | cut -d " " -f $((LOCAL_RANK + 1)))" '

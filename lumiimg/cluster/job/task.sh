@@ -1,3 +1,3 @@
 #? In the container, each task: its numbers, its variables, then the program
 @SETTINGS@
-@EXEC@"$@"
+exec "$@"

@@ -2,5 +2,5 @@
 @SETTINGS@
 #? The nodes of a job are fixed, so each is given its number (rendezvous `static`): ranks follow the order of the
 #? scheduler, and no node guesses by its own name whether it is the first, as with c10d (pytorch#73656)
-@EXEC@python3 -m torch.distributed.run --nnodes="$@NODES@" --node_rank="$@NODE@" --nproc_per_node=@GPUS@ \
+exec python3 -m torch.distributed.run --nnodes="$@NODES@" --node_rank="$@NODE@" --nproc_per_node=@GPUS@ \
     --rdzv_backend=static --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" --no_python @RANK@"$@"
