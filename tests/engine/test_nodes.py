@@ -175,14 +175,15 @@ def test_an_engine_that_starts_no_container_anywhere_is_the_answer_and_the_comma
 def test_a_request_that_slurm_would_never_start_is_cancelled_with_its_reason(
     slurm: dict[str, str], demo: Path, tmp_path: Path
 ) -> None:
-    program = login(tmp_path, demo, "--nodes", "2", "--sbatch=--partition=four --time=3:00:00", env=slurm)
-    _, said = program.communicate(timeout=patient(300))
-    assert program.returncode == 3, said
-    job = said.split()[1]
-    assert f"Slurm would never start job {job}: " in said
-    assert "(PartitionTimeLimit)" in said
-    left = ["squeue", "--noheader", "--states=PENDING,RUNNING", f"--jobs={job}"]
-    wait_until(partial(prints_nothing, left, slurm))
+    for nodes, option, reason in (("2", " --time=3:00:00", "PartitionTimeLimit"), ("5", "", "PartitionNodeLimit")):
+        program = login(tmp_path, demo, "--nodes", nodes, f"--sbatch=--partition=four{option}", env=slurm)
+        _, said = program.communicate(timeout=patient(300))
+        assert program.returncode == 3, said
+        job = said.split()[1]
+        assert f"Slurm would never start job {job}: " in said
+        assert f"({reason})" in said
+        left = ["squeue", "--noheader", "--states=PENDING,RUNNING", f"--jobs={job}"]
+        wait_until(partial(prints_nothing, left, slurm))
 
 
 def test_a_node_that_dies_meanwhile_costs_its_own_answer_alone(

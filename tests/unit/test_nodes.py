@@ -591,14 +591,20 @@ def test_a_job_without_a_report_is_told_in_its_words_and_says_nothing_of_the_ima
 
 
 REASONS = [
-    ("PENDING Resources", "job 12 waits: not enough nodes are free (Resources)", ""),
-    ("PENDING QOSMaxJobsPerUserLimit", "the project or the QOS has reached its limit (QOSMaxJobsPerUserLimit)", ""),
-    ("PENDING SomethingNew", "job 12 waits: SomethingNew", ""),
-    ("PENDING PartitionNodeLimit", "its partition gives, or nodes are down (PartitionNodeLimit)", ""),
-    ("PENDING PartitionConfig", "", "more nodes or time than its partition gives (PartitionConfig)"),
-    ("PENDING QOSMaxNodePerJobLimit", "", "than the project or the QOS gives a job (QOSMaxNodePerJobLimit)"),
-    ("PENDING None", "", ""),
-    ("RUNNING None", "", ""),
+    ("PENDING 3 four Resources", "job 12 waits: not enough nodes are free (Resources)", ""),
+    (
+        "PENDING 3 four QOSMaxJobsPerUserLimit",
+        "the project or the QOS has reached its limit (QOSMaxJobsPerUserLimit)",
+        "",
+    ),
+    ("PENDING 3 four SomethingNew", "job 12 waits: SomethingNew", ""),
+    ("PENDING 3 four PartitionNodeLimit", "its partition gives, or nodes are down (PartitionNodeLimit)", ""),
+    ("PENDING 4 four PartitionNodeLimit", "", "it asks for more nodes than its partition gives"),
+    ("PENDING 6 four PartitionNodeLimit", "", "it asks for more nodes than its partition gives"),
+    ("PENDING 3 four PartitionConfig", "", "more nodes or time than its partition gives (PartitionConfig)"),
+    ("PENDING 3 four QOSMaxNodePerJobLimit", "", "than the project or the QOS gives a job (QOSMaxNodePerJobLimit)"),
+    ("PENDING 3 four None", "", ""),
+    ("RUNNING 3 four None", "", ""),
     ("", "", ""),
 ]
 """What squeue says of a job, what is said while it waits, and what ends the wait."""
@@ -610,6 +616,7 @@ def test_why_a_job_waits_is_said_and_one_that_would_wait_for_ever_is_cancelled(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(slurm, "_FIRST_LOOK_S", 0.0)
     program(stand_in, "scancel", f"echo $2 >>{stand_in}/cancelled")
+    program(stand_in, "sinfo", "echo '5 - 1-3 -'")
     program(stand_in, "sbatch", f"echo 12; until [ -e {stand_in}/asked ]; do sleep 0.05; done; sleep 0.5; exit 1")
     for squeue, waits, never in REASONS:
         for left in ("asked", "cancelled"):

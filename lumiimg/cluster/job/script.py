@@ -148,7 +148,7 @@ class _Writer:
         return self.filled("epilog.sh", NAMES="".join(names), FOLDERS=folders)
 
     def _is_unique(self, folder: str) -> bool:
-        """Whether each start makes a folder anew that begins with this name: it is one task's, and no client's."""
+        """Whether each task makes a folder of its own whose name begins with this one, as no client has to know it."""
         plan = self.plan
         return folder == plan.private and plan.has_epilog and plan.serving is not ServingPlace.SOCKET
 

@@ -183,18 +183,27 @@ class _Queued:
         """Whether Slurm has a reason by which the job never starts; it is asked until the job has started."""
         if self.job is None or time.monotonic() < self._look_at:
             return False
-        argv = [slurm_program("squeue", self.environment), "--noheader", f"--jobs={self.job}", "--format=%T %r"]
-        state, _, reason = run(argv, env=self.environment, timeout_s=_ASK_TIMEOUT_S).last_line.strip().partition(" ")
+        state, nodes, partition, reason = self._ask("squeue", f"--jobs={self.job}", "--format=%T %D %P %r")
         waits = state == "PENDING"
         self._look_at = time.monotonic() + _LATER_LOOK_S if waits else math.inf
         if not waits or reason == "None":
             return False
         words, never = next((known[1:] for known in _reasons() if known[0].fullmatch(reason)), ("", False))
+        if reason == "PartitionNodeLimit" and "," not in partition:  # it also stands for nodes that are down
+            total, _, at_most, _ = self._ask("sinfo", f"--partition={partition}", "--summarize", "--format=%D - %s -")
+            sizes = (size for size in (total, at_most.rpartition("-")[2]) if size.isdecimal())
+            never = nodes.isdecimal() and any(int(nodes) > int(size) for size in sizes)
         why = f"{words} ({reason})" if words else reason
         if why != self.why and not never:
             self.on_progress(f"job {self.job} waits: {why}")
         self.why = why
         return never
+
+    def _ask(self, program: str, *words: str) -> list[str]:
+        """Return the four words of a line that a program of Slurm prints, empty where it prints none."""
+        argv = [slurm_program(program, self.environment), "--noheader", *words]
+        line = run(argv, env=self.environment, timeout_s=_ASK_TIMEOUT_S).last_line
+        return [*line.strip().split(None, 3), "", "", "", ""][:4]
 
 
 @cache
