@@ -47,7 +47,7 @@ def commands_of(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser
 
 
 def exit_codes() -> Iterator[str]:
-    yield "# Exit codes of each command\n\nFor whoever writes scripts. What each code means for all commands is on [a page of its own](exit-codes.md).\n"
+    yield "# Exit codes of each command\n\n*For users who write scripts.*\n\nWhat each code means for all commands is on [a page of its own](exit-codes.md).\n"
     yield f"{WRITTEN}\n\n| command | code | meaning |\n|---|---|---|"
     for name in COMMANDS:
         for code, meaning in make_parser().below[name].exits.items():
@@ -68,7 +68,7 @@ Below each: its sentence where files alone show it, why it is so, what to do, an
 
 
 def findings() -> Iterator[str]:
-    yield "# Findings of `check`\n\nFor whoever reads the output of `lumiimg check`.\n"
+    yield "# Findings of `check`\n\n*For users who read the output of `lumiimg check`.*\n"
     yield f"{WRITTEN}\n{_FINDINGS}"
     for code, meaning in sorted(finding_types().items()):
         grave = (f"{level} {'/'.join(found)}" for level in Level if (found := meaning.severities(level)))

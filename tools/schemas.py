@@ -12,7 +12,7 @@ from tools.reference import cell
 _HEAD = """\
 # The JSON of `--json`
 
-For whoever writes programs that read it. Written by `make docs` from the schemas.
+*For developers of programs that read it.* Written by `make docs` from the schemas.
 
 With `--json` a command prints one JSON object on standard output, and its text for people on standard error. Each kind of output has a JSON Schema
 (draft 2020-12), which describes every key and is complete in itself:

@@ -113,6 +113,20 @@ def test_files_that_a_page_for_developers_names_are_there() -> None:
     assert lost == []
 
 
+def test_each_page_says_first_who_it_is_for_and_last_what_comes_next() -> None:
+    wrong = []
+    for page in PAGES:
+        text = page.read_text()
+        if "docs" not in page.relative_to(ROOT).parts or (page.name == "index.md" and "{toctree}" in text):
+            continue
+        if text.startswith("```{include}"):
+            continue  # CHANGELOG.md, which GitHub shows as well
+        _, first, *_, last = filter(None, text.splitlines())
+        if not (re.fullmatch(r"\*For [^*]{4,90}\.\*", first) and last.startswith("Next: ")):
+            wrong.append((str(page.relative_to(ROOT)), first, last))
+    assert wrong == []
+
+
 def places(page: Path) -> set[str]:
     """Return the names of a page's headings as GitHub makes them; the site must know the same."""
     text = page.read_text()
