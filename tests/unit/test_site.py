@@ -40,9 +40,16 @@ PASTED = {
     "flip the tables": "howto/course-questions",
     "CANNOT TELL": "reference/exit-codes",
     "requirements.txt": "howto/own-packages",
+    "openai": "howto/serve",
+    "endpoint": "howto/serve",
+    "slow job": "tutorials/slow-job",
+    "RC: -38": "howto/rc-38",
+    "No module named vllm": "howto/newest-vllm",
+    "torchrun": "howto/job-script",
+    "time limit": "howto/job-script",
     "FATAL: could not open image /scratch/project_465000001/me/vllm.sif: no such file": "reference/signatures",
 }
-"""As people paste it, and the page that is to be among the first three."""
+"""As people paste or type it, and the page that is to be among the first three."""
 
 
 @pytest.fixture(scope="module")
