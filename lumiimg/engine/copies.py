@@ -11,7 +11,7 @@ import selectors
 import signal
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumiimg.engine.namespaces.syscalls import die_with_parent
 
@@ -28,17 +28,18 @@ def each_apart(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Gene
 
     None is of an item at which its copy of lumiimg ended. Items and results can be pickled.
     """
-    todo, copies = enumerate(items), list[_Copy[T, R]]()
+    todo, copies = enumerate(items), dict[socket.socket, int]()
     with selectors.DefaultSelector() as busy:
 
-        def give(copy: _Copy[T, R] | None = None) -> None:
+        def give(copy: socket.socket | None = None) -> None:
             if (task := next(todo, None)) is None:
                 return
-            number, item = task
             if copy is None:
-                copies.append(copy := _Copy(work))
-            copy.give(item)
-            busy.register(copy.socket, selectors.EVENT_READ, (copy, number))
+                copy, pid = _copy_for(work)
+                copies[copy] = pid
+            with suppress(OSError):  # that it has ended shows where its answer is read
+                copy.sendall(pickle.dumps(task[1]))
+            busy.register(copy, selectors.EVENT_READ, (copy, task[0]))
 
         try:
             for _ in range(at_once):
@@ -46,62 +47,41 @@ def each_apart(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Gene
             while busy.get_map():
                 for key, _ in busy.select():
                     copy, number = key.data
-                    busy.unregister(copy.socket)
-                    found = copy.answer()
+                    busy.unregister(copy)
+                    found: R | None = None
+                    with suppress(EOFError, OSError, pickle.UnpicklingError):
+                        found = _received(copy)
                     give(copy if found is not None else None)
                     yield number, found
         finally:
-            for copy in copies:
-                copy.end()
+            for copy, pid in copies.items():
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                copy.close()
 
 
-class _Copy(Generic[T, R]):
-    """One copy, which works on one item after another."""
+def _copy_for(work: Callable[[T], R]) -> tuple[socket.socket, int]:
+    """Return by what a new copy takes items and gives results, and its number."""
+    ours, theirs = socket.socketpair()
+    # what a handler raises while Python forks is lost: `os.register_at_fork`
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        if pid := os.fork():
+            theirs.close()
+            return ours, pid
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)  # a terminal sends them to copies too; lumiimg ends these
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    try:
+        ours.close()
+        die_with_parent(signal.SIGKILL)
+        while True:
+            theirs.sendall(pickle.dumps(work(_received(theirs))))
+    finally:
+        os._exit(1)  # what lumiimg itself has to write, or to put in order, is not done twice
 
-    def __init__(self, work: Callable[[T], R]) -> None:
-        ours, theirs = socket.socketpair()
-        # what a handler raises while Python forks is lost: `os.register_at_fork`
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-        try:
-            self._pid = os.fork()
-            for number in () if self._pid else _ENDING:
-                signal.signal(number, signal.SIG_IGN)  # a terminal sends them to copies too; lumiimg ends these
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        self.socket, other = (ours, theirs) if self._pid else (theirs, ours)
-        other.close()
-        self._received = self.socket.makefile("rb")
-        if not self._pid:
-            self._serve(work)
 
-    def _serve(self, work: Callable[[T], R]) -> NoReturn:
-        try:
-            die_with_parent(signal.SIGKILL)
-            while True:
-                self._send(work(self._receive()))
-        finally:
-            os._exit(1)  # what lumiimg itself has to write, or to put in order, is not done twice
-
-    def _send(self, value: T | R) -> None:
-        self.socket.sendall(pickle.dumps(value))
-
-    def _receive(self) -> Any:  # noqa: ANN401 - what was sent
-        return pickle.load(self._received)  # noqa: S301 - by lumiimg itself
-
-    def give(self, item: T) -> None:
-        with suppress(OSError):  # that it has ended shows where its answer is read
-            self._send(item)
-
-    def answer(self) -> R | None:
-        """Return what it made of its item; None where it has ended."""
-        try:
-            answer: R = self._receive()
-        except (EOFError, OSError, pickle.UnpicklingError):
-            return None
-        return answer
-
-    def end(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        self._received.close()
-        self.socket.close()
+def _received(end: socket.socket) -> Any:  # noqa: ANN401 - what was sent
+    with end.makefile("rb") as stream:
+        return pickle.load(stream)  # noqa: S301 - by lumiimg itself
