@@ -352,9 +352,11 @@ def test_a_script_that_is_not_submitted_or_in_a_heterogeneous_job_says_so(image:
     )
     assert done.returncode != 0
     assert "this is a job script: sbatch takes it" in done.stderr
-    script = Run(job(image), tmp_path, SLURM_HET_SIZE="2")
+    script = Run(job(image), tmp_path, SLURM_HET_SIZE="2", SLURM_JOB_ID_HET_GROUP_0="123456")
     assert (script.code, script.out) == (2, "")
     assert "submit this script without other parts (hetjob" in script.err
+    inside = Run(job(image), tmp_path / "inside", SLURM_HET_SIZE="2", SLURM_JOB_ID_HET_GROUP_0="123450")
+    assert inside.code == 0, inside.err
 
 
 # -- what it depends on --

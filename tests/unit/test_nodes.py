@@ -434,9 +434,13 @@ def test_where_there_are_no_nodes_to_ask_it_is_said(stand_in: Path) -> None:
         slurm.find_allocation(in_job(stand_in, SLURM_STEP_ID="0", SLURM_STEP_NUM_TASKS="8"))
     with pytest.raises(BadInputError, match="job 7 is heterogeneous, of 2 components"):
         slurm.find_allocation(in_job(stand_in, SLURM_HET_SIZE="2"))
+    of_salloc = {"SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", "SLURM_JOB_ID_HET_GROUP_0": "7"}
+    with pytest.raises(BadInputError, match="job 7 is heterogeneous, of 2 components"):
+        slurm.find_allocation(of_salloc)
     program(stand_in, "scontrol", "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(UndecidedError, match="Unable to contact slurm controller"):
-        slurm.find_allocation(in_job(stand_in))
+    for submitted_from_another in ({}, of_salloc | {"SLURM_JOB_ID": "9"}):
+        with pytest.raises(UndecidedError, match="Unable to contact slurm controller"):
+            slurm.find_allocation(in_job(stand_in) | submitted_from_another)
 
 
 def asked(

@@ -83,6 +83,14 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
     commands, UndecidedError if they fail.
     """
     job, folded = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
+    # what is submitted from inside of a heterogeneous job has its variables, too; salloc's shell has no list of nodes
+    components = [value for name, value in environment.items() if name.startswith("SLURM_JOB_ID_HET_GROUP_")]
+    parts = environment.get("SLURM_HET_SIZE", "1")
+    if job and parts != "1" and job in (components or [job]):
+        raise BadInputError(
+            f"job {job} is heterogeneous, of {parts} components, and a step has the nodes of the first alone",
+            hint="ask from outside of it, with --sbatch, or in a job without `#SBATCH hetjob`",
+        )
     if not job or not folded:
         return None
     tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
@@ -90,11 +98,6 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
         raise BadInputError(
             f"this is one of {tasks} tasks of a job step, and each would start a step of its own",
             hint="start it once: `lumiimg check …` in the batch script or in salloc's shell, without srun",
-        )
-    if (parts := environment.get("SLURM_HET_SIZE", "1")) != "1":
-        raise BadInputError(
-            f"job {job} is heterogeneous, of {parts} components, and a step has the nodes of the first alone",
-            hint="ask from outside of it, with --sbatch, or in a job without `#SBATCH hetjob`",
         )
     argv = [slurm_program("scontrol", environment), "show", "hostnames", folded]
     done = run(argv, env=environment, timeout_s=_ASK_TIMEOUT_S)
