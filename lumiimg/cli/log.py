@@ -46,8 +46,11 @@ def execute(arguments: argparse.Namespace) -> int:
         report = _follow(arguments.paths)
     else:
         files = log_files(arguments.paths, write_note)
-        if "-" not in files and len(jobs := jobs_of(files)) > 1:
-            return _several(jobs, arguments, output, site)
+        if "-" not in files:
+            if len(jobs := jobs_of(files)) > 1:
+                return _several(jobs, arguments, output, site)
+            if not jobs[0].number and len({re.sub(r"\d+", "", Path(name).stem) for name in arguments.paths}) > 1:
+                write_note("read as one job, as nothing in these files says otherwise; if they are several, name each")
         report = _read(files, quiet=arguments.quiet)
     _refuse_other_files(arguments.paths, report)
     answer = answer_of_log(report, site, _names(arguments) | _names_of_log(arguments.paths))
@@ -133,6 +136,10 @@ def _follow(names: list[str]) -> LogReport:
         raise BadInputError("standard input is always read to its end", where="--follow -", hint="leave --follow out")
     if folders := [name for name in names if Path(name).is_dir()]:
         raise BadInputError("is a folder, and --follow follows files", where=folders[0])
+    if len(jobs := jobs_of(names)) > 1:
+        last = shell_join(map(as_operand, jobs[-1].files[:_MOST_NAMED]))
+        what = f"follows one job, and these are files of {len(jobs)}"
+        raise BadInputError(what, where="--follow", hint=f"lumiimg log --follow {last}")
     if waiting := [name for name in names if not Path(name).exists()]:
         write_note(f"waiting for {', '.join(waiting)}")
     reports = follow(names)

@@ -168,7 +168,12 @@ def _explanations(report: LogReport, end: End, held: Sequence[Trouble], log: Job
     real = any(
         t.signature.weight in _REAL and (t.signature.ends is ExitRole.NO or verdict is Verdict.NONE) for t in held
     )
-    causes = _shown_by_lines(held, end, log, nodes, real=real)
+    on_some = nodes if any(group.verdict in FAST for group in report.nodes) else None
+    causes = _shown_by_lines(held, end, log, on_some, real=real)
+    if nodes is not None and on_some is None:  # what they lack, all have
+        signatures = vocabulary().signatures
+        cures = [one for one in causes if signatures[one.id].effect in _OF_IMAGE] or _advice(verdict, *_UNEXPLAINED)
+        nodes = replace(nodes, remedy=(*(step for one in cures[:1] for step in one.remedy), *nodes.remedy))
     if first is not None and nodes is None:
         return causes
     if nodes is not None:

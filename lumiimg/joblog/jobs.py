@@ -58,6 +58,7 @@ def jobs_of(files: Sequence[str]) -> list[Job]:
         if number := next((found[1].decode() for found in _SAID.finditer(_head(file))), None):
             named[file] = number
     named = _joined(named)
+    named |= _apart([file for file in left if file not in named])
     numbers = dict.fromkeys(named.values())
     jobs: dict[str, list[str]] = {}
     for file in files:
@@ -109,6 +110,24 @@ def _joined(named: dict[str, str]) -> dict[str, str]:
             of.setdefault(found[1], set()).add(named[file])
     shared = set().union(*(numbers for numbers in of.values() if len(numbers) > 1))
     return {file: number.partition("_")[0] if number in shared else number for file, number in named.items()}
+
+
+def _apart(files: Sequence[str]) -> dict[str, str]:
+    """Return the first file of its job for each of these, where they are of several jobs.
+
+    Their names differ in words, as a person gives them, each has communicators, and they have none in common.
+    """
+    if len(files) > _MOST_READ or len({_DIGITS.sub("", os.path.basename(file)) for file in files}) < 2:  # noqa: PTH119
+        return {}
+    jobs: list[tuple[set[bytes], list[str]]] = []
+    for file in files:
+        known = {found[1] for found in _COMMUNICATOR.finditer(_head(file))}
+        if not known:
+            return {}
+        same = [job for job in jobs if not known.isdisjoint(job[0])]
+        jobs = [job for job in jobs if job not in same]
+        jobs.append((known.union(*(ids for ids, _ in same)), [*(one for _, of in same for one in of), file]))
+    return {file: of[0] for _, of in jobs for file in of} if len(jobs) > 1 else {}
 
 
 def _head(file: str) -> bytes:

@@ -353,7 +353,7 @@ class LogReport:
         if not self._shows_traffic and (chosen := CHOSEN.get(sentence)):
             sentence = f"{chosen}; no line shows traffic"
         if self.verdict is Verdict.NONE:
-            return f"{self.verdict.value}: {sentence}{failed}"
+            return f"Unknown: {sentence}{failed}"
         is_part = self.confidence is Confidence.PROVED and self.coverage.ranks < (self.coverage.of_ranks or 0)
         of_which = f" of {self.coverage.of_all_ranks}" if is_part else ""
         return f"{self.verdict.value}: {sentence}{failed} ({CONFIDENCE_WORDS[self.confidence]}{of_which})"

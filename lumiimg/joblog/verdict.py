@@ -76,7 +76,7 @@ SENTENCES = {
     Verdict.PLUGIN_LOAD_ERROR: "the net plugin could not be loaded",
     Verdict.PLUGIN_INIT_ERROR: "the net plugin, or the provider under it, was loaded and failed to start",
     Verdict.INTRA_NODE_ONLY: "nothing crossed a network: each communicator stays on one node",
-    Verdict.NONE: "this log does not say which network was used",
+    Verdict.NONE: "the log does not show the network",
     Verdict.MIXED: "ranks used different networks",
 }
 SELECTED = {

@@ -372,6 +372,9 @@ def test_of_a_job_out_of_time_the_nodes_that_were_on_tcp_are_named_first() -> No
             assert named in report.causes[0].summary, lines
             assert named in (LogAnswer(report).advice.why or ""), lines
             assert "time-limit" in [cause.id for cause in report.causes], lines
+    socket = job("tcp", 8, 16)
+    usual, late = (LogAnswer(read(lines)).advice.next for lines in (socket, [*socket, limit]))
+    assert late == usual, "the cure is the same"
     own = "nid005101:103:1 [0] NCCL INFO"
     alone = [f"{own} comm 0xa rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0", f"{own} Using network Socket"]
     assert "nodes-on-tcp" not in [cause.id for cause in read([*alone, limit]).causes], "nothing had to cross"

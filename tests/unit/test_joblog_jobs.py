@@ -60,6 +60,30 @@ def test_the_text_says_whose_it_is_where_names_do_not(tmp_path: Path) -> None:
     assert [job.number for job in jobs_of(tasks)] == ["12"]
 
 
+def test_files_that_share_no_communicator_are_of_several_jobs(tmp_path: Path) -> None:
+    def of(*ids: int) -> str:
+        init = "comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1 commId"
+        return "".join(f"n1:1:1 [0] NCCL INFO {init} 0x{id_:016x} - Init START\n" for id_ in ids)
+
+    good, bad, other = (
+        put(tmp_path, [f"{name}.out"], of(*ids))[0]
+        for name, ids in (("good", (1, 2)), ("bad", (3,)), ("other", (2, 4)))
+    )
+    silent = put(tmp_path, ["silent.out"], "step 1\n")[0]
+    ranks = [put(tmp_path, [f"rank{rank}.out"], of(rank + 8))[0] for rank in range(2)]
+    assert [job.files for job in jobs_of([good, bad, other])] == [[good, other], [bad]]
+    for together in ([good, other], [good, bad, silent], ranks):
+        assert [job.files for job in jobs_of(together)] == [together]
+
+
+def test_files_of_several_jobs_are_not_followed_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = put(tmp_path, ["slurm-7.out", "slurm-8.out"])
+    assert main(["log", "--follow", first, second]) == ExitCode.BAD_INPUT
+    said = capsys.readouterr().err
+    assert "files of 2" in said
+    assert f"lumiimg log --follow {second}" in said
+
+
 def test_each_job_is_said_by_itself_the_worst_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, sick in ((7654321, 0), (7654322, 1), (7654323, 0)):
         (tmp_path / f"slurm-{number}.out").write_bytes(b"".join(job_log(16, 0, sick=frozenset({1} if sick else ()))))
