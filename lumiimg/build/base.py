@@ -80,7 +80,7 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
         case "localimage":
             image = step.folder / header.origin
         case agent:
-            raise MissingHereError(f"bases by {agent} are made by container engines alone", hint="install Apptainer")
+            raise MissingHereError(f"bases by {agent} are made only by container engines", hint="install Apptainer")
     step.say("unpacking the image")
     step.unpack(image, root, keeps_own=header.agent == "docker")
 
@@ -108,7 +108,7 @@ def _debootstrap(step: LayerBuild, root: Path) -> list[str | Path]:
     """
     header, found = step.definition.sections.header, debootstrap_at(step.environment.get("PATH"))
     if found is None:
-        raise MissingHereError("debootstrap is not on PATH", hint="install it: it is a package of most distributions")
+        raise MissingHereError("debootstrap is not on PATH", hint="install it from the distribution")
     include = f"--include={','.join(('apt', *header.include))}"
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     options = [f"--exclude={_EXCLUDED}", include, f"--arch={architecture}", "--force-check-gpg"]

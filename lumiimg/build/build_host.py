@@ -37,7 +37,7 @@ WAYS: tuple[Way, ...] = get_args(Way)
 CONTAINER = "a container"
 OWN_MOUNTS = "--mounts"
 """Of the program `root`: mounts, and programs that serve them, end with the command."""
-GET_MKSQUASHFS = "install squashfs-tools, or load the site's module of it"
+GET_MKSQUASHFS = "install squashfs-tools, or load the site's module for it"
 _UNPACKED = ("docker", "localimage")
 _OWN_AGENTS = ("debootstrap", *_UNPACKED)
 _TRIAL_S = 20.0
@@ -173,7 +173,7 @@ class BuildHost:
                 return _of_run(name, _start_on_overlay(self.environment))
             except FailedError:
                 pass
-        return CapabilityTrial(name, works=False, said="it could not be tried")
+        return CapabilityTrial(name, works=False, said="it could not be tested")
 
     @cached_property
     def fuse(self) -> CapabilityTrial:
@@ -238,7 +238,7 @@ class BuildHost:
         """
         container = self.container.trial
         if not container.may_work:
-            what = f"{self.engine.name} starts no container here: {container.said}"
+            what = f"{self.engine.name} cannot start a container here: {container.said}"
             raise MissingHereError(what, hint=container.remedy or None)
         against_overlay = "" if asked else ", ".join(self.against("overlay"))
         way: Way = asked or ("sandbox" if against_overlay else "overlay")
@@ -247,7 +247,7 @@ class BuildHost:
             raise MissingHereError(f"{what}: {faults}", hint="see `lumiimg doctor`")
         if asked is not None:
             return asked, "you asked for it"
-        return way, f"overlay: {against_overlay}" if against_overlay else "the quickest"
+        return way, f"overlay: {against_overlay}" if against_overlay else "the fastest"
 
     def makes_base(self, agent: str) -> bool:
         """Whether lumiimg itself makes bases by such an agent here; else the engine does.
@@ -305,7 +305,7 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> ContainerT
         return ContainerTrial(engine, CapabilityTrial(CONTAINER, works=False, said=said, is_sure=False))
 
     if platform.machine() not in _EXITS:
-        return unsure("cannot be tried on this processor")
+        return unsure("cannot be tested on this processor")
     try:
         with scratch_folder(temporary_folder()) as scratch:
             done = _start_containers(engine, environment, scratch)
@@ -323,7 +323,7 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> ContainerT
         is_sure = known is not None and known.id not in _PASSING  # layers that install packages do without, by proot
         trial = CapabilityTrial(CONTAINER, works=is_sure, said=f"only without --fakeroot: {why}", is_sure=is_sure)
         return ContainerTrial(engine.without_fakeroot, trial, own_processes)
-    said = f"processes that a script leaves running are not stopped: {why}"
+    said = f"processes that a script leaves running cannot be stopped: {why}"
     return ContainerTrial(engine, CapabilityTrial(CONTAINER, works=True, said=said), own_processes)
 
 

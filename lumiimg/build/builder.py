@@ -156,7 +156,7 @@ def build_image(plan: ImageBuild) -> BuiltImage:
     there = _is_there(output, number)
     if not there or plan.replaces or plan.fresh:
         if output.exists() and not (there or plan.replaces):
-            raise BadInputError("exists already, and is another image", where=str(output), hint=ANOTHER_NAME)
+            raise BadInputError("exists already, and is a different image", where=str(output), hint=ANOTHER_NAME)
         if plan.fresh:  # the base, with its files before its script where these are a step of their own
             for entry in cached_prefix(steps[: len(steps) - len(plan.chain) + 1], cache.find):
                 cache.remove(entry.key)
@@ -247,7 +247,7 @@ class Work:
             if entry is None:
                 entry = self.build(step, step.key(content), kept_key(self.steps, number, base), found)
             else:
-                self.log.write(f"== {step.name}: kept from before, {entry.key}\n".encode())
+                self.log.write(f"== {step.name}: kept from an earlier build, {entry.key}\n".encode())
             self.done(clock.stage(step.name, entry.size_bytes, reused=is_kept))
             found.append(entry.data)
             content = content_with(content, entry)
@@ -283,7 +283,7 @@ class Work:
         held = self.cache.pin(entry, self.scratch / _TAKEN)
         if held.is_whole:
             return held
-        self.plan.progress.notice(f"{', '.join(entry.layers)}: is damaged in the cache, and removed from it")
+        self.plan.progress.notice(f"{', '.join(entry.layers)}: was damaged in the cache, and is removed")
         self.cache.remove(entry.key)
         held.data.unlink(missing_ok=True)
         return None
@@ -324,7 +324,7 @@ class Work:
         """Raise FailedError where the base is another now: what was built on it would be kept under its old name."""
         origin = self.plan.chain[0].origin
         if origin and stamp(origin) != self.steps[0].inputs["origin"]:
-            raise FailedError("was changed while it was built on", where=str(origin), hint="build again")
+            raise FailedError("was changed while the image was built on it", where=str(origin), hint="build again")
 
     def image(self, layers: Sequence[Path], number: str, permissions: int) -> None:
         """Merge the layers, and one more that says what is in them, into the image."""

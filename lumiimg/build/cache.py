@@ -38,7 +38,7 @@ _GONE = re.compile(r"\.[0-9a-f]{64}\.\w+")
 """What is being removed."""
 _FILES = re.compile(r"(key|entry)\.json|data\.(sif|sqfs|tar)|\.\w+\.json\.[0-9a-f]{16}")
 """What an entry has, and what a killed process may have left in one."""
-_BY_HAND = "it holds what lumiimg did not write; look at it, and remove it by hand"
+_BY_HAND = "it contains files that lumiimg did not write; check it, and remove it by hand"
 _DOCUMENT_LIMIT_BYTES = 64 << 20
 _LEAST_DIGITS = 6
 """Of a key."""
@@ -330,7 +330,7 @@ def _faults(cache: LayerCache) -> Iterator[CacheFault]:
             continue
         entry = cache.read(key)
         if entry is None:
-            yield CacheFault(key, "cannot be read, or has another size than it had")
+            yield CacheFault(key, "cannot be read, or its size has changed")
         elif not entry.is_whole:
             yield CacheFault(key, "its content has changed")
         elif CacheKey(cache.key_of(entry)).digest != key:

@@ -117,7 +117,7 @@ def _refuse_others(folder: Path, ours: Collection[str]) -> None:
         for path in (top, *top.rglob("*")):
             if path.is_symlink() or (path.is_file() and str(path.relative_to(folder)) not in ours):
                 hint = f"remove {IN_IMAGE} and files in {folder}, or name a new folder"
-                raise BadInputError("is not of this stack, and would come into it", where=str(path), hint=hint)
+                raise BadInputError("is not part of this stack, and would end up in it", where=str(path), hint=hint)
 
 
 def _archives(

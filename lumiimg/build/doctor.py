@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NO_WAY = "no way to build works here"
 _REQUEST = "--base rocm-6.2.4 --add vllm"
-_UNSET = Advice(next="unset LUMIIMG_ENGINE", where="to take the engines that are here")
+_UNSET = Advice(next="unset LUMIIMG_ENGINE", where="to use the engines that are here")
 # how a distribution installs packages, and what it calls those of mksquashfs, squashfuse_ll, debootstrap, newuidmap
 # Source: packages.debian.org, packages.fedoraproject.org and software.opensuse.org, 2026-11-28
 _PACKAGES = {
@@ -65,9 +65,9 @@ class DoctorResult:
     def sentence(self) -> str:
         """The answer, and in which ways."""
         if self.machine.builds is None:
-            return "whether builds work here is not known, as no container was seen to start"
+            return "it is not known whether builds work here: no container was seen to start"
         usable = ", ".join(way for way, against in self.strategies.items() if not against)
-        return f"builds here by {usable}" if usable else NO_WAY
+        return f"builds work here with {usable}" if usable else NO_WAY
 
 
 def examine(engines: Sequence[Engine], environment: Mapping[str, str], sources: Sources) -> DoctorResult:
@@ -82,7 +82,7 @@ def examine(engines: Sequence[Engine], environment: Mapping[str, str], sources: 
     for engine in dict.fromkeys((*engines, *others)):
         if (by := machine.container_by(engine)) is not machine.container:
             is_other_better |= engine not in engines and bool(by.trial.works) and not machine.builds
-            note = "; `check` asks it anyway, as jobs do" if engine == engines[0] else ""
+            note = "; `check` tries it anyway, as jobs do" if engine == engines[0] else ""
             name, said = f"{CONTAINER} by {engine.name}", f"{by.trial.said}{note}"
             trials.append(CapabilityTrial(name, by.trial.works, said))
     rooms = room_at(cache), room_at(temporary_folder())

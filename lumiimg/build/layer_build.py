@@ -341,7 +341,7 @@ def require_gpu_code(layer: str, gpus: Collection[str], result: Path, *, of_whee
     with open_image(result) as image:
         code = Inventory(image).gpu_code
     if gpus and not code.files:
-        return f"{layer} was compiled for {', '.join(gpus)}, and installed no GPU code that can be read"
+        return f"{layer} was compiled for {', '.join(gpus)}, but installed no GPU code that can be read"
     for gpu in wanted:
         try:
             verdicts = component_fits(code, node_gpu(gpu))
@@ -353,7 +353,7 @@ def require_gpu_code(layer: str, gpus: Collection[str], result: Path, *, of_whee
             what = f"its wheels have no code for {gpu}"
             hint = f"its releases, and where their wheels come from: lumiimg show {layer}"
             if gpus:
-                what = f"it was compiled for {gpu}, and has no code for it"
-                hint = f"see that its post.sh passes ARCH to the compiler ({_OF_COMPILERS}, …); {hint}"
+                what = f"it was compiled for {gpu}, but has no code for it"
+                hint = f"check that its post.sh passes ARCH to the compiler ({_OF_COMPILERS}, …); {hint}"
             raise FailedError(f"layer {layer}: {what}: {shown}", hint=hint)
     return None

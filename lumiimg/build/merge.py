@@ -53,7 +53,7 @@ def merge_squashfs(layers: Sequence[Path], target: Path, offset: int) -> None:
     """
     with open_squashfs(layers) as overlay:
         if not _are_alike(overlay.layers):
-            raise ImageError("layers that are compressed in different ways cannot be merged")
+            raise ImageError("layers with different compression cannot be merged")
         with target.open("wb") as file:
             _Writer(overlay, file, offset).write()
 

@@ -27,15 +27,15 @@ def refuse_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
     if not output.parent.is_dir():
         raise BadInputError("no such folder", where=str(output.parent), hint="make it first")
     if output.exists() and not output.is_file():
-        raise BadInputError("is not a file, and would be replaced by one", where=str(output))
+        raise BadInputError("is not a file, but would be replaced by one", where=str(output))
     if output.exists() and not force and not (may_be_the_same and is_ours(output)):
         raise BadInputError("exists already", where=str(output), hint=ANOTHER_NAME)
     log = log_path(output)
     refuse_bad_name(log)
     if log.exists() and not log.is_file():
-        raise BadInputError("is not a file, and the log would be written there", where=str(log), hint="remove it")
+        raise BadInputError("is not a file, but the log would be written there", where=str(log), hint="remove it")
     if log.exists() and not force and read_beginning(log, 3) not in {b"== ", b""}:
-        raise BadInputError("exists already, and is not a build log", where=str(log), hint="--force replaces it")
+        raise BadInputError("exists already, but is not a build log", where=str(log), hint="--force replaces it")
 
 
 def refuse_folder(folder: Path, *, force: bool) -> None:

@@ -103,12 +103,12 @@ def _of_module(environment: Mapping[str, str], _: Sources | None) -> Proot:
         raise MissingHereError("no modules here")
     site = find_site(site_to_make_for(environment, platform.node()).name, environment)
     if not site.proot_modules:
-        raise MissingHereError(f"no module of {site.name} is known to have it")
+        raise MissingHereError(f"no known module of {site.name} has it")
     load = " ".join(("module", "load", *site.proot_modules))
     script = f"{load} >/dev/null 2>&1 </dev/null; printf '\\nproot=%s\\n' \"$(type -P proot)\""
     done = run([bash, "-lc", script], env=environment, cwd=Path("/"), timeout_s=_MODULES_S)
     if (found := _FOUND.search(done.output)) is None or not os.access(found[1], os.R_OK | os.X_OK):
-        raise MissingHereError(f"`{load}` brings none that can be run")
+        raise MissingHereError(f"`{load}` provides no proot that runs")
     return _tried(Path(found[1]), f" of `{load}`", environment, {})
 
 
@@ -133,7 +133,7 @@ def _member(package: Path, name: str) -> bytes:
     try:
         import lzma
     except ImportError as error:  # it depends on how Python was built
-        raise FailedError("this Python has no lzma, by which packages of Debian are packed") from error
+        raise FailedError("this Python has no lzma, which Debian packages need") from error
     data = read_beginning(package, _MOST_BYTES)
     if (header := _AR.search(data)) is not None:
         with lzma.open(io.BytesIO(data[header.end() : header.end() + int(header[1])])) as files:

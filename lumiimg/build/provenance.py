@@ -163,7 +163,7 @@ def read_record(image: Path, address: str | None = None) -> ImageRecord:
         raise BadInputError(
             "does not say how it was built",
             where=address or str(image),
-            hint="what it would use: lumiimg check; its files: lumiimg explain",
+            hint="to see the network it would use: lumiimg check; its libraries: lumiimg explain",
         )
     return ImageRecord(address or str(image), plan, bill, manifest)
 
@@ -245,7 +245,7 @@ def with_base(plan: LockFile, given: Path | None, image: Path, cache: Path, tell
         raise BadInputError("is not a file or folder", where=str(given), hint=hint)
     actual = digest_of_file(given, cache, tell)
     if wanted is None:
-        tell(f"whether {given} has changed since is not known: the image records no digest of its base")
+        tell(f"it is not known whether {given} has changed since: the image records no digest of its base")
     elif actual != wanted:
         found = f"its sha256 is {actual}" if actual else "it is a folder"
         raise BadInputError(f"is not the base of {image}: {found}, not {wanted}", where=str(given))
@@ -267,7 +267,7 @@ def refuse_files(lock: Lock, store: Store, carried: Path) -> None:
             raise BadInputError(
                 f"{source.name} was {source.location[:200]} of the machine that built the image "
                 f"(sha256 {source.sha256})",
-                hint="the image does not carry it; build it again by `lumiimg build` with that --source",
+                hint="the image does not carry it; build it again with `lumiimg build` and that --source",
             )
 
 
@@ -352,4 +352,4 @@ def _of_python(contents: Inventory, missing: list[str]) -> Iterator[dict[str, An
     if not contents.has_all_distributions:
         missing.append("too many Python distributions: not all are listed")
     if contents.has_conda:
-        missing.append("packages of conda are not listed, but for Python distributions")
+        missing.append("conda packages are not listed, except Python distributions")

@@ -77,7 +77,7 @@ def mount_points(root: Path, below: RootFileSystem) -> Iterator[str]:
                 pass
     place = lacking(below, BUILD_FOLDER)
     if place is None or (below.exists(BUILD_FOLDER) and not below.is_dir(BUILD_FOLDER)):
-        raise FailedError("is not a folder in the image, and lumiimg builds there", where=BUILD_FOLDER)
+        raise FailedError("is not a folder in the image, but lumiimg builds there", where=BUILD_FOLDER)
     with folder(root, place, below):
         pass
     try:

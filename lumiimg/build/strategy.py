@@ -130,7 +130,7 @@ def require_own_folder(step: LayerBuild, below: Sequence[Path], layer: Path) -> 
 
     if has_it(below) and not has_it([*below, layer]):
         raise FailedError(
-            f"{step.name}: its script takes {_ENVIRONMENT} away",
+            f"{step.name}: its script removes {_ENVIRONMENT}",
             hint="engines keep the environment of all layers there: the script must keep files that it did not create",
         )
 
@@ -182,7 +182,7 @@ def _require_own(step: LayerBuild, root: Path) -> None:
     """Raise FailedError where a root folder is that of an id which is the user's only as root of a namespace."""
     if root.lstat().st_uid != os.geteuid() and not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         raise FailedError(
-            f"{step.name}: the folder / of the image belongs to another id than root, and cannot be written here",
+            f"{step.name}: the image's folder / does not belong to root, and cannot be written here",
             hint="`--strategy overlay` can build on it, where `lumiimg doctor` finds all that it needs",
         )
 

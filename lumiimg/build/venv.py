@@ -134,7 +134,7 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
             raise BadInputError(str(error), where=str(image)) from error
         has = versions_in(opened.root, python.path)
     if (target := PythonTarget.of(of_image)) is None:
-        raise BadInputError("its Python or its C library is not known, so no wheels can be chosen", where=str(image))
+        raise BadInputError("its Python or C library is not known, so wheels cannot be chosen", where=str(image))
     asked = structs.replace(asked, brought=brought_by_layers(PlanContext(catalogue).layers()))
     sources.on_line(f"resolving {count(len(asked.own), 'requirement')} beside what {image.name} has, for {target}")
     there = LayerRequirements("image", "", has=has)
@@ -148,7 +148,7 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
         named = dict.fromkeys(one.name for one in asked.own)
         there_already = [f"{name} {has[name]}" for name in named if name in has]
         raise RefusedError(
-            f"no environment is needed: the image has all of it already ({', '.join(there_already[:_SHOWN])})",
+            f"no environment is needed: the image already has everything ({', '.join(there_already[:_SHOWN])})",
             where=str(image),
         )
     record = VenvRecord(
@@ -254,19 +254,19 @@ def _refuse_wrong(
     before_it = {name: was for name, was in before.there.items() if name not in record.replaces}
     lost = [f"{name} {was} ({there.get(name, 'gone')})" for name, was in before_it.items() if there.get(name) != was]
     if lost:
-        hint = "leave out what brings it: what the image has stays as it is"
-        raise FailedError(f"these of the image would be replaced: {', '.join(lost[:_SHOWN])}", hint=hint)
+        hint = "leave out the package that brings it: the image's packages stay as they are"
+        raise FailedError(f"these packages of the image would be replaced: {', '.join(lost[:_SHOWN])}", hint=hint)
     own = record.packages
     known = own.items() - {(name, own[name]) for name in there.keys() & {*built}}
     if unseen := [f"{name} {version}" for name, version in sorted(known) if there.get(name) != version]:
-        hint = "does the image set PYTHONHOME or PYTHONPATH?"
-        raise FailedError(f"its Python does not see what was put in: {', '.join(unseen[:_SHOWN])}", hint=hint)
+        hint = "perhaps the image sets PYTHONHOME or PYTHONPATH"
+        raise FailedError(f"its Python does not see the new packages: {', '.join(unseen[:_SHOWN])}", hint=hint)
     lines = [one_line(line) for line in checked.splitlines()]
     if unmet := [line for line in lines if any(f", but you have {name} " in line.lower() for name in record.replaces)]:
-        hint = "name a version that goes with what the image has, or replace that, too"
+        hint = "name a version that fits the image's packages, or replace those too"
         raise FailedError("; ".join(unmet[:_SHOWN]), hint=hint)
     if unmet := [line for line in lines if line.partition(" ")[0] in own]:
-        hint = "the index says something else of a wheel than the wheel itself: name another version"
+        hint = "the index and the wheel itself contradict each other: name another version"
         raise FailedError("; ".join(unmet[:_SHOWN]), hint=hint)
 
 

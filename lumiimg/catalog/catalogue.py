@@ -251,7 +251,7 @@ def open_catalogue(environment: Mapping[str, str], extra_layers: Sequence[Path] 
     """
     for folder in extra_layers:
         if not folder.is_dir():
-            raise BadInputError("is not a folder", where=str(folder), hint="--layers takes a folder of layer folders")
+            raise BadInputError("is not a folder", where=str(folder), hint="--layers needs a folder of layer folders")
     return Catalogue(layer_folders=layer_folders(environment, extra_layers), recipe_folders=recipe_folders(environment))
 
 

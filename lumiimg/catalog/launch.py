@@ -155,15 +155,15 @@ class SitePartition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def __post_init__(self) -> None:
         numbers = [step.nodes for step in self.steps]
         is_ordered = numbers == sorted(numbers) and max(numbers, default=0) <= self.nodes
-        least = f"is {self.least_nodes}, above the {self.nodes} nodes that a job can have"
-        steps = "should go from few nodes to many, up to those that a job can have"
+        least = f"is {self.least_nodes}, above the limit of {self.nodes} nodes per job"
+        steps = "should go from few nodes to many, up to the limit per job"
         refuse({"least_nodes": self.least_nodes > self.nodes and least, "step": not is_ordered and steps})
 
     @property
     def limits(self) -> str:
         """What a job may have, in words."""
         least = f"{self.least_nodes} to" if self.least_nodes > 1 else "up to"
-        whole = ", nodes of its own" if self.whole_nodes else ""
+        whole = ", whole nodes" if self.whole_nodes else ""
         steps = "".join(f"; {step.hours:g} h up to {count(step.nodes, 'node')}" for step in self.steps)
         return (
             f"{least} {count(self.nodes, 'node')}, {self.hours:g} h{whole}{steps}{'; for tests' if self.debug else ''}"

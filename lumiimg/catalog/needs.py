@@ -63,7 +63,7 @@ def _read(text: str) -> Need:
         what = "a component, with or without versions, is needed: 'torch>=2.7,<2.10'"
         raise ValueError(f"is {text[:_LIMIT]!r}; {what}") from error
     if requirement.extras or requirement.url or requirement.marker:
-        raise ValueError(f"is {text[:_LIMIT]!r}; only a component and versions can stand here")
+        raise ValueError(f"is {text[:_LIMIT]!r}; only a component and versions are allowed here")
     return Need(requirement.name, requirement.specifier)
 
 

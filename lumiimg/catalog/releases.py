@@ -132,7 +132,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             both = wanted.get(need.component, SpecifierSet()) & need.versions
             wanted[need.component] = both
             if not _is_possible(both):
-                found["requires"] = f"is for {Need(need.component, both)}, which no version is"
+                found["requires"] = f"is for {Need(need.component, both)}, which matches no version"
             elif (pinned := pins.get(need.component)) and not need.holds_for(pinned):
                 found["requires"] = f"is for {need}, and wheels pins {need.component} to {pinned}"
         return found

@@ -182,7 +182,7 @@ def _decide(drift: Drift, images: Sequence[ImageDrift]) -> tuple[Answer, str]:
     fates, of_all = [image.fate for image in images], f"of {count(len(images), 'image')}"
     broken, stale, unknown = map(fates.count, (Fate.BREAKS, Fate.STALE_BINDS, Fate.UNKNOWN))
     if drift.kinds:
-        return Answer.UNDECIDED, "CANNOT TELL: these are nodes of different kinds, and what differs is not drift"
+        return Answer.UNDECIDED, "CANNOT TELL: these are nodes of different kinds, so their differences are not drift"
     if broken or stale:
         parts = [f"{broken} {of_all} {'breaks' if broken == 1 else 'break'}"] if broken else []
         parts += [f"{stale} {of_all} {'needs' if stale == 1 else 'need'} new binds"] if stale else []
@@ -291,4 +291,4 @@ def _notes(drift: Drift, before: HostFit, now: HostFit) -> Iterator[str]:
         yield now.carried.sentence
     drivers = [(one.kernel, {(nic.driver, nic.firmware) for nic in one.nics}) for one in (drift.before, drift.now)]
     if now.fabric is Fabric.BUNDLED and drivers[0] != drivers[1]:
-        yield "its libcxi is its own, and the kernel or NIC driver changed: only a run shows whether they fit"
+        yield "it has its own libcxi, and the kernel or NIC driver changed: only a run shows whether they fit"

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from lumiimg.fabric.path import FabricPath, Step
 
 T = TypeVar("T")
-NOT_ASKED = "not asked for"
+NOT_ASKED = "skipped (not requested)"
 NO_RCCL = "there is no RCCL to run"
 
 
@@ -114,7 +114,7 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
         why = NOT_ASKED if level is Level.STATIC else NO_RCCL
         return _report(context, files, levels_taken(why, why), level_was_asked_for=level is not None)
     taken = None
-    without_gpu = f"not taken: {NO_GPU}" if level is None and not has_gpu() else None if has_rccl else NO_RCCL
+    without_gpu = f"skipped: {NO_GPU}" if level is None and not has_gpu() else None if has_rccl else NO_RCCL
     try:
         _refuse_elsewhere(context, files)
         with scratch_folder(temporary_folder(), "lumiimg-check-") as folder:
@@ -200,9 +200,9 @@ def take_levels(
         except MissingHereError as error:
             if level is Level.RUN:
                 raise
-            why = f"not taken: {error}"
+            why = f"skipped: {error}"
     probed = where.probe(engine, task, counter)
-    of_probes = "done" if task.tools.folder else f"done, but for the plugin: {task.tools.origin}"
+    of_probes = "done" if task.tools.folder else f"done, except for the plugin: {task.tools.origin}"
     if counter is None:
         return LevelsTaken(probed, None, why, wanted_run=False, of_probes=of_probes)
     try:
@@ -212,7 +212,7 @@ def take_levels(
         is_missing = isinstance(error, MissingHereError)
         if not where.answers_stand and (level is Level.RUN or not is_missing):
             raise
-        failed = f"{'not taken' if is_missing else 'failed'}: {error}"
+        failed = f"{'skipped' if is_missing else 'failed'}: {error}"
         return LevelsTaken(probed, None, failed, wanted_run=True, of_probes=of_probes)
     done = f"done: {ran.outcome.program}, {count(ran.outcome.ranks, 'rank')}"
     return LevelsTaken(probed, ran, done, wanted_run=True, of_probes=of_probes)
@@ -247,7 +247,7 @@ def _report(
         plugin_version=probed.plugin_version if probed else None,
     )
     if left := not_followed(concluded.findings):
-        levels[Level.STATIC.value] = f"done, but not followed: {left}; {asking_probe(context)} shows what it does"
+        levels[Level.STATIC.value] = f"done; not examined: {left}; {asking_probe(context)} shows what it does"
     return CheckReport(
         image=context.title,
         answer=concluded.answer,
@@ -309,5 +309,5 @@ def _refuse_elsewhere(context: ImageInContext, files: HostFit) -> None:
     if here != snapshot.host or gone is not None:
         why = f"{gone} is not here" if gone is not None and here == snapshot.host else f"this is {here}"
         raise MissingHereError(
-            f"not taken: its binds are those of {snapshot.host}, {why}", hint=f"run the check on {snapshot.host}"
+            f"skipped: its binds are those of {snapshot.host}, {why}", hint=f"run the check on {snapshot.host}"
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _UNSEEN = {
-    Part.RCCL: "there is none to look at",
+    Part.RCCL: "there is no RCCL to check",
     Part.PLUGIN: "it is not known whether RCCL finds and takes it",
     Part.LIBFABRIC: "none was found",
     Part.PROVIDER: "it is not known whether libfabric has it and selects it",
@@ -113,15 +113,15 @@ def _evidence(part: Part, file: str | None, findings: Sequence[Finding]) -> tupl
     match part:
         case Part.RCCL if file is not None:
             found = held.get("rccl.runs") or known.get("rccl.found")
-            return (found.level, found.summary) if found else (Level.STATIC, "it is what a program would get")
+            return (found.level, found.summary) if found else (Level.STATIC, "it is the one that a program would load")
         case Part.PLUGIN if loads is not None:
             return loads.level, held.get("rccl.opens-plugin", loads).summary
         case Part.PLUGIN if file is not None:
-            return Level.STATIC, f"{file} is found by a name that RCCL asks for"
+            return Level.STATIC, f"{file} has a name that RCCL looks for"
         case Part.LIBFABRIC | Part.LIBCXI if file is not None:
             if loads is not None and loads.level is Level.PROBE:
                 return Level.PROBE, f"{file} was mapped in the process of the plugin"
-            return Level.STATIC, f"{file} is what the loader gives the plugin"
+            return Level.STATIC, f"the loader gives the plugin {file}"
         case Part.PROVIDER | Part.NIC:
             built_in = known.get("provider.cxi-built-in") if part is Part.PROVIDER else None
             found = held.get("provider.cxi") or built_in

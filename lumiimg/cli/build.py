@@ -57,7 +57,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     if arguments.lock and arguments.dry_run and not arguments.locked:
         raise BadInputError("--dry-run and --lock", hint="`lumiimg lock` only writes the lock")
     if arguments.form and arguments.definitions is None:
-        raise BadInputError("--as is for what --definitions writes", hint="--definitions DIR")
+        raise BadInputError("--as needs --definitions", hint="--definitions DIR")
     is_named = arguments.output or arguments.definitions
     if is_named if arguments.dry_run else not arguments.why:
         _refuse_places(arguments)
@@ -84,7 +84,7 @@ def _refuse_places(arguments: argparse.Namespace) -> None:
 def check_result(arguments: argparse.Namespace) -> None:
     """Refuse options of what comes out that do not go together. Raises BadInputError."""
     if arguments.html and (arguments.dry_run or arguments.definitions):
-        raise BadInputError("reports what a build took, and nothing is built", where="--html", hint="leave it out")
+        raise BadInputError("reports the cost of a build, but nothing is built", where="--html", hint="leave it out")
     refuse_places({"--html": arguments.html}, (arguments.lock, arguments.output, arguments.host))
 
 
@@ -94,4 +94,4 @@ def _refuse_beside_why(arguments: argparse.Namespace) -> None:
         if getattr(arguments, option.replace("-", "_")):
             raise BadInputError(f"--why and --{option}", hint="--why only prints an answer; leave the other out")
     if arguments.lock and not arguments.locked:
-        raise BadInputError("--why and --lock", hint="add --locked, to ask of what the lock says")
+        raise BadInputError("--why and --lock", hint="add --locked to ask about the lock")

@@ -18,7 +18,7 @@ _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 def execute(arguments: argparse.Namespace) -> int:
     cache = LayerCache(read_settings(os.environ).cache)
     if arguments.action in {"ls", "verify", "prune"} and (newer := len(cache.newer())):
-        write_note(f"skipped, and left to the newer lumiimg that wrote it: {count(newer, 'layer')}")
+        write_note(f"skipped, as a newer lumiimg wrote them: {count(newer, 'layer')}")
     output = Output.of(arguments)
     if arguments.action == "ls":
         content = content_of(cache)

@@ -70,11 +70,11 @@ def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
 
     if address := address_of(str(arguments.images[0])):
         hint = f"{engine_word()} pull image.sif {shell_quote(address)}; then name image.sif"
-        raise BadInputError("nodes need a file that all of them see", where="--nodes", hint=hint)
+        raise BadInputError("all nodes must see the image as a file", where="--nodes", hint=hint)
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
     if arguments.again is not None and arguments.nodes is not None:
-        raise BadInputError("--again says which nodes are asked", where="--nodes", hint="leave it out")
+        raise BadInputError("--again says which nodes are checked", where="--nodes", hint="leave it out")
     earlier = report_to_complete(arguments.again, arguments.images[0]) if arguments.again is not None else None
     silent = earlier.silent_nodes if earlier is not None else ()
     nodes = arguments.nodes or len(silent)
@@ -85,7 +85,7 @@ def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
             files_for_nodes(context)  # what nodes cannot try is reported now, not when the job has waited for them
         return check_by_job(words_for_job(arguments, inputs), nodes, for_sbatch, os.environ, say)
     if arguments.sbatch:
-        raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
+        raise BadInputError(f"already inside job {allocation.job}", where="--sbatch", hint="leave it out")
     image = arguments.images[0].absolute()  # nodes may be asked from elsewhere
     with inputs.open(image, arguments) as context:
         return check_nodes(

@@ -24,10 +24,10 @@ from lumiimg.resolve.planner import possible_bases
 def execute(arguments: argparse.Namespace) -> int:
     is_request = options_of(arguments).given("base", "recipe", "add", "requirements") is not None
     if is_request and arguments.starts:
-        raise BadInputError("--program is of an image", hint="leave it out")
+        raise BadInputError("--program needs an image", hint="leave it out")
     if bool(arguments.images) == is_request:
         raise BadInputError(
-            "an image and a request are two questions" if is_request else "neither an image nor a request is named",
+            "an image and a request cannot be explained together" if is_request else "no image and no request is named",
             hint="name one: IMAGE, or --base NAME --add LAYER",
         )
     output = Output.of(arguments, (*arguments.images, arguments.host))
@@ -41,7 +41,7 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
     of_files = () if any(address_of(f"{image}") for image in arguments.images) else ("mirror",)
     if given := options_of(arguments).given("arg", "source", "replace", "layers", "fabric", *of_files):
         hint = f"of an image: --host FILE; of a request on it: --base {arguments.images[0]}"
-        raise BadInputError(f"{given} says nothing about a finished image", hint=hint)
+        raise BadInputError(f"{given} has no effect on a finished image", hint=hint)
 
 
 def _image(arguments: argparse.Namespace, output: Output) -> int:

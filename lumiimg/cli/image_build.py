@@ -121,7 +121,7 @@ def _node(arguments: argparse.Namespace, lock: Lock, progress: Progress) -> Snap
     """Return the node that the image is for; a lock, which may be a stranger's, names none. Raises BadInputError."""
     host = arguments.host if arguments.locked else lock.request.host
     if not host and lock.request.host:
-        progress.notice(f"the image gets no bind manifest of {lock.request.host}, which the lock names (--host FILE)")
+        progress.notice(f"the image gets no bind manifest: the lock names {lock.request.host} (--host FILE)")
     return read_snapshot(Path(host)) if host else None
 
 

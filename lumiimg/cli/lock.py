@@ -29,7 +29,7 @@ def execute(arguments: argparse.Namespace) -> int:
         request = read_request(arguments, catalogue)
     before = _before(arguments, must=request is None)
     if arguments.upgrade and before is None:
-        raise BadInputError(f"nothing to upgrade: there is no {arguments.output} that can be read")
+        raise BadInputError(f"nothing to upgrade: {arguments.output} is missing or cannot be read")
     if request is None:
         request = request_again(options_of(arguments), request_of(before) if before else None, arguments.output)
     preferred = preferences_of(before, arguments.upgrade) if before else NO_PREFERENCES
@@ -51,5 +51,5 @@ def _before(arguments: argparse.Namespace, *, must: bool) -> LockFile | None:
     except LumiimgError as error:
         if must:
             raise
-        write_note(f"what {arguments.output} holds is not kept: {error}")
+        write_note(f"the entries of {arguments.output} are not used: {error}")
         return None

@@ -94,7 +94,7 @@ def _names(arguments: argparse.Namespace) -> dict[str, str]:
         if address_of(image) or os.path.lexists(image):
             names["image"] = names["base"] = shlex.quote(image)
         else:
-            write_note(f"{image} is not here: image.sif stands for it")
+            write_note(f"{image} is not here: replace image.sif below by its path")
     if arguments.site:
         names["site"] = shlex.quote(arguments.site)
     return names

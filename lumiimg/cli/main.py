@@ -51,12 +51,12 @@ def _refuse_words(words: Sequence[str]) -> None:
         option, equals, value = word.partition("=")
         what = option if option.startswith("--") and equals else before if before.startswith("-") else "an argument"
         if are_options and (not word or (option.startswith("--") and equals and not value)):
-            raise BadInputError(f"{what} is empty", hint="is a variable of the shell not set?")
+            raise BadInputError(f"{what} is empty", hint="perhaps a shell variable is not set")
         if has_login(word):
             from lumiimg.engine.engine import engine_word
 
             raise BadInputError(
-                f"{one_safe_line(what)} has an address that contains a password",
+                f"{one_safe_line(what)} contains an address with a password",
                 hint=f"leave it out: lumiimg reads ~/.netrc, and the engine uses `{engine_word()} registry login`",
             )
 
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("LUMIIMG_DEBUG"):
             raise
-        stopped = BadInputError(f"{type(error).__name__}: {error}", where="a fault in lumiimg")
+        stopped = BadInputError(f"{type(error).__name__}: {error}", where="a bug in lumiimg")
         hint = "LUMIIMG_DEBUG=1 shows where; please report it"
         write_error("lumiimg", f"{stopped} ({hint})", stopped.sentence, hint)
         return FAULT

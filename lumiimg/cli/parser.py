@@ -127,7 +127,7 @@ class Parser(argparse.ArgumentParser):
                 if positions > 1:
                     program = list(words[number:])
                     if both := next((one for one in program if one.partition("=")[0] in options), None):
-                        what = f"{both} may be of {self.prog}, or of {program[0]}"
+                        what = f"{both} may be an option of {self.prog} or of {program[0]}"
                         raise BadInputError(what, hint=f"put `--` before the program: -- {program[0]} …")
                     return list(words[:number]), program
         return list(words), []

@@ -44,7 +44,7 @@ def hints(environment: Mapping[str, str], texts: Mapping[str, Any]) -> Iterator[
     if in_job and not os.path.lexists("host.json"):
         yield "this is a job: record what its node offers, for bind:", "lumiimg host scan -o host.json"
     elif not newest:
-        yield "can this machine build images? Found by trying, in seconds:", "lumiimg doctor"
+        yield "can this machine build images? A quick test:", "lumiimg doctor"
         yield "bases, layers, recipes and sites:", "lumiimg list"
 
 

@@ -58,12 +58,12 @@ def for_extra_words(words: Sequence[str], before: Sequence[str], options: Collec
         return None
     left = before[before.index(first) - 1] if first in before[1:] else ""
     if _RELEASE.fullmatch(first) and not left.startswith("-") and "--add" in options:
-        return f"a version stands behind ==: --add {shlex.quote(f'{left}=={first}')}"
+        return f"a version follows ==: --add {shlex.quote(f'{left}=={first}')}"
     if first.endswith(".sif") and "--image" in options:
         images = [one for one in before if one.endswith(".sif")]
-        return f"images stand behind --image: --image {shlex.join(images[:3])}{' …' if len(images) > 3 else ''}"
+        return f"images follow --image: --image {shlex.join(images[:3])}{' …' if len(images) > 3 else ''}"
     if "--add" in options:
-        return f"software is named by --add: --add {shlex.quote(first)}"
+        return f"software is named with --add: --add {shlex.quote(first)}"
     return None
 
 
@@ -87,12 +87,12 @@ def suggest_image(name: str) -> str:
     beside = _beside(path, _IMAGES)
     there = _first(path, beside) or "none; `lumiimg build --recipe demo -o image.sif` makes a small one"
     if re.search(r"[*?\[]", name):
-        return f"no file has a name like that; the images here: {there}"
+        return f"no file has such a name; the images here: {there}"
     near = [name for name in beside if name in {path.name + end for end in _IMAGES}]
     if near := near or _near(path, beside):
         return f"did you mean {_first(path, near)}?"
     if _IN_REGISTRY.fullmatch(name) and not path.parent.exists():
-        return f"if it is an image of a registry: {engine_word()} pull {unused('image.sif')} docker://{name}"
+        return f"if it is an image in a registry: {engine_word()} pull {unused('image.sif')} docker://{name}"
     return f"the images there: {there}"
 
 
@@ -106,7 +106,7 @@ def suggest_file(name: str) -> str | None:
     near = _near(path, beside)
     if near and _NUMBER.sub("", near[0]) != _NUMBER.sub("", path.name):
         return f"did you mean {_first(path, near)}?"
-    return f"what ends with {path.suffix} there: {_first(path, beside)}" if path.suffix and beside else None
+    return f"files there with {path.suffix}: {_first(path, beside)}" if path.suffix and beside else None
 
 
 def _beside(path: Path, ends: tuple[str, ...]) -> list[str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lumiimg.host.manifest import BindManifest, Variable
     from lumiimg.host.snapshot import Snapshot
 
-NOTHING_BOUND = "nothing has to be bound: the image has all that its fabric path loads"
+NOTHING_BOUND = "nothing has to be bound: the image has everything that its fabric path loads"
 _REFUSED = {
     # whoever sources it, or puts it on a command line, without a look at the exit code, must not go on without binds
     "shell": "echo 'lumiimg bind: refused, nothing is bound' >&2; false\n",

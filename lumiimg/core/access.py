@@ -52,7 +52,7 @@ class BytesInMemory:
 def read_exactly(source: RandomAccess, offset: int, size: int) -> bytes:
     """Return `size` bytes from `offset`. Raises EOFError, with a reason, where the file has fewer."""
     if offset < 0 or size < 0 or offset + size > source.size:
-        raise EOFError(f"{size} bytes at {offset} lie behind the end of {source.size} bytes")
+        raise EOFError(f"{size} bytes at {offset} lie past the end of {source.size} bytes")
     data = source.read_at(offset, size)
     if len(data) != size:
         raise EOFError("the file became shorter while it was read")

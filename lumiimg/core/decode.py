@@ -255,11 +255,11 @@ class _Faults:
 
     def _of_whole(self, kind: Any, data: object, key: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401
         if isinstance(data, str) and len(data) > _MAX_TEXT:
-            yield key, f"has {len(data)} characters, more than any has"
+            yield key, f"has {len(data)} characters, more than allowed"
         elif isinstance(data, str) and self.toml and not data.isprintable() and ANY_TEXT not in get_args(kind):
             yield key, "holds a character that cannot be printed, or more than one line"
         elif isinstance(data, int) and not 0 <= data <= _MAX_INTEGER:
-            yield key, "is a number that no file has"
+            yield key, "is out of range"
         else:
             try:
                 _converted(data, kind, toml=self.toml)
@@ -269,7 +269,7 @@ class _Faults:
                 else:
                     yield key, str(error.__cause__ or _sentence(kind, data, str(error)))
             except (ValueError, OverflowError):
-                yield key, "has a key, or a number, that none has"
+                yield key, "has a key or a number that is not allowed"
 
 
 def _sentence(kind: Any, data: object, error: str) -> str:  # noqa: ANN401

@@ -107,7 +107,9 @@ def refuse_places(places: Mapping[str, Path | None], reads: Collection[Path | No
             raise BadInputError("standard output is not a file", where=f"{option} -", hint="name a file")
         refuse_bad_name(place)
         if (other := taken.setdefault(place.resolve(), option)) != option:
-            raise BadInputError("is one file for two results", where=str(place), hint=f"{other} and {option} name two")
+            raise BadInputError(
+                "is one file for two results", where=str(place), hint=f"{other} and {option} must name two files"
+            )
         if not place.parent.is_dir():
             raise BadInputError("no such folder", where=str(place.parent), hint=f"make it first ({option})")
         if not os.access(place.parent, os.W_OK):
@@ -116,7 +118,7 @@ def refuse_places(places: Mapping[str, Path | None], reads: Collection[Path | No
             raise BadInputError("is a folder", where=str(place), hint=f"{option} names a file")
         for source in reads:
             if source is not None and place.exists() and source.exists() and place.samefile(source):
-                raise BadInputError("is what is read", where=str(place), hint=f"{option} names another file")
+                raise BadInputError("is an input of the command", where=str(place), hint=f"{option} names another file")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -174,7 +176,7 @@ def make_folder(folder: Path, below: str = "") -> Path:
     for name in PurePath(below).parts:
         made /= name
         if made.is_symlink():
-            raise BadInputError("is a link, where a folder is written to", where=str(made), hint="name another folder")
+            raise BadInputError("is a link, not a folder", where=str(made), hint="name another folder")
         made.mkdir(exist_ok=True)
     return made
 
@@ -188,6 +190,6 @@ def _led_to(path: Path) -> Path:
         if not path.is_symlink():
             return path.resolve()
         if path.lstat().st_uid not in {os.getuid(), 0}:
-            raise BadInputError("is a link that another user has made", where=str(path), hint="name another file")
+            raise BadInputError("is a link made by another user", where=str(path), hint="name another file")
         path = path.parent / path.readlink()
     raise BadInputError("is a link in a loop", where=str(path))

@@ -39,7 +39,7 @@ def parse_yaml(text: str, where: str) -> YamlNode:
         mark = error.problem_mark or error.context_mark
         _refuse(mark.line if mark else 0, where, f"not YAML: {error.problem}")
     except yaml.YAMLError:  # the reader's, which has no line
-        raise BadInputError("not YAML: it has characters that are not printed", where=where) from None
+        raise BadInputError("not YAML: it has unprintable characters", where=where) from None
     return YamlNode(1, None) if node is None else _plain(node, node.start_mark.line, where)
 
 
@@ -56,9 +56,9 @@ def _require_plain(text: str, where: str) -> None:
         elif isinstance(event, yaml.NodeEvent):
             depth += isinstance(event, yaml.CollectionStartEvent)
             if event.anchor is not None or getattr(event, "tag", None) is not None:
-                _refuse(event.start_mark.line, where, "YAML: a tag, an anchor or an alias is not followed")
+                _refuse(event.start_mark.line, where, "YAML: tags, anchors and aliases are not supported")
             if depth > _DEEPEST:
-                _refuse(event.start_mark.line, where, f"YAML: what is nested more than {_DEEPEST} deep is not followed")
+                _refuse(event.start_mark.line, where, f"YAML: nesting deeper than {_DEEPEST} is not supported")
 
 
 def _plain(node: yaml.Node, line: int, where: str) -> YamlNode:
@@ -67,12 +67,12 @@ def _plain(node: yaml.Node, line: int, where: str) -> YamlNode:
         return YamlNode(line + 1, tuple(_plain(each, each.start_mark.line, where) for each in node.value))
     if isinstance(node, yaml.ScalarNode):
         if not node.value.isprintable():
-            _refuse(line, where, "YAML: a text of several lines, or with a tab in it, is not followed")
+            _refuse(line, where, "YAML: text with several lines or a tab is not supported")
         return YamlNode(line + 1, node.value or (None if node.style is None else ""))
     entries = dict[str, YamlNode]()
     for key, value in node.value:
         name, at = key.value, key.start_mark.line
         if not isinstance(name, str) or name in entries:
-            _refuse(at, where, "YAML: a key that is there twice, or is not a text, is not followed")
+            _refuse(at, where, "YAML: a repeated key, or one that is not text, is not supported")
         entries[name] = _plain(value, at, where)
     return YamlNode(line + 1, entries)

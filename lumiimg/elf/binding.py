@@ -103,7 +103,7 @@ def _of_load(
             wanted[loaded] = undefined_symbols(file, lazily=loaded in lazy)
         size_chars += sum(len(symbol.name) for symbol in wanted[loaded])
         if size_chars > _MAX_WANTED_CHARS:
-            raise BadInputError("its undefined symbols are more than are read", where=loaded.path)
+            raise BadInputError("it has more undefined symbols than lumiimg reads", where=loaded.path)
     left = {symbol for symbols in wanted.values() for symbol in symbols}
     recorded: set[str] = set()
     is_recorded = False
@@ -251,7 +251,7 @@ def _differs(process: Process, part: LoadedObject, libc: LoadedObject, minor: in
     except (OSError, BadInputError):
         return None
     if part.is_recorded != libc.is_recorded:
-        return "the one is of the host, the other of the image"
+        return "one is the host's, the other the image's"
     numbered = _NUMBERED.search(real)
     if numbered is not None and minor is not None and int(numbered[1]) != minor:
         return f"{real} is of glibc 2.{numbered[1]}"

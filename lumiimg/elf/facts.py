@@ -269,7 +269,7 @@ class Dynamic:
                 return read(data)
             except struct.error:
                 if len(data) < size:
-                    raise ElfError("version records run out of their segment") from None
+                    raise ElfError("version records run past their segment") from None
             if size >= _MAX_VERSIONS_BYTES:
                 raise ElfError("version records reach further than any real file's")
             size *= 4
@@ -349,7 +349,7 @@ def _interpreter(segments: Segments) -> str | None:
         raise ElfError(f"an interpreter path of {segment.file_bytes} bytes")
     path, end, _ = segments.file_range(segment.offset, segment.file_bytes).partition(b"\0")
     if not end:
-        raise ElfError("the interpreter path has no end")
+        raise ElfError("the interpreter path is not terminated")
     return path.decode("utf-8", "surrogateescape")
 
 

@@ -205,7 +205,7 @@ def read_loader(fs: FileSystem, machine: int, interpreter: str | None) -> Loader
     banner = own or _banner_of_libc(fs, cache)
     minor = banner.minor if banner else None
     if cache is not None and not since(minor, 40) and cache.has_legacy_entries:
-        warnings.append(f"{CACHE_PATH}: entries for kinds of CPU (tls, haswell), which lumiimg passes over")
+        warnings.append(f"{CACHE_PATH}: entries for CPU types (tls, haswell), which lumiimg ignores")
     return Loader(path, directories, own, minor, cache, tuple(warnings))
 
 

@@ -83,7 +83,7 @@ class Process:
     def loader(self) -> Loader:
         """The loader of this process. Only after `start`."""
         if self._loader is None:
-            raise RuntimeError("the process is not started")
+            raise RuntimeError("the process does not start")
         return self._loader
 
     def start(self, path: str, *, exec_start: bool = False) -> LoadResult:
@@ -148,7 +148,7 @@ class Process:
         What a dlopen with errors has loaded can be looked at until the next dlopen, which finds the process without it.
         """
         if not self.objects:
-            raise RuntimeError("the process is not started")
+            raise RuntimeError("the process does not start")
         if self._before_failure is not None:
             self._names, self._tls = self._before_failure
         before = self._names.copy(), copy(self._tls)
@@ -242,14 +242,14 @@ class Process:
         listed = set(order)
         for loaded in order:
             if len(self.objects) >= _MAX_OBJECTS:
-                result.errors.append(f"more than {_MAX_OBJECTS} objects in one process: the rest is not followed")
+                result.errors.append(f"more than {_MAX_OBJECTS} objects in one process: the rest is ignored")
                 return
             if len(result.errors) >= _MAX_ERRORS:
-                result.errors.append(f"{len(result.errors)} errors in one load: the rest is not followed")
+                result.errors.append(f"{len(result.errors)} errors in one load: the rest is ignored")
                 return
             if loaded.facts.filters:
                 filters = ", ".join(loaded.facts.filters)
-                result.warnings.append(f"{loaded.path}: filters {filters}, which lumiimg does not follow")
+                result.warnings.append(f"{loaded.path}: filters {filters}, which lumiimg does not model")
             for name in loaded.facts.needed:
                 dependency = self._need(name, loaded, result)
                 if dependency is not None:

@@ -127,7 +127,7 @@ def _named(dynamic: Dynamic, name: str) -> Iterator[_Symbol]:
     for number in _hashed(dynamic, encoded[:-1]):
         data = segments.at(values[DT_SYMTAB] + SYMBOL.size * number, SYMBOL.size)
         if len(data) != SYMBOL.size:
-            raise ElfError("the symbol table runs out of its segment")
+            raise ElfError("the symbol table runs past its segment")
         name_at, info, other, section, value, _ = SYMBOL.unpack(data)
         if segments.at(values[DT_STRTAB] + name_at, len(encoded)) == encoded:
             version = VER_NDX_GLOBAL

@@ -79,7 +79,7 @@ def run_problem(facts: ElfFacts, minor: int | None) -> str | None:
     Tried with glibc 2.31 and 2.36.
     """
     if facts.has_relr and not since(minor, FIRST_MINOR_WITH_RELR):
-        return f"its DT_RELR relocations are not known to glibc 2.{minor}, which leaves them out: the process crashes"
+        return f"glibc 2.{minor} does not know its DT_RELR relocations and skips them: the process crashes"
     return None
 
 
@@ -106,7 +106,7 @@ def check_versions(
             if provider is None:
                 if need.file not in result.missing_names:
                     # the name was taken from DT_NEEDED after the link, as `patchelf --remove-needed` does
-                    what = f"needs versions of {need.file}, which it does not need: ld.so stops at an assertion"
+                    what = f"has version needs for {need.file} without DT_NEEDED: ld.so fails an assertion"
                     result.errors.append(f"{loaded.path}: {what}")
                 continue
             defined, by = definitions_of(provider), f"(required by {loaded.path})"

@@ -124,7 +124,7 @@ def _cannot_open(path: str, number: int) -> Candidate:
         # open(2) of a directory succeeds; it is the read that fails
         problem = "cannot read file data"
     elif number == errno.ENXIO:
-        problem, number = "no regular file: ld.so waits for ever at a FIFO, and reads what a device gives", 0
+        problem, number = "not a regular file: ld.so waits forever at a FIFO, and reads from a device", 0
     return Candidate(path, problem=problem, errno=number)
 
 

@@ -70,7 +70,7 @@ class Segments:
             raise ElfError("ELF header is cut off")
         if self._first[:6] != _IDENT:
             kind = f"class {self._first[4]}, byte order {self._first[5]}"
-            raise ElfError(f"an ELF file of another kind than 64 bits, little-endian: {kind}")
+            raise ElfError(f"not a 64-bit little-endian ELF file: {kind}")
         self.type, self.machine, _, _, table_at, _, _, _, entry_bytes, count, *_ = _HEADER.unpack_from(self._first)
         self.all = self._read_table(table_at, entry_bytes, count)
         self._of_type: dict[int, list[Segment]] = {}
@@ -87,7 +87,7 @@ class Segments:
         if offset + size > self._size_bytes:
             raise ElfError("cannot read file data")  # the loader's words for program headers outside of the file
         if count > _MAX_SEGMENTS:
-            raise ElfError(f"{count} program headers, more than the {_MAX_SEGMENTS} that are read")
+            raise ElfError(f"{count} program headers, more than the {_MAX_SEGMENTS} that lumiimg reads")
         table = self.file_range(offset, size)
         if len(table) != size:
             raise ElfError("cannot read file data")
@@ -178,5 +178,5 @@ class StringTable:
                 self._block_at, self._block = offset, block
                 return block, 0, end
             if limit < size or size >= _MAX_STRING_BYTES:
-                raise ElfError("string without an end")
+                raise ElfError("unterminated string")
             size *= 16

@@ -143,10 +143,10 @@ class SymbolTable:
         if values.get(_DT_SYMENT, SYMBOL.size) != SYMBOL.size:
             raise ElfError(f"symbols of {values[_DT_SYMENT]} bytes, {SYMBOL.size} expected")
         if self._count > MAX_SYMBOLS or values[DT_STRSZ] > _MAX_TABLE_BYTES:
-            raise ElfError(f"{self._count} symbols with {values[DT_STRSZ]} bytes of names, more than are read")
+            raise ElfError(f"{self._count} symbols with {values[DT_STRSZ]} bytes of names, more than lumiimg reads")
         self._table = segments.at(values[DT_SYMTAB], self._count * SYMBOL.size)
         if len(self._table) != self._count * SYMBOL.size:
-            raise ElfError("the symbol table runs out of its segment")
+            raise ElfError("the symbol table runs past its segment")
         self.names = StringTable(
             segments, values[DT_STRTAB], values[DT_STRSZ], is_whole=True, most_bytes=_MAX_NAMES_BYTES
         )
@@ -171,7 +171,7 @@ class SymbolTable:
             return itertools.repeat((VER_NDX_GLOBAL,), len(self._table) // SYMBOL.size)
         data = self._dynamic.segments.at(address, self._count * VERSION.size)
         if len(data) != self._count * VERSION.size:
-            raise ElfError("the versions of the symbols run out of their segment")
+            raise ElfError("the symbol versions run past their segment")
         return VERSION.iter_unpack(data)
 
 
@@ -212,7 +212,7 @@ def words(dynamic: Dynamic, address: int, count: int) -> array.array[int]:
     """Return words of a hash table."""
     data = dynamic.segments.at(address, 4 * count) if count else b""
     if len(data) != 4 * count:
-        raise ElfError("the symbol hash table runs out of its segment")
+        raise ElfError("the symbol hash table runs past its segment")
     return array.array("I", data)
 
 
@@ -243,13 +243,13 @@ def looked_up(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
 def _infos_in(dynamic: Dynamic, address: int, size_bytes: int) -> set[int]:
     """Return the middle words of a table of relocations: the number of a symbol, and what is done."""
     if size_bytes > _MAX_TABLE_BYTES:
-        raise ElfError(f"{size_bytes} bytes of relocations, more than are read")
+        raise ElfError(f"{size_bytes} bytes of relocations, more than lumiimg reads")
     infos: set[int] = set()
     size_bytes -= size_bytes % _RELA_BYTES
     for at in range(0, size_bytes, _RELA_BYTES * _READ_RELOCATIONS):
         wanted = min(_RELA_BYTES * _READ_RELOCATIONS, size_bytes - at)
         data = dynamic.segments.at(address + at, wanted)
         if len(data) != wanted:
-            raise ElfError("the relocations run out of their segment")
+            raise ElfError("the relocations run past their segment")
         infos.update(array.array("Q", data)[1::_RELA_WORDS])
     return infos

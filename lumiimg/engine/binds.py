@@ -50,7 +50,9 @@ def _parse_bind(part: str, text: str) -> BindSpec:
     if len(rest) > 2:
         raise BadInputError("more than SRC:DST:OPTIONS", where=f"--bind {text}")
     if len(rest) == 2 and "image-src=" in rest[1]:
-        raise BadInputError("binds out of another image are not read", where=f"--bind {text}", hint="give that image")
+        raise BadInputError(
+            "binds from another image are not supported", where=f"--bind {text}", hint="give that image"
+        )
     options = rest[1].split(",") if len(rest) == 2 else []
     if wrong := [one for one in options if one not in _FLAGS and not one.startswith(_VALUES)]:
         raise BadInputError(f"{wrong[0]!r} is not an option of a bind", where=f"--bind {text}", hint="ro or rw")

@@ -168,7 +168,7 @@ def container_engines(environment: Mapping[str, str]) -> Iterator[Engine]:
                 why = "neither Apptainer nor SingularityCE" if said.ok else f"exit {said.exit_code}"
                 refused.append(f"{path}: {why}, {one_line(said.last_line) or 'no output'}")
     if not found:
-        raise MissingHereError(f"no container engine answers here ({'; '.join(refused)})", hint=_HINT)
+        raise MissingHereError(f"no working container engine here ({'; '.join(refused)})", hint=_HINT)
 
 
 def _why_no_namespaces(environment: Mapping[str, str]) -> str:

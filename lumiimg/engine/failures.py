@@ -71,7 +71,7 @@ def not_started(engine: Engine, output: str, *, where: str | None = None) -> Mis
     known = explain(output)
     why = known.meaning if known else one_safe_line(telling_line(output))[:_SAID_CHARS] or "it does not say why"
     return MissingHereError(
-        f"{engine.name} starts no container here: {why}",
+        f"{engine.name} cannot start a container here: {why}",
         where=where,
         hint=known.remedy if known else None,
         more=output[-_TAIL_CHARS:].splitlines()[-_LINES:],

@@ -114,7 +114,7 @@ def run(
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            hint = "is it installed, and executable?"
+            hint = "check that it is installed and executable"
             raise MissingHereError(f"cannot start {words[0]}: {error}", hint=hint) from error
         try:
             watch_over(child)
@@ -203,7 +203,7 @@ class _Collector:
         if self._log is not None and self._room > 0:
             self._log.write(chunk[: self._room])
             if len(chunk) >= self._room:
-                self._log.write(f"\nlumiimg: what came after {LOG_LIMIT_BYTES} bytes is not kept\n".encode())
+                self._log.write(f"\nlumiimg: output after {LOG_LIMIT_BYTES} bytes is not recorded\n".encode())
         if self._on_line is not None:
             self._hand_on(chunk)
         self._room -= len(chunk)

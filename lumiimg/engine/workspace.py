@@ -48,9 +48,9 @@ _REMOVE_TIMEOUT_S = 600.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _LITTLE_BYTES = 1 << 20
 """Of a file system that has no room for what is written here."""
-MOVE_CACHE = "free some room there (`lumiimg cache prune --keep 0`), or move the cache: LUMIIMG_CACHE=FOLDER"
+MOVE_CACHE = "free some space there (`lumiimg cache prune --keep 0`), or move the cache: LUMIIMG_CACHE=FOLDER"
 """For a cache, and the scratch in it, that is full."""
-MOVE_OUTPUT = "free some room there, or write it elsewhere: -o"
+MOVE_OUTPUT = "free some space there, or write it elsewhere: -o"
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def written_by_rename(target: Path) -> Iterator[Path]:
     Raises BadInputError where something other than a file has that name, FailedError if the folder cannot be written.
     """
     if target.exists() and not target.is_file():
-        raise BadInputError("is not a file, and would be replaced by one", where=str(target))
+        raise BadInputError("is not a file, but would be replaced by one", where=str(target))
     try:
         with own_folder(target.parent, ".lumiimg-") as folder:
             partial = folder / "partial"
@@ -105,7 +105,7 @@ def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(_ENDING, prefix, parent))
     with _opened(path) as around:
         if _names(around) or os.fstat(around).st_uid != os.getuid():
-            raise PermissionError(f"somebody has put another folder in the place of {path}")
+            raise PermissionError(f"{path} was replaced by another folder")
         owner = owner_mark()
         try:
             os.mkdir(owner, 0o700, dir_fd=around)

@@ -126,7 +126,7 @@ def _used(report: LogReport, of: VerdictGroup) -> dict[Part, str]:
     verdict, provider, nics = of.verdict, of.provider, report.transport.nics
     whys = {
         Part.RCCL: "its version is in the log" if report.library is not None else "it was used",
-        Part.PLUGIN: "RCCL's own, or that of a plugin for it" if verdict is Verdict.IB else "it was loaded",
+        Part.PLUGIN: "RCCL's own, or a plugin's" if verdict is Verdict.IB else "it was loaded",
         Part.LIBFABRIC: "the network is reached through it",
         Part.PROVIDER: f"the log says that the provider {provider} was selected" if provider else "it was used",
         Part.LIBCXI: "the cxi provider reaches the NIC through it alone",

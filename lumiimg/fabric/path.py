@@ -230,7 +230,7 @@ def path_sentence(steps: Sequence[Step]) -> str:
     broken = [step for step in steps if step.severity is Severity.PROBLEM]
     unknown = [step.title for step in steps if step.severity is Severity.UNKNOWN]
     if len(unknown) == len(steps):
-        return "None of its steps was seen."
+        return "No step of the path was seen."
     if broken:
         return f"The path is broken at {broken[0].title}, step {list(steps).index(broken[0]) + 1} of {len(steps)}."
     if unknown:

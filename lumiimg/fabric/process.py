@@ -161,7 +161,7 @@ def lack_of_rocr(process: Process, root: RootFileSystem) -> str | None:
     if data is not None and _OF_ROCR not in data:
         return "it was built without ROCr"
     opens = "opens" if data is not None else "does not need ROCr, and may open"
-    return None if process.dlopen(HSA, libfabric).ok else f"it {opens} {HSA}, by that name, and does not find it"
+    return None if process.dlopen(HSA, libfabric).ok else f"it {opens} {HSA} by that name, and does not find it"
 
 
 def _read(root: RootFileSystem, path: str) -> bytes | None:

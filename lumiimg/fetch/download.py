@@ -95,7 +95,7 @@ def require_digest(actual: str, expected: str | None, where: str) -> None:
     """Raise ReplacedError if a file is not the one that was expected."""
     if expected not in {None, actual}:
         what = f"has another digest: it is sha256:{actual}, not sha256:{expected}"
-        hint = "the file was replaced or broken on its way; nothing was built from it"
+        hint = "the file was replaced or damaged on the way; nothing was built from it"
         raise ReplacedError(what, where=where, hint=hint)
 
 
@@ -141,7 +141,7 @@ def _append(url: str, server: Http | Repository, bounds: Bounds, file: FileIO) -
         part = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "").strip())
         if answer.status in {_PART, _NO_SUCH_PART}:
             if not start:
-                raise FailedError("sends a part of the file, and was asked for all of it", where=display_url(url))
+                raise FailedError("sent only a part of the file", where=display_url(url))
             if answer.status == _NO_SUCH_PART or part is None or int(part["first"]) != start:
                 file.truncate(0)
                 return True
@@ -155,7 +155,7 @@ def _append(url: str, server: Http | Repository, bounds: Bounds, file: FileIO) -
                 raise FailedError(f"is larger than {bounds.size_bytes} bytes", where=display_url(url))
             file.write(chunk)
     if part is not None and part["total"] not in {"*", f"{size}"}:
-        raise BrokeOffError(f"broke off: {size} bytes came, of {part['total']}", where=display_url(url))
+        raise BrokeOffError(f"broke off: received {size} bytes of {part['total']}", where=display_url(url))
     return part is not None
 
 

@@ -102,7 +102,7 @@ def write_commit(address: GitAddress, target: Path, mirrors: Mirrors, *, offline
     submodules or links that lead outside, or is larger than 1 GiB.
     """
     if offline:
-        what, hint = "would be needed from the network, which --offline forbids", "fetch it once without --offline"
+        what, hint = "is needed from the network, which --offline forbids", "fetch it once without --offline"
         raise MissingHereError(what, where=f"{address}", hint=hint)
     url = _url(address, mirrors)
     with scratch_folder(target.parent) as folder:
@@ -121,8 +121,8 @@ def write_commit(address: GitAddress, target: Path, mirrors: Mirrors, *, offline
         git("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, address.ref)
         inside = address.subdirectory or "."
         if any(line.startswith("160000 ") for line in git("ls-tree", "-r", address.ref, inside).output.splitlines()):
-            hint = "name what they hold as requirements of their own, or build it in a layer of your own"
-            raise FailedError("has submodules, which are not followed", where=f"{address}", hint=hint)
+            hint = "name their contents as separate requirements, or build it in a layer of your own"
+            raise FailedError("has submodules, which are not supported", where=f"{address}", hint=hint)
         git("archive", "--format=tar", f"--output={packed}", address.ref, inside)
         _write_tar(packed, target, address)
 
@@ -137,8 +137,8 @@ def _git(words: tuple[str, ...], folder: Path, url: str, timeout_s: float) -> Co
     """Run git by the protocol of an address alone, which a redirect cannot change either."""
     program = which("git", os.environ.get("PATH"))
     if program is None:
-        what = "git, by which requirements at a commit are fetched, is not on PATH"
-        raise MissingHereError(what, hint="install it, or load its module; what was fetched before needs none")
+        what = "git, which fetches requirements at a commit, is not on PATH"
+        raise MissingHereError(what, hint="install it, or load its module; earlier downloads do not need it")
     env = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith("GIT_")}
     env |= {"GIT_ALLOW_PROTOCOL": url.partition(":")[0], "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true"}
     env |= {"LC_ALL": "C", "SSH_ASKPASS": "true"}
@@ -155,7 +155,7 @@ def _failure(done: Completed, address: GitAddress) -> FailedError:
     if done.exit_code == 128 + signal.SIGXFSZ or re.search("signal 25|File too large", done.output):
         return FailedError(f"is larger than {_MOST_BYTES >> 20} MiB", where=f"{address}")
     said = next((line for line in done.output.splitlines() if line.startswith("fatal: ")), done.last_line)
-    return FailedError(f"git: {redact(one_line(said))[:300]}", where=f"{address}", hint="is the commit there?")
+    return FailedError(f"git: {redact(one_line(said))[:300]}", where=f"{address}", hint="check that the commit exists")
 
 
 def _write_tar(packed: Path, target: Path, address: GitAddress) -> None:

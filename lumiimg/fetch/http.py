@@ -131,14 +131,14 @@ class Http:
             require_tls_or_digest(url)
         if self.offline:
             raise MissingHereError(
-                "would be needed from the network, which --offline forbids",
+                "is needed from the network, which --offline forbids",
                 where=display_url(url),
                 hint="fetch it once without --offline, or name the file: --source NAME=FILE",
             )
         from lumiimg.fetch.connection import Exchange  # 135 ms that only the network should cost
 
         start = time.monotonic()
-        what = f"did not come within {max(0, min(bounds.within_s, self._left_s)):.0f} s"
+        what = f"did not arrive within {max(0, min(bounds.within_s, self._left_s)):.0f} s"
         late = FailedError(what, where=display_url(url), hint=ELSEWHERE)
         with Exchange(min(bounds.since + bounds.within_s - start, self._left_s), late) as exchange:
             self._running.add(exchange)
@@ -191,7 +191,7 @@ def _redirected(url: str, target: str) -> str:
         schemes = urlsplit(url).scheme, urlsplit(there).scheme
         if schemes[1] in {"http", "https"} and schemes != ("https", "http"):
             return there
-    raise FailedError(f"redirects to {display_url(target)[:200]}, which is not followed", where=display_url(url))
+    raise FailedError(f"redirects to {display_url(target)[:200]}, which is not allowed", where=display_url(url))
 
 
 def _chunks(answer: requests.Response, bounds: Bounds, exchange: Exchange) -> Iterator[bytes]:

@@ -126,7 +126,7 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
     if found := _asked_of_pip(environment):
         return mirrors.rewrite(validated_url(found[0], "the index of pip's settings"))
     raise MissingHereError(
-        "pip, which would say where Python packages are looked up, does not answer here",
+        "pip, which knows the package index, does not work here",
         hint=f"name the index: --mirror {PYPI}=URL",
     )
 
@@ -166,7 +166,7 @@ def refuse_password(address: str, where: str) -> None:
         )
     if has_key(address):
         raise BadInputError(
-            "the query of its address (after `?`) looks like a key, which would be written into lock and image",
+            "its address has a query (after `?`) that looks like a key, and would be written into lock and image",
             where=where,
             hint="fetch the file and name that, or an address without the key (downloads use ~/.netrc)",
         )

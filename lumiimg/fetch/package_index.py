@@ -154,5 +154,5 @@ def _not_a_page(url: str) -> FailedError:
     return FailedError(
         "is not a page of a package index, neither as JSON nor as HTML",
         where=display_url(url),
-        hint="does the address lead to an index, or to a page for people? --mirror pypi=URL names another",
+        hint="check that the address is a package index, or name another: --mirror pypi=URL",
     )

@@ -127,7 +127,7 @@ def save_from_daemon(base: str, folder: Path, on_line: Callable[[str], None]) ->
     try:
         import docker  # an extra, and 200 ms
     except ImportError as error:
-        what = "asking a Docker engine needs the package docker"
+        what = "a Docker engine needs the Python package docker"
         raise MissingHereError(what, where=base, hint="pip install 'lumiimg[docker]'") from error
     _require_engine(base)
     with _errors_of_engine(base), closing(docker.from_env(version=_api(base), timeout=_DAEMON_S)) as client:
@@ -165,9 +165,7 @@ def _api(base: str) -> str:
         said = client.version(api_version=False)
     version = said.get("ApiVersion") if isinstance(said, dict) else None
     if not isinstance(version, str) or not _API.fullmatch(version):
-        raise MissingHereError(
-            "no Docker engine answers: what does names no version of its API", where=base, hint=_START
-        )
+        raise MissingHereError("no Docker engine answers: the reply names no API version", where=base, hint=_START)
     return version
 
 
@@ -191,7 +189,7 @@ def _errors_of_engine(base: str) -> Iterator[None]:
         raise FailedError("the engine does not have it", where=base, hint=hint) from error
     except (APIError, ChunkedEncodingError) as error:
         said = one_line(str(getattr(error, "explanation", None) or error))[:200]
-        raise FailedError(f"the engine does not give it: {said}", where=base) from error
+        raise FailedError(f"the engine did not provide it: {said}", where=base) from error
     except (DockerException, RequestException) as error:
         what = f"no Docker engine answers: {one_line(str(error))[:200]}"
         raise MissingHereError(what, where=base, hint=_START) from error
@@ -207,7 +205,7 @@ def _require_engine(base: str) -> None:
             asked.settimeout(_ANSWER_S)
             asked.connect(at[path.end() :])
     except PermissionError as error:
-        hint = "whoever administers this machine can let you (group docker); Podman needs no rights"
+        hint = "the administrator can add you to the group docker; Podman needs no extra rights"
         raise MissingHereError(f"you may not use the Docker engine at {at}", where=base, hint=hint) from error
     except OSError as error:
         why = error.strerror or f"{error}"

@@ -190,9 +190,7 @@ def resolve_image(reference: ImageReference, http: Http) -> ImageManifest:
     if top.document.manifests is not None:
         image = replace(repository.manifest(_of_platform(top.url, top.document.manifests)), index_digest=top.digest)
     if image.document.manifests is not None:
-        raise FailedError(
-            "is an index of indexes of images", where=top.url, hint="name an image that is in one of them"
-        )
+        raise FailedError("is an index of image indexes", where=top.url, hint="name an image that is in one of them")
     return replace(image, config=repository.config(image))
 
 
@@ -225,7 +223,7 @@ class Repository:
         config = _decoded(answer, dict[str, Any])
         if not config.get("architecture"):
             what = f"does not state its architecture, so whether it is for {_PLATFORM} is not known"
-            hint = f"fetch it with `{engine_word()} pull`, and look: lumiimg check reads its programs"
+            hint = f"fetch it with `{engine_word()} pull`, then run lumiimg check, which reads its programs"
             raise FailedError(what, where=image.url, hint=hint)
         if (made_for := _platform(config)) != _PLATFORM:
             raise FailedError(f"is an image for {made_for[:100]}, not for {_PLATFORM}", where=image.url)
@@ -299,7 +297,9 @@ class Repository:
             raise ReplacedError("no such image or tag", where=answer.url, hint=hint)
         if not self._is_from_registry(answer):
             raise FailedError(f"the server answers {answer.status}", where=answer.url)
-        hint = f"give lumiimg a login for machine {self._host} in ~/.netrc (it goes nowhere without TLS), and the "
+        hint = (
+            f"put a login for machine {self._host} into ~/.netrc for lumiimg (it is sent only with TLS), and give the "
+        )
         hint += f"engine one with `{engine_word()} registry login --username NAME docker://{registry}`"
         raise FailedError("needs a login, or there is no such image", where=answer.url, hint=hint)
 
@@ -314,7 +314,7 @@ def _verified(answer: Response, asked: str | None) -> str:
     for said in (asked, announced if announced.startswith("sha256:") else None):
         if said not in {None, digest}:
             what = f"has another digest: it is {digest}, not {said}"[:300]
-            hint = "it was changed or broken on its way; nothing of it was used"
+            hint = "it was changed or damaged on the way; nothing of it was used"
             raise FailedError(what, where=answer.url, hint=hint)
     return digest
 
@@ -323,7 +323,7 @@ def _decoded(answer: Response, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        what = f"is not the JSON that a registry sends: {error}"
+        what = f"is not valid JSON from a registry: {error}"
         raise FailedError(shortened(what), where=answer.url) from error
 
 

@@ -94,7 +94,7 @@ def read_file(source: RandomAccess) -> tuple[tuple[GpuTarget, ...], ...]:
         raise GpuCodeError(f"more than the {_MAX_FATBINS} sections .hip_fatbin that are read")
     found = [one for kind, start, size in sections if kind != _SHT_NOBITS for one in _bundles(source, start, size)]
     if sections and not found:
-        raise GpuCodeError("its GPU code was taken out, and nothing says where it is")
+        raise GpuCodeError("its GPU code was split off, and nothing says where it is")
     return tuple(found)
 
 
@@ -123,7 +123,7 @@ def _bundles(source: RandomAccess, start: int, size: int) -> list[tuple[GpuTarge
     """
     end = start + size
     if end > source.size:
-        raise GpuCodeError(f"{size} bytes of GPU code at {start}, behind the end of the file of {source.size} bytes")
+        raise GpuCodeError(f"{size} bytes of GPU code at {start}, past the end of the file of {source.size} bytes")
     found: list[tuple[GpuTarget, ...]] = []
     left_bytes, after = _MAX_SEARCHED_BYTES, start
     while (at := _next(source, after, end, left_bytes)) is not None:
@@ -143,7 +143,7 @@ def _next(source: RandomAccess, start: int, end: int, limit_bytes: int) -> int |
     at, step = start, 2 * _PAGE_BYTES
     while at < end:
         if at - start >= limit_bytes:
-            raise GpuCodeError(f"{end - at} bytes are too far from any bundle to be searched for one")
+            raise GpuCodeError(f"{end - at} bytes are too far from any bundle to search")
         found = _MAGIC.search(source.read_at(at, min(step + len(_PLAIN), end - at)))
         if found is not None and found.start() < step:
             return at + found.start()
@@ -159,7 +159,7 @@ def _read_head(source: RandomAccess, at: int, end: int) -> _Head:
     if entries is None:
         entries = _entries(source.read_at(at, min(_MAX_HEAD_BYTES, end - at)))
     if entries is None:
-        raise GpuCodeError("a bundle whose table is cut off")
+        raise GpuCodeError("a bundle with a truncated table")
     return _Head(_targets(entries, end - at), max([_FIRST_ENTRY, *(entry.end for entry in entries)]))
 
 
@@ -167,20 +167,20 @@ def _read_compressed(source: RandomAccess, at: int, end: int, data: bytes) -> _H
     _, version, method = _COMMON.unpack_from(data)
     sizes = _SIZES.get(version)
     if sizes is None or method >= len(_METHODS):
-        raise GpuCodeError(f"a compressed bundle of version {version}, method {method}, which are not known here")
+        raise GpuCodeError(f"a compressed bundle of unknown version {version} or method {method}")
     begin = _COMMON.size + sizes.size
     if len(data) < begin:
-        raise GpuCodeError("a compressed bundle whose head is cut off")
+        raise GpuCodeError("a compressed bundle with a truncated header")
     *whole, unpacked, _ = sizes.unpack_from(data, _COMMON.size)
     if whole and not begin < whole[0] <= end - at:
-        raise GpuCodeError(f"a compressed bundle that says it has {whole[0]} bytes, where {end - at} are")
+        raise GpuCodeError(f"a compressed bundle that claims {whole[0]} bytes, but has {end - at}")
     limit = whole[0] if whole else end - at
     head = _unpacked(source.read_at(at + begin, min(_PACKED_BYTES, limit - begin)), _METHODS[method])
     if head.startswith(_COMPRESSED):
         raise GpuCodeError("a compressed bundle in a compressed bundle")
     entries = _entries(head) if head.startswith(_PLAIN) else None
     if entries is None:
-        raise GpuCodeError("a compressed bundle whose beginning is not the table of a bundle")
+        raise GpuCodeError("a compressed bundle that does not start with a bundle table")
     return _Head(_targets(entries, unpacked), whole[0] if whole else len(_COMPRESSED))
 
 

@@ -93,7 +93,7 @@ def gpu_code_in(source: RandomAccess, path: str) -> tuple[tuple[GpuTarget, ...],
         return ((named.target,),)
     found = read_file(source)
     if not found:
-        raise GpuCodeError(f"no GPU code, though its name says so: begins with {head[:8]!r}")
+        raise GpuCodeError(f"not GPU code, despite its name: begins with {head[:8]!r}")
     targets = tuple(sorted({target for bundle in found for target in bundle}, key=str))
     if named.target is not None and named.target.processor not in {each.processor for each in targets}:
         raise GpuCodeError(f"its name says {named.target}, its code is for {', '.join(map(str, targets))}")

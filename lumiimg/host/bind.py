@@ -68,7 +68,7 @@ class _Solver:
         self._plugin = None if self._alone.opened else self._host_plugin()
         if not self._alone.opened and self._plugin is None:
             lacking = "no net plugin that RCCL would open" if demand.names else "no RCCL that opens a net plugin"
-            self._notes = (f"{lacking} was found: this is about libfabric alone",)
+            self._notes = (f"{lacking} was found: this covers libfabric only",)
             self._demand = replace(demand, names=(), accepts=())
 
     def solve(self) -> SolvedManifest:
@@ -248,7 +248,7 @@ class _Solver:
             return
         parts = (self._settings.library_path or "").split(":")
         own = [part for part in parts if part not in {"", ENGINE_LIBRARIES, HOST_LIB_DIR}]
-        reason = "the host's libraries are found first; the rest is what the container has there already"
+        reason = "the host's libraries come first; the rest is the container's own value"
         yield Variable("LD_LIBRARY_PATH", ":".join([HOST_LIB_DIR, *own]), reason)
         if PROVIDER_NAME in plan.binds:
             yield Variable(PROVIDER_PATH, f"{HOST_LIB_DIR}/libfabric", "libfabric looks for its providers there")

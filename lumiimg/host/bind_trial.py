@@ -67,7 +67,7 @@ class BindPlan:
 
     def no_target(self, error: OSError) -> Refusal:
         """Return the refusal of an image in which the private folder cannot be made."""
-        have, words = f"in this image that cannot be: {error.strerror}", f"{HOST_LIB_DIR}: {error.strerror}"
+        have, words = f"impossible in this image: {error.strerror}", f"{HOST_LIB_DIR}: {error.strerror}"
         return Refusal(
             self.attempt, HOST_LIB_DIR, f"the folder {HOST_LIB_DIR}", have, (HOST_LIB_DIR,), words, self.of_host
         )
@@ -124,7 +124,7 @@ class BindTrial:
         """Return the refusal of a library that is on neither side."""
         have = "neither the image nor the host's closure has it" if self.plan.of_host else "the image has none"
         if lacking.name in self.plan.binds:
-            have = "the host's is for another kind of machine"
+            have = "the host's is for another architecture"
         words = next((error for error in self.outcome.errors if lacking.name in error), lacking.name)
         return self._refusal(lacking.name, lacking.name, have, lacking.chain[:-1] or lacking.chain, words)
 
@@ -143,7 +143,7 @@ class BindTrial:
 
     def too_many(self, rounds: int) -> Refusal:
         """Return the refusal of a host whose libraries need each other in more rounds than any real ones."""
-        attempt, have = self.plan.attempt, f"after {rounds} rounds of adding what is missing there is still more"
+        attempt, have = self.plan.attempt, f"after {rounds} rounds of adding missing libraries, some are still missing"
         return self._refusal(attempt, "a closure that ends", have, (attempt,), self.outcome.errors[0])
 
     def cannot_load(self) -> Refusal:
@@ -154,7 +154,7 @@ class BindTrial:
         library = words.partition(":")[0]
         found = self.process.find(library)
         chain = found.chain if found else (library,)
-        return self._refusal(library, "a file that ld.so takes", f"it does not take {library}", chain, words)
+        return self._refusal(library, "a file that ld.so accepts", f"it does not accept {library}", chain, words)
 
     def no_provider(self) -> Refusal:
         """Return the refusal of a libfabric that loads, and knows nothing of Slingshot."""
@@ -162,7 +162,7 @@ class BindTrial:
         whose = libfabric.path if libfabric else (opened.path if opened else "the plugin")
         have = f"{whose} was built without it" if libfabric else f"{whose} does not use libfabric"
         chain = libfabric.chain if libfabric else (whose,)
-        words = f"{whose} does not load {LIBCXI}, and no provider that does is beside it"
+        words = f"{whose} does not load {LIBCXI}, and no provider next to it does"
         return self._refusal(whose, "the cxi provider", have, chain, words)
 
     def passed_over(self) -> Refusal:

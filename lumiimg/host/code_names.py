@@ -249,14 +249,14 @@ class Modules:
         """Return a file, or a line of a `.pth` file, as syntax; `read_code` has the errors."""
         self._text_left -= len(text)
         if self._text_left < 0:
-            raise ValueError("it is more code than is read")
+            raise ValueError("it has more code than lumiimg reads")
         return read_code(text, path, name)
 
     def imported(self, code: PythonCode, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, PythonCode | None]]:
         """Yield the modules that a statement imports, those around them first; with the code of each new one."""
         source = source_of(code, node) if isinstance(node, ast.ImportFrom) else None
         if source == "":
-            raise NotFollowedError("imports what is beside it", code, node)
+            raise NotFollowedError("imports files next to it", code, node)
         for name in [source] if source else [alias.name for alias in node.names]:
             for each in _with_parents(name):
                 yield each, self._load(code, node, each)
@@ -274,7 +274,7 @@ class Modules:
         is_own = spec is None or bool(_LIBRARY.match(spec.origin or ""))
         is_mapped = any(top == each.partition(".")[0] for each in self.mapped)
         if self.has_other_path or (spec is None and is_mapped):
-            raise NotFollowedError(f"imports {name} from where only Python looks", code, node)
+            raise NotFollowedError(f"imports {name} from a place that only Python searches", code, node)
         if top in sys.stdlib_module_names and not is_own:
             raise NotFollowedError(f"imports {name}, which is not Python's own", code, node)
         if spec is None or is_own:
@@ -306,7 +306,7 @@ class Modules:
                 case str(name):
                     top = name.partition(".")[0]
                     if top in sys.stdlib_module_names or re.fullmatch(facts().frameworks, top):
-                        raise ValueError(f"it says where {name} is, in a way of its own")
+                        raise ValueError(f"it finds {name} in its own way")
                 case list() | tuple() | set() as names:
                     parts += names
 

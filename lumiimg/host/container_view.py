@@ -73,7 +73,7 @@ def open_variables(image: Image) -> Iterator[str]:
     """Yield, of the variables by which somebody goes, which ones the image's scripts leave open, and where."""
     for name, statement in image.doubts.items():
         if is_read(name):
-            yield f"{statement}: what {name} is then is known only to a shell"
+            yield f"{statement}: only a shell knows the value of {name}"
 
 
 def told_to_engine(variables: Mapping[str, str]) -> dict[str, str]:
@@ -128,7 +128,7 @@ def see_inside(
 def why_not_modelled(root: RootFileSystem) -> str | None:
     """Return why the model of the loader does not hold for a root; None where it does."""
     if c_library_of(root).kind == "musl":
-        return "this image has musl, whose loader follows other rules than glibc's, which are modelled here"
+        return "this image has musl, whose loader follows other rules than glibc's; only glibc's are modelled"
     return None
 
 
@@ -136,9 +136,9 @@ def _not_modelled(image: Image, environment: Mapping[str, str]) -> Iterator[str]
     """Yield what is set for the loader, and changes what it does in ways that are not known here."""
     tunables = variable_of("GLIBC_TUNABLES", image, environment) or ""
     if any(each and not each.startswith(_OF_MEMORY) for each in tunables.split(":")):
-        yield f"GLIBC_TUNABLES={tunables} is set for the loader: what it does with that is not known here"
+        yield f"GLIBC_TUNABLES={tunables} changes the loader in ways that are not modelled"
     if audit := variable_of("LD_AUDIT", image, environment):
-        yield f"LD_AUDIT={audit} lets a library change every search of the loader: what it does is not known here"
+        yield f"LD_AUDIT={audit} lets a library change every search of the loader, in ways that are not modelled"
     debug = variable_of("LD_DEBUG", image, environment) or ""
     if "help" in re.split("[ ,:]", debug):  # glibc elf/rtld.c, process_dl_debug
         yield f"LD_DEBUG={debug} makes the loader print its help, and no program starts"
@@ -182,7 +182,7 @@ def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | No
         wanted, whose = _OF_ROCM, "machines with ROCm"
     said = _OF_GO.get(image.description.architecture or "", image.description.architecture)
     if said not in {None, wanted}:
-        return f"the image says that it is for {said}, but {whose} has {wanted}"
+        return f"the image is marked as {said}, but {whose} has {wanted}"
     root = image.root
     for path in (*files, *filter(None, [c_library_of(root).loader])):
         if (abi := abi_at(root, path)) is not None:

@@ -51,22 +51,22 @@ def _kind_of(snapshot: Snapshot) -> dict[str, str | None]:
     return {
         "architecture": snapshot.architecture,
         "CPU": snapshot.cpu,
-        "GPUs of AMD": "yes" if has_gpus else "none",
+        "AMD GPUs": "yes" if has_gpus else "none",
         "Slingshot NICs": "yes" if snapshot.nics else "none",
     }
 
 
 def _notes(before: Snapshot, now: Snapshot) -> Iterator[str]:
     if before.taken > now.taken:
-        yield f"the first snapshot is the newer one ({before.taken}, {now.taken}): are they the right way round?"
+        yield f"the first snapshot is the newer one ({before.taken}, {now.taken}): are they in the right order?"
     if before.library_path != now.library_path:
         yield (
-            "LD_LIBRARY_PATH was not the same at the two scans: some of this may come from other modules that were "
-            f"loaded (before: {before.library_path or 'empty'}; now: {now.library_path or 'empty'})"
+            "LD_LIBRARY_PATH differed between the scans: some differences may come from other loaded modules "
+            f"(before: {before.library_path or 'empty'}; now: {now.library_path or 'empty'})"
         )
     here = {entry.path for entry in now.entries}
     if asked := [entry.path for entry in before.entries if ASKED in entry.how and entry.path not in here]:
-        yield f"the first scan had {asked[0]} by --include, the second had not, or it is gone"
+        yield f"the first scan had --include {asked[0]}; the second did not, or the path is gone"
     if before.tool != now.tool:
-        yield f"lumiimg {before.tool} and {now.tool} made the snapshots: they may not look at the same things"
+        yield f"lumiimg {before.tool} and {now.tool} made the snapshots: they may not record the same things"
     yield from (f"the newer snapshot says: {gap}" for gap in now.gaps if gap not in before.gaps)

@@ -106,7 +106,7 @@ def engine_mounts(environment: Mapping[str, str], snapshot: Snapshot | None = No
         yield from _bound(settings.get("bind path", ""))
     here = environment.get("PWD", "")
     if "cwd" not in left_out and here.startswith("/") and here not in _NEVER_FROM_CWD:
-        yield Mount(here, by="a job that is started in this folder of the host has that in its place", is_sure=False)
+        yield Mount(here, by="a job started in this folder of the host sees the host's folder instead", is_sure=False)
 
 
 def _homes(environment: Mapping[str, str], settings: Mapping[str, str], snapshot: Snapshot | None) -> Iterator[Mount]:
@@ -156,7 +156,7 @@ def complete(manifest: SolvedManifest, snapshot: Snapshot, root: RootFileSystem,
     if refusal is not None:
         return replace(manifest, fabric=Fabric.NONE, binds=(), variables=(), trial=None, refusals=(refusal,))
     if manifest.variables and root.is_dir(_ENVIRONMENT) and not root.exists(_TAKES_VARIABLES):
-        notes.append(f"the image has no {_TAKES_VARIABLES}: its engine does not pass variables on to it")
+        notes.append(f"the image has no {_TAKES_VARIABLES}: the engine does not pass variables to it")
     return replace(manifest, binds=tuple(binds), notes=tuple(notes))
 
 
@@ -166,10 +166,13 @@ def _forbidden(manifest: SolvedManifest, settings: Mapping[str, str], root: Root
         return None
     chain = tuple(bind.target.rpartition("/")[2] for bind in manifest.binds[:1])
     if settings.get("user bind control") == "no":
-        need, have = "a bind", "the engine of this machine refuses those of users"
+        need, have = "a bind", "this machine's engine refuses binds by users"
         words = "`user bind control = no` in the configuration of the engine"
     elif settings.get("enable overlay") == settings.get("enable underlay") == "no" and not root.exists(HOST_LIB_DIR):
-        need, have = f"the folder {HOST_LIB_DIR}", "it is not in the image, and the engine of this machine makes none"
+        need, have = (
+            f"the folder {HOST_LIB_DIR}",
+            "it is not in the image, and the engine here does not create it",
+        )
         words = "`enable overlay = no` and `enable underlay = no` in the configuration of the engine"
     else:
         return None

@@ -81,7 +81,7 @@ def _torch(python: PythonProcess) -> JobProcess | None:
         return _failing(process, f"only root may read {read.denied}", read.denied)
     if spec is None and read.denied is None:
         there = next((f"{folder}/torch" for folder in python.path if "torch" in names_in(root, folder)), None)
-        return _failing(process, f"{there} is there, and is not a module that Python takes", there) if there else None
+        return _failing(process, f"{there} exists, but is not a module that Python accepts", there) if there else None
     if spec is None or read.denied is not None or (spec.kind is SpecKind.SOURCE and not is_there):
         return None  # a job of this image does not import it
     if spec.kind is SpecKind.NAMESPACE:
@@ -89,13 +89,13 @@ def _torch(python: PythonProcess) -> JobProcess | None:
         return _failing(process, f"{package} has no __init__.py: it is an empty module", package) if is_torch else None
     source = python.read(spec)
     if spec.kind in {SpecKind.ZIP, SpecKind.EXTENSION}:
-        return _open(process, spec, "is imported as torch, and its code is not read")
+        return _open(process, spec, "is imported as torch, but its code is not read")
     is_foreign = spec.kind is SpecKind.BYTECODE and python.finder.is_of_another_python(spec.origin or "")
     if package is None or is_foreign:
-        why = "is compiled code of another Python" if is_foreign else "is imported in its place, which is not a package"
+        why = "is compiled code of another Python" if is_foreign else "is imported instead, but is not a package"
         return _failing(process, f"{spec.origin} {why}", spec.origin)
     if source is not None and not _OWN_MODULE.search(source):
-        return _open(process, spec, "is imported as torch, and is not PyTorch's")
+        return _open(process, spec, "is imported as torch, but is not PyTorch's")
     if read.missing is not None:
         return _failing(process, f"{package} needs a module {read.missing}, which this Python does not find", package)
     process = replace(process, questions=(*process.questions, *_of_own_files(python, package)))
@@ -128,12 +128,12 @@ def _loaded(python: PythonProcess, process: JobProcess, package: str, source: st
         taken = f"this Python takes _C{' and _C'.join(python.finder.suffixes)}"
         what = f"{package} has {others[0]}, and {taken}" if others else f"{package} has no _C: {taken}"
         if others and not root.exists(f"{package}/{others[0]}"):
-            what = f"{package}/{others[0]} is a link that leads nowhere in the image"
+            what = f"{package}/{others[0]} is a broken link in the image"
         return _failing(process, what, f"{package}/{others[0]}" if others else package)
     if module.kind is SpecKind.NAMESPACE:
         return _failing(process, f"{package}/_C is a folder of PyTorch's sources, without the module", f"{package}/_C")
     if module.kind is not SpecKind.EXTENSION or module.origin is None:
-        return _open(process, module, "is imported as torch._C, and is not PyTorch's")
+        return _open(process, module, "is imported as torch._C, but is not PyTorch's")
     exported = exported_at(root, module.origin)
     if exported and "PyInit__C" not in exported:
         return _failing(process, f"{module.origin} defines no PyInit__C", module.origin)
@@ -209,7 +209,7 @@ def _of_own_files(python: PythonProcess, package: str) -> Iterator[OpenQuestion]
         if known is not None and digest not in known:
             yield OpenQuestion(QuestionKind.FILES, path, "is not the file of the package")
         elif path.endswith(".py") and (named := _NOT_OF_TORCH.search(_COMMENT.sub(b"", content))):
-            what = f"names {named[0].decode()}, as PyTorch's own file does not"
+            what = f"names {named[0].decode()}, which PyTorch's own file does not"
             yield OpenQuestion(QuestionKind.CODE, path, what)
 
 

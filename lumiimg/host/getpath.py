@@ -66,10 +66,10 @@ def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environme
     try:
         root.open_exec(program).close()
     except (OSError, BadInputError) as error:
-        raise StartFailure(f"{program} may be run by its owner only") from error
+        raise StartFailure(f"only its owner may run {program}") from error
     home, _, of_extensions = environment.get("PYTHONHOME", "").partition(":")
     if home and not home.startswith("/"):
-        raise StartFailure(f"PYTHONHOME={home} hangs on the current folder")
+        raise StartFailure(f"PYTHONHOME={home} depends on the current folder")
     is_new = build.version >= _FROZEN_SINCE
     executable = (environment.get("PYTHONEXECUTABLE") if is_new else None) or program
     real = _link_target(root, executable, is_lexical=is_new)
@@ -134,7 +134,7 @@ def _environment_of(root: RootFileSystem, program: str) -> VirtualEnvironment | 
     try:
         lines = root.read_bytes(path, _MAX_BYTES).decode().splitlines()
     except (OSError, BadInputError) as error:
-        raise StartFailure(f"{path} may be read by its owner only, and Python does not start without it") from error
+        raise StartFailure(f"only its owner may read {path}, and Python does not start without it") from error
     except UnicodeDecodeError as error:
         raise StartFailure(f"{path} is not UTF-8, and Python does not start with it") from error
     pairs = (line.partition("=") for line in lines)

@@ -51,8 +51,8 @@ def make_manifest(image: Image, snapshot: Snapshot) -> BindManifest:
         demands = [] if why_not_modelled(image.root) else [*demands_of(image, settings)]
         found = [solve(image.root, settings, demand, snapshot).without_process() for demand in demands]
     except (OSError, BadInputError) as error:
-        return BindManifest(Fabric.NONE, notes=(f"what it wants cannot be read from its files: {error}",))
-    nothing = BindManifest(Fabric.NONE, notes=("the image has no loader that is known here",))
+        return BindManifest(Fabric.NONE, notes=(f"its needs cannot be read from its files: {error}",))
+    nothing = BindManifest(Fabric.NONE, notes=("the image has no loader that lumiimg knows",))
     return next((each for each in found if each.fabric is Fabric.HOST), next(iter(found), nothing))
 
 
@@ -86,7 +86,7 @@ def from_bytes(data: bytes) -> BindManifest:
     schema = read.get("schema") if isinstance(read, dict) else None
     if type(schema) is not int or schema != SCHEMA:
         what = f"is of schema {str(schema)[:20]}, and this lumiimg reads {SCHEMA}"
-        raise DecodeError(what, where=MANIFEST_PATH, hint="`lumiimg bind IMAGE --host FILE` makes the list of today")
+        raise DecodeError(what, where=MANIFEST_PATH, hint="`lumiimg bind IMAGE --host FILE` makes a current list")
     manifest = decode(read, BindManifest, where=MANIFEST_PATH)
     if faults := "; ".join(_faults(manifest)):
         raise DecodeError(faults, where=MANIFEST_PATH)
@@ -140,8 +140,8 @@ class CarriedManifest:
         if self.for_jobs is None:
             return self.sentence
         return (
-            "no node was looked at: the libraries that are bound are those of the bind manifest that the image "
-            f"carries, made for {self.for_jobs.machine}. --host FILE makes them those of a node of today"
+            "no snapshot of a node was given: the bound libraries are those of the image's bind manifest, "
+            f"made for {self.for_jobs.machine}. Use --host FILE for a current node"
         )
 
 
@@ -157,7 +157,7 @@ def carried_by(
         return CarriedManifest(carried)
     alone = attempt(root, settings, demand)
     if alone.provider is not None:
-        return CarriedManifest(carried, "the image's own libfabric leads to Slingshot")
+        return CarriedManifest(carried, "the image's own libfabric reaches Slingshot")
     names = (lost.name for lost in alone.outcome.missing if lost.name not in carried.libraries)
-    lacking = [f"{name} is needed, and is not in it" for name in names]
+    lacking = [f"{name} is needed, but is not in it" for name in names]
     return CarriedManifest(carried, "; ".join(lacking) or None)

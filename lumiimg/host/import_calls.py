@@ -176,7 +176,7 @@ def measure(paths: Sequence[Path], module: str, environment: Mapping[str, str]) 
     kinds = [_kind_of(path) for path in paths]  # before the first of them takes its time
     strace = which("strace", environment.get("PATH"))
     if strace is None:
-        raise MissingHereError("there is no strace here", hint="install it (`apt install strace`), or load its module")
+        raise MissingHereError("strace is not here", hint="install it (`apt install strace`), or load its module")
     benches = (_Bench(path.resolve(), module, strace, environment) for path in paths)
     return ImportBench(module, tuple(map(_startup, benches, kinds)))
 
@@ -206,7 +206,7 @@ def _from_venv(bench: _Bench) -> tuple[_Answer, list[Call], list[Call]]:
     answer, calls = _imported(bench, [bench.path / "bin" / "python"])
     below = f"{bench.path}/"
     if not answer.module_file.startswith(below):
-        what = f"{bench.module} is not imported from there, but from {one_line(answer.module_file)}"
+        what = f"{bench.module} is imported from elsewhere: {one_line(answer.module_file)}"
         raise BadInputError(what, where=str(bench.path))
     return answer, calls, [call for call in calls if f"{call.path}/".startswith(below)]
 
@@ -265,7 +265,7 @@ def _answer(completed: Completed, bench: _Bench, engine: Engine | None = None) -
     try:
         return decode_json(answers[-1].encode("utf-8", "surrogateescape"), _Answer)
     except DecodeError as error:
-        raise BadInputError("the answer of Python there is not valid", where=path) from error
+        raise BadInputError("Python's answer there is not valid", where=path) from error
 
 
 def _bound(mounts: str) -> Callable[[str], bool]:

@@ -71,18 +71,18 @@ def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = 
     if path is None:
         hidden = next((path for name in names if (path := _find(image.unmounted, name, folders))), None)
         if hidden:
-            return JobProcesses((), f"{hidden} is in the image, and not in the container", hidden=hidden)
+            return JobProcesses((), f"{hidden} is in the image, but not in the container", hidden=hidden)
         if program:
             raise BadInputError(
-                "no program of this name is in the image, or nobody may run it",
+                "no program of this name is in the image, or it is not executable",
                 where=f"--program {program}",
-                hint="give its path as it is in the container",
+                hint="give its path in the container",
             )
         why = _no_python(root, folders)
         return _other_torch(root, variables, why) or JobProcesses((), why)
     facts = facts_at(root.for_root(), path)
     if facts is not None and not facts.is_dynamic:
-        return JobProcesses((), f"{path} is static: what it opens does not show in its file", is_open=True)
+        return JobProcesses((), f"{path} is static: its file does not show what it opens", is_open=True)
     try:
         python = start_process(root, path, variables)
     except NoPythonError as error:
@@ -101,7 +101,7 @@ def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = 
     if beside := _other_torch(root, variables, why):
         return beside
     hidden = next((library for _, library in hidden_files(image, (*OF_GPUS, OF_JAX))), None)
-    note = f"{why}; {hidden} is in the image, and not in the container" if hidden else None
+    note = f"{why}; {hidden} is in the image, but not in the container" if hidden else None
     return JobProcesses((plain,), note, is_open=hidden is not None)
 
 
@@ -142,9 +142,9 @@ def _no_python(root: RootFileSystem, folders: Sequence[str]) -> str:
             try:
                 root.resolve(path)
             except PermissionError as error:
-                return f"{path} is a link to {target}, and {error.filename} may be entered by its owner only"
+                return f"{path} is a link to {target}, and only its owner may enter {error.filename}"
             except OSError:
-                return f"{path} is a link that leads nowhere in the image: {target}"
+                return f"{path} is a broken link in the image: {target}"
     return "no python is on the image's PATH"
 
 
@@ -163,7 +163,7 @@ def _other_torch(root: RootFileSystem, variables: Mapping[str, str], why: str) -
             python = start_process(root, path, variables)
             if python.failure is None and (processes := tuple(frameworks_of(python))):
                 return JobProcesses(
-                    processes, f"{why}; this is about {path}, which a job must name, or put first on PATH"
+                    processes, f"{why}; this is about {path}, which jobs must name or put first on PATH"
                 )
     for library in libraries:
         package = library.rpartition("/lib/")[0]
@@ -171,5 +171,5 @@ def _other_torch(root: RootFileSystem, variables: Mapping[str, str], why: str) -
         if beside:
             why += f", and {beside[0]} does not import it"
             alone = replace(alone, program=beside[0], is_program=True, is_python=True, opens=(library,))
-        return JobProcesses((alone,), f"{why}; this is about the libraries of {package} alone", is_open=True)
+        return JobProcesses((alone,), f"{why}; this is about the libraries of {package} only", is_open=True)
     return JobProcesses((), f"{why}, which would open {found[0]}", is_open=True) if found else None

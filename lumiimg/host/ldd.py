@@ -72,7 +72,7 @@ class Libraries:
         if not outcome.ok:
             return f"{path} would not load"
         if self.closed:
-            return f"{path} loads for the owner of {self.closed[0]}, which is closed to others"
+            return f"{path} loads only for users who may read {self.closed[0]}"
         if outcome.is_static:
             return f"{path} is statically linked"
         return f"{path} loads with all that it needs: {count(len(outcome.objects) - 1, 'library')}"
@@ -124,7 +124,7 @@ def libraries_of(
         if undecided := why_not_modelled(mounted):
             return Libraries({}, {}, undecided, ())
         folders = [bind.source for bind in bound if snapshot is not None and host.is_dir(bind.source)]
-        listing.doubts += [f"of {folder} only the files that the snapshot records are seen" for folder in folders]
+        listing.doubts += [f"in {folder}, only the files in the snapshot are seen" for folder in folders]
         others = 0
         for file in dict.fromkeys(files):
             listing.add(file)
@@ -133,7 +133,7 @@ def libraries_of(
                 listing.add(file)
             others += not is_modelled
         if others:
-            listing.doubts.append(f"not looked at: {count(others, 'file')} of 32 bits, or for another byte order")
+            listing.doubts.append(f"not checked: {count(others, 'file')} for 32 bits or another byte order")
         # of the files that were named: an image may have files for somebody alone, and is none the worse for it
         return listing.found(is_for_all=bool(files))
 
@@ -179,7 +179,7 @@ class _Listing:
         mixed, is_program = glibc_mismatch(process), outcome.root.facts.interpreter is not None
         ends = is_program and mixed is not None and mixed.is_fatal
         if mixed is not None and not ends:
-            self.doubts.append(f"parts of the C library are of two builds: {', '.join(mixed.evidence)}")
+            self.doubts.append(f"parts of the C library come from two builds: {', '.join(mixed.evidence)}")
         if is_program and (ends or process.may_differ_by_exec(path)):
             started = Process(root, settings, cache=self._cache).start(path, exec_start=True)
             if mixed is not None and ends:
@@ -197,8 +197,8 @@ class _Listing:
             if image.unmounted.exists(absolute):
                 real = image.unmounted.resolve(absolute)
                 by = next((mount.by for mount in image.mounts if mount.hides(real)), "a bind lies over it")
-                what = f"is in the image, and not in the container: {by}"
-            hint = "give a path as it is in the container; `--all` takes every ELF file"
+                what = f"is in the image, but not in the container: {by}"
+            hint = "give a path in the container; `--all` checks every ELF file"
             raise BadInputError(what, where=path, hint=hint) from error
 
     def found(self, *, is_for_all: bool) -> Libraries:
@@ -208,16 +208,16 @@ class _Listing:
         notes = dict.fromkeys(self.doubts)
         # of folders that engines mount over: who starts the container decides what is there
         for mount, below in may_be_hidden(inside.image, loaded):
-            notes[f"{below[0]} may not be there: {mount.by}"] = None
+            notes[f"{below[0]} may be missing in the container: {mount.by}"] = None
         missing = {lost.name.rpartition("/")[2] for outcome in outcomes for lost in outcome.missing}
         for mount, path in islice(hidden_files(inside.image, missing), _MOST_HIDDEN) if missing else ():
-            notes[f"{path} of the image is not there: {mount.by}"] = None
+            notes[f"{path} of the image is not in the container: {mount.by}"] = None
         denied = denied_files(inside.root, self._cache.denied, missing)
         for path, by in islice(denied.items(), _MOST_HIDDEN):
-            notes[f"{path} is there, and only root may read it: {by.path} has mode {by.permissions:04o}"] = None
+            notes[f"{path} exists, but only root may read it: {by.path} has mode {by.permissions:04o}"] = None
         obstacles = map(inside.root.obstacle, loaded if is_for_all else ())
         closed = dict.fromkeys(each.path for each in obstacles if each is not None)
-        notes |= {f"{path} is closed to others than its owner (chmod go+rX)": None for path in closed}
+        notes |= {f"others may not read {path} (chmod go+rX)": None for path in closed}
         return Libraries(self._outcomes, self._by_kernel, "", tuple(notes), tuple(closed))
 
 

@@ -70,7 +70,7 @@ def read_build(root: RootFileSystem, path: str, environment: Mapping[str, str]) 
         with contextlib.closing(root.open(path)) as file:
             head = file.read_at(0, min(file.size, _HEAD_BYTES))
     except (OSError, BadInputError) as error:
-        raise NoPythonError(f"{path} leads nowhere in the image, or cannot be read") from error
+        raise NoPythonError(f"{path} is a broken link in the image, or cannot be read") from error
     if head[:2] == b"#!":
         shown = one_safe_line(head.split(b"\n")[0].decode("utf-8", "replace"))
         raise NoPythonError(f"{path} is a script ({shown}): which program it starts is not known")

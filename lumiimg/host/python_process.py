@@ -170,7 +170,7 @@ def _read_first(finder: ModuleFinder, build: PythonBuild, program: str, path: Se
         spec = finder.find_spec(name, path)
         file = finder.code_file(spec) if spec is not None else None
         if file is None:
-            raise StartFailure(f"it finds no module {name} from {program}")
+            raise StartFailure(f"it finds no module {name}, started as {program}")
         yield file
 
 
@@ -194,6 +194,6 @@ def _left_open(site: Site, environment: Mapping[str, str]) -> Iterator[tuple[str
             yield code.path, effects.question
         for name, value in effects.variables:
             if name.startswith(_OF_CHILDREN) and value != environment.get(name):
-                yield code.path, f"sets {name}, which counts for the processes that Python then starts"
+                yield code.path, f"sets {name} for the processes that Python then starts"
     for path in site.cut_short:
         yield path, "may end with an exception, and add no more of its folders"

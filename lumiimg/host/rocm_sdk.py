@@ -97,7 +97,7 @@ def preloaded(python: PythonProcess, init: ModuleSpec) -> Preloads:
     paths: list[str] = []
     for name in said.ordered(names):
         if (library := said.libraries.get(name)) is None:
-            failure = Failure(f"rocm_sdk knows no library by the name {name}", said.file)
+            failure = Failure(f"rocm_sdk knows no library named {name}", said.file)
             return Preloads(tuple(paths), failure, questions)
         package = python.find_spec(of := said.package(library.package, family))
         place = f"{package.locations[0]}/{library.folder}" if package is not None and package.locations else ""

@@ -98,12 +98,12 @@ def scan_host(
             "path, or relative); --include PATH records a library that is there"
         )
     if is_here and snapshot.engine is None:
-        gaps.append("no container engine answers here: its version and its settings for binds are not known")
+        gaps.append("no container engine works here: its version and bind settings are not known")
     elif (engine := snapshot.engine) is not None and engine.settings is None:
         gaps.append(f"the configuration of {engine.name} {engine.version} cannot be read: its settings are not known")
     if private := sorted({path for path in (*(entry.path for entry in entries), *recorded) if is_private(path)}):
         others = f" and {len(private) - 1} more" if len(private) > 1 else ""
-        gaps.append(f"this path in somebody's own folder is in the snapshot: {private[0]}{others}")
+        gaps.append(f"the snapshot contains this path in a personal folder: {private[0]}{others}")
     return replace(snapshot, gaps=(*gaps, *recorder.gaps))
 
 
@@ -129,7 +129,7 @@ def _loader(root: RootFileSystem, settings: LoaderConfig, cache: ElfCache) -> Pr
         return process
     kind = "musl" if library.kind == "musl" else "no C library that is known"
     raise MissingHereError(
-        f"this machine has {kind}; glibc's loader on {' or '.join(MACHINES.values())} is what a scan asks",
+        f"this machine has {kind}; a scan needs glibc's loader on {' or '.join(MACHINES.values())}",
         hint="scan on a compute node, outside of any container",
     )
 
@@ -161,7 +161,7 @@ def _gaps(snapshot: Snapshot) -> Iterator[str]:
         yield "no libfabric was found: load the module of the site, or name it with --include PATH"
     elif HostFiles(snapshot).fabric is None:
         if any(LIBCXI in entry.closure for entry in snapshot.entries):
-            yield f"libfabric wants {LIBCXI} and cannot be loaded here: scan on a compute node"
+            yield f"libfabric needs {LIBCXI} and cannot be loaded here: scan on a compute node"
         else:
             yield (
                 "no libfabric here needs libcxi, so none is known to have the cxi provider: load the module of the "
@@ -170,9 +170,9 @@ def _gaps(snapshot: Snapshot) -> Iterator[str]:
     if not snapshot.nics:
         yield "no Slingshot NIC here (/sys/class/cxi): scan on a compute node"
     if snapshot.gpu_driver is None:
-        yield "no version of amdgpu (/sys/module/amdgpu/version): which ROCm its driver takes is not known"
+        yield "no version of amdgpu (/sys/module/amdgpu/version): which ROCm its driver supports is not known"
     if not snapshot.hwcaps and snapshot.architecture == "x86_64":
-        yield "/proc/cpuinfo names no level of x86-64 beyond the first: the loader is modelled without any"
+        yield "/proc/cpuinfo names no level of x86-64 beyond the first: the loader is modelled without them"
 
 
 # -- libraries --

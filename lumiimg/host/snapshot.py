@@ -235,7 +235,7 @@ class SnapshotTree:
                 return
             self._weight += len(path)
             if name in names or self._weight > _MAX_WEIGHT:
-                what = "is recorded twice, lies below a file, or is more than any host has"
+                what = "is recorded twice, lies below a file, or exceeds the limit"
                 raise ImageError(what, where=shortened(path))
             names[name] = kind
             if kind is FileKind.DIRECTORY:

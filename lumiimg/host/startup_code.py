@@ -319,7 +319,7 @@ class _Rules(ast.NodeVisitor):
             self._change(node, node.args[0] if node.args else None)
         elif functions and functions <= {"warnings.filterwarnings", "warnings.simplefilter"}:
             if not node.args or getattr(node.args[0], "value", None) not in _KEEPS_WARNINGS:
-                raise NotFollowedError("may make errors of warnings", self._code, node)
+                raise NotFollowedError("may turn warnings into errors", self._code, node)
         else:
             self.visit(node.func)
         for each in (*node.args, *node.keywords):
@@ -341,5 +341,5 @@ class _Rules(ast.NodeVisitor):
         if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
             raise NotFollowedError("sets a variable whose name is not constant", self._code, node)
         if is_read(name.value) or _OF_FRAMEWORKS.fullmatch(name.value):
-            raise NotFollowedError(f"sets {name.value} in a way that is not followed", self._code, node)
+            raise NotFollowedError(f"sets {name.value} in a way that lumiimg does not follow", self._code, node)
         self._changed.add(name.value)

@@ -102,7 +102,7 @@ class SingularityDescription:
         """What of the image is not seen."""
         found = [*self._warnings]
         if self.lost:
-            found.append(f"{self.lost}: what the script sets from here on is not known, nor what it did set")
+            found.append(f"{self.lost}: the variables that the script sets are not known")
         _ = self.labels  # if they are too long, that is in `_unread` then
         return (*found, *(f"{path}: {reason}" for path, reason in self._unread.items()))
 

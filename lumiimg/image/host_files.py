@@ -179,5 +179,5 @@ class FolderTree:
         file = HostFile(node.path, follow=False)
         if file.identity != (node.status.st_dev, node.status.st_ino):
             file.close()
-            raise OSError(errno.ESTALE, "another file came in its place while it was opened", node.path)
+            raise OSError(errno.ESTALE, "it was replaced while it was opened", node.path)
         return file

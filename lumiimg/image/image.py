@@ -182,7 +182,7 @@ def open_squashfs(paths: Sequence[Path]) -> Iterator[OverlayTree]:
 def refuse_empty(path: Path, image: Image) -> None:
     """Raise ImageError for what holds no root file system: an empty folder, one that may not be read."""
     if not any(image.root.exists(name) for name in ("/etc", "/usr", "/lib", "/opt")):
-        raise ImageError("holds no root file system", where=str(path), hint="is it an image, and readable?")
+        raise ImageError("holds no root file system", where=str(path), hint="check that it is a readable image")
 
 
 def require_room(path: Path, folder: Path, cache: Cache | None = None) -> None:
@@ -205,14 +205,14 @@ def require_room(path: Path, folder: Path, cache: Cache | None = None) -> None:
                     counted.add((root, seen.identity))
             if needed_bytes > most_bytes:
                 what = f"unpacks to more than {_MAX_RATIO} times its size"
-                raise ImageError(what, where=str(path), hint="if that is right: unpack it, and name the folder")
+                raise ImageError(what, where=str(path), hint="if that is right, unpack it and name the folder")
     there = next(one for one in (folder, *folder.parents) if one.is_dir())
     free_bytes = shutil.disk_usage(there).free
     if needed_bytes + _SPARE_BYTES > free_bytes:
         raise MissingHereError(
             f"unpacks to {size(needed_bytes)}, and {size(free_bytes)} are free in {there}",
             where=str(path),
-            hint="LUMIIMG_CACHE and TMPDIR name folders on other disks",
+            hint="set LUMIIMG_CACHE and TMPDIR to folders on other disks",
         )
 
 
@@ -239,7 +239,7 @@ def _open_file(source: HostFile, opened: ExitStack, cache: Cache | None) -> Imag
         kind = ImageKind.OCI_ARCHIVE if is_oci_layout(files) else ImageKind.DOCKER_ARCHIVE
         return _layered(kind, files, source.name, opened, cache)
     if head[:2] in _COMPRESSED:
-        hint = "unpack it first: an archive of an image is read where its tar is not compressed"
+        hint = "unpack it first: only uncompressed image archives can be read"
         raise ImageError(f"a file compressed with {_COMPRESSED[head[:2]]}", where=source.name, hint=hint)
     what = "an empty file" if not head else "neither a SIF nor a squashfs file, nor an OCI or Docker archive"
     hint = "give a .sif, a squashfs file, a sandbox folder or an archive"
@@ -254,7 +254,7 @@ def _sif_tree(sif: Sif, source: HostFile) -> tuple[SquashfsTree | OverlayTree, l
     partitions = [sif.root_partition(), *overlays]
     layers = [SquashfsTree(source.slice(item.offset, item.size_bytes)) for item in partitions]
     unread = (item.identifier for item in sif.overlays() if not item.is_squashfs)
-    warnings = [f"overlay partition {number} is not read: what it adds or changes is not seen" for number in unread]
+    warnings = [f"overlay partition {number} is not read: its changes are not seen" for number in unread]
     # measured: a mount by root honours trusted.overlay.opaque only, one in a user namespace neither of the two names
     warnings += [
         f"overlay partition {item.identifier} has opaque folders, which not every engine honours: files below may show"

@@ -232,7 +232,7 @@ class RootFileSystem:
                 if kind is not FileKind.DIRECTORY or inner in self._hidden:
                     continue
                 if inner.count("/") > _MAX_WALKED_DEPTH:
-                    raise ImageError(f"has folders more than {_MAX_WALKED_DEPTH} deep in each other")
+                    raise ImageError(f"has folders nested more than {_MAX_WALKED_DEPTH} deep")
                 try:
                     found = self._child(folder, name)
                 except OSError:

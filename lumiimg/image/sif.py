@@ -97,7 +97,7 @@ class Sif:
         [root] = roots
         if not root.is_squashfs:
             what = _NOT_READ.get(root.file_system, f"of the unknown format {root.file_system}")
-            hint = "unpack it by an engine (`build --sandbox`), with its key if it has one, and give the folder"
+            hint = "unpack it with an engine (`build --sandbox`), and with its key if it has one, and give the folder"
             raise ImageError(f"the root file system is {what}", where=self.where, hint=hint)
         return root
 
@@ -235,7 +235,7 @@ def write_sif(path: Path, header: SifHeader, *, identity: str) -> None:
     objects += [(DataType.JSON, name, data) for name, data in header.documents.items()]
     room = _DESCRIPTORS - _FOR_SIGNATURES
     if len(objects) >= room:
-        raise FailedError(f"{len(objects) + 1} objects do not fit into a SIF of {room}", where=str(path))
+        raise FailedError(f"{len(objects) + 1} objects do not fit into a SIF with {room}", where=str(path))
     end = _OBJECTS_AT
     table = b""
     for number, (data_type, name, data) in enumerate(objects, start=1):

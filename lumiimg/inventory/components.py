@@ -81,7 +81,7 @@ class _Found:
         paths.append(path)
         self.size_bytes += len(path) + _ENTRY_BYTES
         if self.size_bytes > _MOST_BYTES:
-            raise ImageError(f"its libraries, programs and links have paths of more than {_MOST_BYTES >> 20} MiB")
+            raise ImageError(f"the paths of its libraries, programs and links exceed {_MOST_BYTES >> 20} MiB")
 
 
 @dataclass(frozen=True, eq=False)

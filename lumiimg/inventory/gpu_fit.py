@@ -37,7 +37,7 @@ _WORST_FIRST = (GpuFit.NO, GpuFit.UNKNOWN, GpuFit.XNACK, GpuFit.PART, GpuFit.RUN
 _NO_CODE = "no GPU code was found in it"
 _ENOUGH = 0.5
 """Of the bundles of a component that each job calls: some of torch's and vLLM's are for newer GPUs by design."""
-_WHICH = "it is there more than once, for different GPUs, and which one a job loads is not known"
+_WHICH = "there are several, for different GPUs; which one a job loads is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def _verdict(component: str, files: Sequence[CodeFile], gpu: GpuTarget, loaded: 
     elif fit is GpuFit.PART and role.needed and (share := _share(counting or files, gpu)) < _ENOUGH:
         fit, why = GpuFit.UNKNOWN, f"of its pieces of code, {share:.0%} are for it"
     elif fit is GpuFit.UNKNOWN:
-        why = "whether the GPU takes such code does not show in files"
+        why = "the files do not show whether the GPU accepts such code"
     counting = counting or list(files)
     paths = tuple(file.path for file in counting)
     return ComponentFit(component, fit, role.needed, _processors(counting, gpu), paths, role.without, why)

@@ -43,7 +43,7 @@ DEPTH_LIMIT = 8
 HEAD_BYTES = 64
 XZ_MEMORY_BYTES = 128 << 20
 """`xz -9` asks for 65 MiB; zstd's own limit is the same."""
-_BZIP2 = "is packed with bzip2"
+_BZIP2 = "is compressed with bzip2"
 _ANSWER = b'{\n  "schema": '
 """The beginning of an answer in JSON about a log: it may quote lines of one, and is none."""
 _POLL_SECONDS = 1.0
@@ -138,7 +138,7 @@ def _in_folder(folder: str, warn: Warn) -> list[str]:
         if len(files) > FILE_LIMIT:
             raise BadInputError(f"more than {FILE_LIMIT} files", where=folder, hint="name the files of one job")
     if not files:
-        raise BadInputError(f"no log in this folder{', but those with bzip2' if packed else ''}", where=folder)
+        raise BadInputError(f"no log in this folder{', except those with bzip2' if packed else ''}", where=folder)
     if packed:
         warn(f"{packed[0]} {_BZIP2} and not read" + f", as {len(packed) - 1} more" * (len(packed) > 1))
     return files
@@ -168,7 +168,7 @@ def _fault(head: bytes) -> str | None:
         return _BZIP2
     if b"\0" in head.lstrip(b"\0"):
         return "is not text"
-    return "is an answer of lumiimg (--json)" if head.startswith(_ANSWER) else None
+    return "is --json output of lumiimg" if head.startswith(_ANSWER) else None
 
 
 # -- their lines
@@ -303,7 +303,7 @@ def whole_lines(data: Iterable[bytes], name: str, warn: Warn) -> Iterator[bytes]
             yield lines
     if splitter.rest.strip():
         yield splitter.rest
-        warn(f"{name}: its last line has no end and may be cut off, so it counts only if it says that something failed")
+        warn(f"{name}: its last line may be cut off, so it counts only if it reports a failure")
 
 
 def _bounded(blocks_of_lines: Iterable[bytes], name: str, warn: Warn) -> Iterator[bytes]:
@@ -317,7 +317,7 @@ def _bounded(blocks_of_lines: Iterable[bytes], name: str, warn: Warn) -> Iterato
         is_repeated = line == before and lines.count(line) * len(line) == len(lines)
         repeated = repeated + len(lines) if is_repeated else 0
         if total > STREAM_BYTES or repeated > REPEATED_BYTES:
-            what = "goes on without an end" if total > STREAM_BYTES else "repeats one line without an end"
+            what = "never ends" if total > STREAM_BYTES else "repeats one line forever"
             warn(f"{name}: {what}; the first {total >> 20} MiB of it were read")
             return
 

@@ -62,7 +62,7 @@ class LockedBootstrap:
             found = f"its sha256 is {actual[:12]}…" if actual else "there is no such file"
             raise RefusedError(
                 f"the base {self.origin} is not the one that was locked: {found}, not {self.sha256[:12]}…",
-                hint="if the new one is meant, name the whole request, as `lumiimg build` takes it",
+                hint="to use the new one, give the whole request, as for `lumiimg build`",
             )
 
 

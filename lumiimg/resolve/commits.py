@@ -54,7 +54,7 @@ def _read(own: OwnRequirement, sources: Sources) -> CommitProject:
     with open_regular(archive) as packed:
         texts = texts_of(packed, lambda path: path in {_FILE, "setup.py", "setup.cfg"}, _MOST_BYTES, location)
     if not texts:
-        what, hint = "has neither pyproject.toml nor setup.py", "is it in a folder there? #subdirectory=FOLDER"
+        what, hint = "has neither pyproject.toml nor setup.py", "if it is in a subfolder, add #subdirectory=FOLDER"
         raise RefusedError(what, where=location, hint=hint)
     where, text = f"{location}, {_FILE}", texts.get(_FILE, "")
     try:
@@ -64,14 +64,14 @@ def _read(own: OwnRequirement, sources: Sources) -> CommitProject:
         raise RefusedError(error.what, where=where) from error
     project = document.project
     if project.name and canonicalize_name(project.name) != own.name:
-        raise RefusedError(f"is the project {project.name[:100]}, not {own.name}", where=where, hint="name it so")
+        raise RefusedError(f"is the project {project.name[:100]}, not {own.name}", where=where, hint="use that name")
     if not document.build_system.requires:
         lines += _USUAL
     if placed := next((line for line in lines if "@" in line.partition(";")[0]), None):
         hint = "take that line into your own list, with a commit"
-        raise RefusedError(f"requires something by its address: {placed[:200]}", where=where, hint=hint)
+        raise RefusedError(f"requires a package by its address: {placed[:200]}", where=where, hint=hint)
     if not project.name or "dependencies" in project.dynamic:
-        sources.on_line(f"{own.name} says only when it is built what it requires: the build names what is missing then")
+        sources.on_line(f"{own.name} lists its requirements only when it is built: the build names missing ones")
     address = git_address(location)
     try:
         version = f"{Version(project.version)}"

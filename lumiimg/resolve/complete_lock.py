@@ -132,7 +132,7 @@ def _in_words(unknown: str, before: LockFile | None = None, otherwise: str = "")
     except MissingHereError as error:
         if error.where is None or not is_address(error.where):
             raise
-        hint = f"`lumiimg lock`, with the same options where there is a network; then `build --locked` here{otherwise}"
+        hint = f"`lumiimg lock` with the same options, where there is a network; then `build --locked` here{otherwise}"
         raise MissingHereError(f"{unknown}, and it {error.what}", where=error.where, hint=hint) from error
 
 
@@ -159,7 +159,7 @@ def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], unt
 
         sources.on_line(f"resolving {lock.request.own_summary} on top of the layers below, for {python}")
         there = [installed_layer(one, is_base=at == 0) for at, one in enumerate(stack)]
-        with _in_words("the catalogue does not have the wheels of your own packages"):
+        with _in_words("the wheels of your own packages are not in the catalogue"):
             wheels = resolve_own(there, lock.request, python, sources, until=until, preferred=preferred)
         sources.on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {lock.layers[-1].name}")
         stack.append(lock.layers[-1].with_wheels(wheels))
@@ -184,7 +184,7 @@ def _of_layers(
         wanted = [replace(wants, date=None) for wants in wanted]
     days = sorted({until, *(wants.date for wants in wanted if wants.date)})
     sources.on_line(f"resolving the requirements of {names} for {python}, as of {', '.join(map(str, days))}")
-    with _in_words(f"the catalogue does not have the wheels for {names}"):
+    with _in_words(f"the wheels for {names} are not in the catalogue"):
         found = resolve_wheels(wanted, python, sources, until=until, preferred=preferred).by_layer
     sources.on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
     wheels = {one.name: one for one in with_digests([*itertools.chain(*found.values())], sources)}

@@ -28,7 +28,7 @@ _PACKAGE = re.compile(r"(?:[^\s:]+::)?([A-Za-z0-9_][\w.-]*)\s*([^\[]*)", re.ASCI
 _ONE_VERSION = re.compile(r"(==?)?\s*([A-Za-z0-9_.!+]+?)(\.?\*)?(?:[=\s]\s*[\w.*]+)?", re.ASCII)
 _MINOR = re.compile(r"==(\d+\.\d+)(?:\.\w+)*")
 _MOST_ASKED, _SHOWN = 300, 60
-_INSTEAD = "write what you need of it under `pip:`"
+_INSTEAD = "write the packages that you need under `pip:`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def pip_lines(text: str, path: str, has_project: HasProject | None) -> Iterator[
                 raise BadInputError("the pip part is not a list", where=where, hint="one line each: - NAME")
             for line in lines if isinstance(lines, tuple) else ():
                 if not isinstance(line.value, str):
-                    raise BadInputError("the pip part has lines only", where=f"line {line.line} of {path}")
+                    raise BadInputError("the pip part must be a list of lines", where=f"line {line.line} of {path}")
                 found.append((line.line, line.value))
                 has_pip = True
         else:
@@ -85,7 +85,7 @@ def _dependencies(document: YamlNode, path: str) -> Sequence[YamlNode]:
     for key, node in document.value.items():
         if key not in _SAYS_NOTHING | {"dependencies"}:
             where = f"line {node.line} of {path}"
-            raise BadInputError(f"the key {shortened(key)!r} is not followed", where=where, hint="leave it out")
+            raise BadInputError(f"the key {shortened(key)!r} is not supported", where=where, hint="leave it out")
     dependencies = document.value.get("dependencies")
     if dependencies is None or not dependencies.value:
         raise BadInputError("has no dependencies, so there is nothing to install", where=path, hint=_INSTEAD)
@@ -135,9 +135,9 @@ def _instead(packages: Sequence[_Package], has_project: HasProject | None) -> Ba
             except LumiimgError:
                 has_project = None
         (lines if is_for_pip else without).append(f"{package.name}{package.version}" if is_for_pip else package.text)
-    asked = "" if has_project else " (it was not asked for all)"
+    asked = "" if has_project else " (not all were looked up)"
     hint = f"write under `pip:`, as the index has a project of that name{asked}: {_named(lines)}; " if lines else ""
-    hint += f"leave out, as pip has nothing of that name: {_named(without)}" if without else ""
+    hint += f"leave out, as pip has no package of that name: {_named(without)}" if without else ""
     more = f" and {len(packages) - 1} more" if len(packages) > 1 else ""
     what = f"conda packages are not installed: {shortened(one_line(packages[0].text))}{more}"
     return BadInputError(what, where=packages[0].where, hint=hint.removesuffix("; "), more=[*lines, *without])

@@ -62,9 +62,9 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
     """Rule 2: the driver of the nodes serves the ROCm of the image, and the one that a wheel brings."""
     any_rocm = next((component for component, _ in _WHOSE_ROCM if component in stack.offers), None)
     if site.vendor is not None and any_rocm is not None:
-        because = f"{site.name} has GPUs of {site.vendor}, where ROCm finds none"
+        because = f"{site.name} has {site.vendor} GPUs, which ROCm does not support"
         have = f"ROCm {stack.version(any_rocm) or '?'}"
-        yield RuleResult(_ID, RuleOutcome.REFUSED, "GPUs of AMD", have, because, site.source)
+        yield RuleResult(_ID, RuleOutcome.REFUSED, "AMD GPUs", have, because, site.source)
     elif site.driver is not None or site.arch is not None:
         driver = site.driver or unknown_driver(f"the driver of {site.name}", site.source)
         yield from window_of(driver, stack)
@@ -150,7 +150,7 @@ def _judge(driver: SiteDriver, version: str | None, whose: str) -> RuleResult:
         because = f"{driver.name} does not support it: expect crashes, or wrong results"
         return result(RuleOutcome.REFUSED, need=need, because=because, source=source)
     confirmed = f"last confirmed on {max(claim.date for claim in claims)}"
-    to_be_sure = "" if is_seen else ". To be sure: --host, with what `lumiimg host scan` finds on a node with a GPU"
+    to_be_sure = "" if is_seen else ". To be sure, add --host with a snapshot of `lumiimg host scan` from a GPU node"
     because = f"{deciding.text}; {confirmed}{to_be_sure}"
     return result(RuleOutcome.OK, need=need, because=because, source=source)
 
@@ -186,7 +186,7 @@ def site_as_observed(site: Site, snapshot: Snapshot, where: str) -> Site:
     libfabric = files.library(entry.path) if entry else None
     if entry is None or libfabric is None:
         raise BadInputError(
-            "has no libfabric that loads with libcxi: no node of a Slingshot network, or its module was not loaded",
+            "has no libfabric that loads with libcxi: it is not a Slingshot node, or the module was not loaded",
             where=where,
             hint=f"on a compute node, with the module of libfabric loaded: {scan_command()}",
         )

@@ -72,7 +72,9 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
     """
     refuse_password(base, "--base")
     if not base.isprintable():
-        raise BadInputError("its name cannot be printed, and a definition has to name it", where=base, hint="rename it")
+        raise BadInputError(
+            "its name has unprintable characters, and a definition must name it", where=base, hint="rename it"
+        )
     if (scheme := _REMOTE.match(base)) is not None and scheme[0] not in {"docker://", DAEMON_SCHEME}:
         raise BadInputError(
             "cannot be read from here",
@@ -80,7 +82,7 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
             hint=f"fetch it first: {engine_word()} pull image.sif {base}; then name image.sif",
         )
     if scheme is None and _IN_REGISTRY.fullmatch(base) and not Path(base).exists():
-        raise BadInputError("no such file", where=base, hint=f"one of a registry: docker://{base}")
+        raise BadInputError("no such file", where=base, hint=f"for an image in a registry: docker://{base}")
     from lumiimg.catalog.settings import user_cache
     from lumiimg.image import ImageError, open_image, refuse_empty  # 70 ms that a base of the catalogue should not cost
     from lumiimg.inventory.components import Inventory

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.request import Request
 
-MADE_HERE = "no digest is published; that of the first download holds from then on"
+MADE_HERE = "no digest is published; the digest of the first download is used from then on"
 """The note of such a source."""
 STAGED_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_@+=:,.-]{0,250}")
 """The name of a file in the build."""
@@ -74,7 +74,7 @@ def locked_wheel(url: str, sha256: str | None, size_bytes: int | None = None) ->
     file = unquote(urlsplit(url).path).rpartition("/")[2]
     name, version, _, _ = parse_wheel_filename(file)
     if not STAGED_FILE.fullmatch(file):
-        raise ValueError(f"{file!r} is not a plain name of a file")
+        raise ValueError(f"{file!r} is not a plain file name")
     return LockedSource(name, "", file, sha256, url, version=str(version), size_bytes=size_bytes)
 
 

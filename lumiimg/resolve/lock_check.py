@@ -85,7 +85,7 @@ def _lock(document: LockFile, catalogues: Sequence[Catalogue], mirrors: Mirrors,
     ]
     unknown = {source.location for layer in stack for source in layer.sources if source.sha256 is None}
     if wrong := unknown ^ known.keys():
-        raise BadInputError(f"the digest of {shortened(min(wrong))} is left out, or is not for the lock to say")
+        raise BadInputError(f"the digest of {shortened(min(wrong))} is missing, or does not belong in the lock")
     base, *layers = (layer.with_digests(known) for layer in stack)
     lock = Lock(
         request=request,
@@ -135,7 +135,7 @@ def _layer(entry: LockedEntry, catalogues: Sequence[Catalogue]) -> Layer:
 def _bootstrap(entry: LockedBase, base: Layer, mirrors: Mirrors, search_path: str | None) -> LockedBootstrap:
     ways = tuple(one for one in base.bootstraps if (one.agent, one.origin) == (entry.agent, entry.origin))
     if not ways:
-        raise BadInputError(f"key 'base.from' is not where the catalogue has {base.name} from")
+        raise BadInputError(f"key 'base.from' is not the catalogue's source of {base.name}")
     bootstrap = choose_bootstrap(structs.replace(base, bootstraps=ways), mirrors, search_path)
     image, sha256 = bootstrap.image, entry.image.sha256 if entry.image else None
     if image is None:
@@ -183,7 +183,7 @@ def _faults(lock: Lock) -> Iterator[str]:
         if "python3" in there:  # there is one, and which it is only reading the image shows
             there.add("python")
     if lock.base.wheels and not wants_python(lock.base):
-        yield f"the base {lock.base.name} has Python packages, and wants none"
+        yield f"the base {lock.base.name} has Python packages, but needs none"
     versions = {wheel.name: wheel.version for wheel in wheels}
     commits = {wheel.name: wheel.location for wheel in wheels if wheel.is_commit}
     for one in lock.request.own:
@@ -192,10 +192,10 @@ def _faults(lock: Lock) -> Iterator[str]:
         if version is None and one.name not in {*there, *packages, "triton"} and wish.marker is None:
             yield f"request.own names {one.text}, which is left out"
         elif version is not None and not wish.specifier.contains(version, prereleases=True):
-            yield f"request.own names {one.text}, and {version} is there"
+            yield f"request.own names {one.text}, but the lock has {version}"
         if wish.url != commits.pop(one.name, None):
-            yield f"request.own names {one.text}, and another commit of it, or none, is there"
-    yield from (f"{address}, which request.own does not name, is there" for address in commits.values())
+            yield f"request.own names {one.text}, but the lock has another commit of it, or none"
+    yield from (f"{address} is in the lock, but request.own does not name it" for address in commits.values())
 
 
 def _replaces(wheel: LockedSource, layer: LockedLayer, lock: Lock) -> bool:
@@ -207,7 +207,7 @@ def _not_as_asked(lock: Lock) -> Iterator[str]:
     """Yield what the request names, and the lock has in another way."""
     request, layers = lock.request, {layer.name: layer for layer in lock.stack}
     if (OWN_PACKAGES in layers) != bool(request.own or request.own_files):
-        yield f"request.own and the layer {OWN_PACKAGES} are there without each other"
+        yield f"request.own and the layer {OWN_PACKAGES} need each other"
     if not lock.base.layer.is_foreign and request.base != lock.base.name:
         yield f"request.base is {request.base!r}, and the base is {lock.base.name}"
     for text in request.add:
@@ -235,7 +235,7 @@ def outside_catalogue(
         if carried is not None and layer.layer.folder.is_relative_to(carried):
             found.append(f"the layer {layer.name}, as the image carries it ({layer_digest(layer.layer)})")
         if layer.is_unlisted:
-            found.append(f"the release {layer.title}, of which the catalogue has no row")
+            found.append(f"the release {layer.title}, which is not in the catalogue")
         found += [_shown("source", one, layer) for one in layer.sources if not _is_known(one, layer, lock.request)]
     return [*found, *_wheels(lock, mirrors)]
 
@@ -256,7 +256,7 @@ def refuse_untrusted(found: Sequence[str], path: Path) -> None:
     if found:
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise BadInputError(
-            f"takes what is not from the catalogue: {'; '.join(found[:_SHOWN])}{more}",
+            f"uses parts that are not from the catalogue: {'; '.join(found[:_SHOWN])}{more}",
             where=str(path),
             hint="if you trust who wrote it: --trust-lock",
         )

@@ -73,7 +73,7 @@ class LockedCommit(_Written, frozen=True):
     def __post_init__(self) -> None:
         address = git_address(self.address)
         is_one = address is not None and address.is_settled and f"{address}" == self.address
-        refuse({"address": None if is_one else f"is {shortened(self.address)!r}, which is not that of a commit"})
+        refuse({"address": None if is_one else f"is {shortened(self.address)!r}, which is not the address of a commit"})
 
 
 class LockedEntry(_Written, frozen=True):
@@ -273,7 +273,7 @@ def read_document(path: Path) -> LockFile:
         raise BadInputError(what, where=str(path), hint=AGAIN) from error
     refuse_format(said, path, "write it again with `lumiimg lock`, and the options that its [request] names")
     if said.keys() - {"format", "lumiimg", "digest"} or said.get("digest") != _digest(body):
-        raise BadInputError("was changed after it was written: its digest is another", where=str(path), hint=AGAIN)
+        raise BadInputError("was changed after it was written: its digest does not match", where=str(path), hint=AGAIN)
     return decode_toml(text, LockFile, where=str(path), hint=AGAIN)
 
 

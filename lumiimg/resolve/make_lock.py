@@ -70,7 +70,7 @@ def check_used(request: Request, released: Sequence[Released]) -> None:
     arguments = [f"{layer.name}.{name}" for layer, _ in released for name in layer.arguments]
     sources = [source.name for layer, release in released for source in layer.sources_of(release)]
     wrong = [(f"the argument {name}", arguments) for name in request.arguments if name not in arguments]
-    wrong += [(f"a source called {name!r}", sources) for name in request.sources if name not in sources]
+    wrong += [(f"a source named {name!r}", sources) for name in request.sources if name not in sources]
     for what, known in wrong:
         raise BadInputError(f"no layer of this image takes {what}", hint=f"known: {', '.join(known) or 'none'}")
 
@@ -100,9 +100,9 @@ def lock_layer(layer: Layer, release: Release | None, request: Request) -> Locke
     for name, value in (*locked.set_environment.items(), *locked.prepend_environment.items()):
         if value and (is_secret_name(name) or redact(value) != value):
             raise BadInputError(
-                f"{name} in [environment] looks like a secret, and would be in the image and its definition",
+                f"{name} in [environment] looks like a secret, which would end up in the image and its definition",
                 where=str(layer.folder / "layer.toml"),
-                hint="take it out, and give it to the job that runs the image, as a variable there",
+                hint="remove it, and set it as a variable in the job that runs the image",
             )
     return locked
 

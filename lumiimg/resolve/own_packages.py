@@ -51,8 +51,8 @@ _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
 """What a layer whose wheels are not those of the index requires."""
 _SOURCE = "your own requirements; what the layers below have"
 _STAYS = (
-    "what is below stays as it is unless --replace names it, only wheels and commits of git are taken, and what is "
-    "nowhere goes into a layer of your own"
+    "packages below stay unless --replace names them; only wheels and git commits are accepted; a package that is in "
+    "no index needs a layer of your own"
 )
 _OF_ROCM = re.compile(r"(?:.*-)?rocm(?:-?[0-9].*|-.*)?")
 _SHOWN = 8
@@ -77,8 +77,8 @@ def check_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[Ru
     """Yield what is known of own packages without an index; a line with a marker is left to the lock."""
     if "torch" in {*base.has, *base.provides} and not base.is_foreign:
         because = (
-            f"which other Python packages {base.name} has is known only where the image is read; to replace one "
-            "would end the build of own-packages: name the image as --base, by its path or address"
+            f"the other Python packages of {base.name} are known only if the image is read, and replacing one "
+            "ends the build of own-packages: give the image as --base, by its path or address"
         )
         yield RuleResult("layers", RuleOutcome.UNKNOWN, "the image's packages", "some of them", because, base.source)
     there = _planned(stack)
@@ -88,7 +88,7 @@ def check_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[Ru
             yield RuleResult("layers", RuleOutcome.REFUSED, one.name, one.text, f"{one.where}: {why}", _SOURCE)
         elif one.replaces:
             was = f"{one.name} {version}" if version else f"another {one.name}"
-            because = f"as you asked, {one.text} is put in the place of {was} of {by or 'the layers below'}"
+            because = f"as you asked, {one.text} replaces {was} of {by or 'the layers below'}"
             yield RuleResult("layers", RuleOutcome.UNKNOWN, was, one.text, because, _SOURCE)
     offered = stack.offers.get(PYTHON)
     for one, python in _other_python(asked, version_of(offered.version if offered else None)):
@@ -142,7 +142,7 @@ def _not_for_image(name: str, asked: Request, there: Collection[str]) -> tuple[s
         other = instead_of(name)
         return "is for NVIDIA's GPUs", f"{other} does the same without" if other else "leave the line out"
     if name in OF_TORCH and "torch" in there:
-        return "the index has for CUDA, and torch is there", "leave the line out"
+        return "the index has for CUDA, and the image has torch", "leave the line out"
     if name in asked.brought:
         return "the index does not have for this image", f"--add {asked.brought[name]}"
     return None
@@ -180,7 +180,7 @@ def resolve_own(
             raise RefusedError(objection, where=one.where, hint="leave it out")
         if one.replaces and one.name not in there:
             what = f"no {one.name} is known in the image"
-            raise RefusedError(what, where=one.where, hint=f"put it in: pip:{one.text}")
+            raise RefusedError(what, where=one.where, hint=f"add it: pip:{one.text}")
     there -= asked.replaced
     if known := next((one for one in asked.own if one.requirement.url and one.name in there), None):
         what = f"{known.where} requires {known.text}, and the image has {known.name}, which stays"
@@ -208,7 +208,7 @@ def resolve_own(
     wants_torch = (one for one in wheels if one.name in found.requirers.get("torch", ()))
     if compiled := [f"{one.name} {one.version}" for one in wants_torch if not one.file.endswith("-any.whl")]:
         sources.on_line(
-            "compiled for a torch of the index, so that only an import shows whether it loads with that of the image: "
+            "compiled for a torch from the index; only an import shows whether it loads with the image's torch: "
             f"{', '.join(compiled[:_SHOWN])}"
         )
     locked = (*with_digests(wheels, sources), *(commit.source for commit in commits))
@@ -236,7 +236,7 @@ def _hint(said: str, asked: Request, there: Collection[str]) -> str:
             return f"{stays}: leave out {one.where} ({one.text})"
     lines = [f"{one.where} ({one.text})" for one in named]
     if asked.replaced:
-        return f"change {'; '.join(lines[:_SHOWN])}, or replace the others, too: --replace NAME==VERSION"
+        return f"change {'; '.join(lines[:_SHOWN])}, or also replace the others: --replace NAME==VERSION"
     return f"change {'; '.join(lines[:_SHOWN])}: {_STAYS}" if lines else _STAYS
 
 

@@ -135,7 +135,8 @@ class Plan:
         without = f", without {left}" if left else ""
         where = ", where its base is" if self.nearest.missing else ""
         return Remedy(
-            f"the nearest that works{without}{where}", f"lumiimg {command} {options_of(self.nearest.asked)}{output}"
+            f"the nearest that works{without}{where}",
+            f"lumiimg {command} {options_of(self.nearest.asked)}{output}",
         )
 
     @property
@@ -229,8 +230,8 @@ class PossibleBases:
         """How many there are, and how sure they are."""
         number = len(self.bases)
         if not number:
-            return f"no base of the catalogue takes {self.asked}"
-        taken = f"{count(number, 'base')} of the catalogue {'takes' if number == 1 else 'take'} {self.asked}"
+            return f"no base in the catalogue works with {self.asked}"
+        taken = f"{count(number, 'base')} in the catalogue {'works' if number == 1 else 'work'} with {self.asked}"
         sure = sum(not plan.is_doubtful for plan in self.bases)
         some = f"{sure} of them " if sure < number else ""
         return f"{taken}, {some}without doubts" if sure else taken

@@ -172,7 +172,7 @@ def _with_fabric(asked: Request, chosen: Fabric | None, context: PlanContext) ->
         base = structs.replace(base, troubles=(*base.troubles, *known_troubles(base, context.layers())))
     if base.by_name:
         has = ", ".join(f"{component} {version}" for component, version in base.has.items())
-        because = f"by its name, and what follows from that, it has {has}; where the image is, it is read first"
+        because = f"from its name, it has {has}; on a machine that has the image, the image is read first"
         results.append(RuleResult("layers", RuleOutcome.UNKNOWN, "its files", "its name alone", because, base.source))
     start = Stack(_offers(base, site))
     if site is not None:
@@ -238,9 +238,9 @@ def _wishes(asked: Request, base: Layer, fabric: Fabric, context: PlanContext) -
     if fabric is not Fabric.NONE and not has_plugin:
         added.append(WantedLayer(Need.decoded(PLUGIN), because="RCCL reaches libfabric through a net plugin"))
     elif fabric is Fabric.HOST and HEADERS in asked.sources and not {PLUGIN, _OLD_PLUGIN} & named:
-        because = f"--source {HEADERS}: a plugin compiled against the host's libfabric goes before the image's own"
+        because = f"--source {HEADERS}: a plugin compiled for the host's libfabric comes before the image's"
         added.append(WantedLayer(Need.decoded(PLUGIN), because=because))
-    unsettled = f"{asked.own_summary}; what they take from the index is not settled before lock"
+    unsettled = f"{asked.own_summary}; their packages from the index are chosen by lock"
     own = [WantedLayer(Need.decoded(OWN_PACKAGES), because=unsettled)] if asked.own else []
     return [wish for wish in added if wish.need.component not in named] + wishes + own
 

@@ -141,7 +141,7 @@ def resolve_wheels(
                 found = project.resolve(folder, until, preferred)
         except NoSolutionError as error:
             if other := _other_than_pinned(layers, error.what):
-                raise FailedError(other, hint="take another release, and report it: the catalogue is wrong") from error
+                raise FailedError(other, hint="use another release, and report this: the catalogue is wrong") from error
             if until and any("exclude-newer" in line for line in error.more):  # uv's word for what a date leaves out
                 error.hint = f"uploads after {until} are excluded: use another date with --exclude-newer"
             elif not requirements:
@@ -156,7 +156,7 @@ def resolve_wheels(
         sources.on_line(line)
     wheels = [_wheel(one, target) for one in packages if one.name not in project.here]
     if (plain := [one.location for one in wheels if urlsplit(one.location).scheme == "http"]) and not project.is_plain:
-        raise FailedError(f"its index, with TLS, links to a wheel without: {plain[0][:200]}, which is not followed")
+        raise FailedError(f"its index uses TLS, but has a link without TLS, which is not followed: {plain[0][:200]}")
     return ResolvedWheels(_by_layer(layers, wheels, found.requirers), found.requirers)
 
 

@@ -100,7 +100,7 @@ class Request(LockedRequest, frozen=True):
     @property
     def own_summary(self) -> str:
         """All of them, in a few words."""
-        words = (*self.own_words, *(f"{one.text} in the place of another" for one in self.own if one.replaces))
+        words = (*self.own_words, *(f"{one.text} replacing another" for one in self.own if one.replaces))
         where = ", ".join([*(file.rpartition("/")[2] for file in self.own_files), *words])[:_SHOWN]
         return f"{count(len(self.own), 'requirement')} of yours ({where})"
 
@@ -124,7 +124,7 @@ def with_releases(request: Request, catalogue: Catalogue) -> Request:
     add = dict(zip(request.unpinned, request.add, strict=True))
     if len(add) < len(request.add):
         twice = next(name for name in add if request.unpinned.count(name) > 1)
-        raise BadInputError(f"layer {twice!r} is asked for twice")
+        raise BadInputError(f"layer {twice!r} is named twice")
     for key, version in request.arguments.items():
         layer, _, name = key.rpartition(".")
         if name == "VERSION" and catalogue.knows(layer) and catalogue.layer(layer).releases:
@@ -141,14 +141,14 @@ def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
     for option, values in (("--source", request.sources.values()), ("--mirror", request.mirrors)):
         if any("://" in value and secret in value for value in values for secret in known):
             raise BadInputError(
-                f"{option} holds a secret of the environment, and would be in the lock and the log",
+                f"{option} contains a secret from the environment, which would end up in the lock and the log",
                 hint="a login for a server goes into ~/.netrc",
             )
     for key, value in request.arguments.items():
         if value and (is_secret_name(key.rpartition(".")[2]) or redact(value, known) != value):
             raise BadInputError(
-                f"{key} looks like a secret, and would be in the image, the lock and the log",
-                hint="give it to the job that runs the image, as a variable there",
+                f"{key} looks like a secret, which would end up in the image, the lock and the log",
+                hint="set it as a variable in the job that runs the image",
             )
 
 

@@ -53,16 +53,20 @@ _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _EGG = re.compile(r"(?:(\S+)\s*@\s*)?(git\+[^\s#]+)#(\S*\begg=[A-Za-z0-9]\S*)")
 _EXTRA = re.compile(r"\bextra\b")
 _AT_COMMIT = f"{{}} @ {SCHEME}HOST/REPOSITORY@COMMIT, and #subdirectory=FOLDER where it is in one"
-_TO_INDEX = "name what an index has; what is in none goes into a layer of your own (docs/extend/layer.md)"
-_EXPORT = (
-    "of a project of uv: uv export --no-emit-project --prune torch -o requirements.txt (--extra NAME, --group NAME)"
-)
+_TO_INDEX = "name a package from an index; one that is in no index needs a layer of your own (docs/extend/layer.md)"
+_EXPORT = "for a uv project: uv export --no-emit-project --prune torch -o requirements.txt (--extra NAME, --group NAME)"
 _HINTS = {
     ("-i", "--index-url", "--extra-index-url", "-f", "--find-links"): (
-        "leave the line out: torch is the image's own, and --mirror pypi=URL names another index for all else"
+        "leave the line out: the image's torch is used, and --mirror pypi=URL names another index for everything else"
     ),
-    ("-e", "--editable"): f"an image holds no working copy (uv export --no-emit-project leaves it out): {_TO_INDEX}",
-    ("-c", "--constraint"): "leave the line out: what the image has is held; any other bound is a requirement: foo<3",
+    (
+        "-e",
+        "--editable",
+    ): f"an image cannot hold a working copy (uv export --no-emit-project leaves it out): {_TO_INDEX}",
+    (
+        "-c",
+        "--constraint",
+    ): "leave it out: the image's packages are pinned; write other limits as requirements: foo<3",
 }
 
 
@@ -129,7 +133,7 @@ def _require_one_of_each(found: Sequence[OwnRequirement]) -> None:
         versions = [spec.version for spec in one.requirement.specifier]
         if one is other or (versions and other.requirement.specifier.contains(versions[0], prereleases=True)):
             continue
-        what = f"{other.text}, and {one.where} asks for {one.text}"
+        what = f"{other.text}, but {one.where} requires {one.text}"
         raise BadInputError(what, where=other.where, hint="leave one of them out")
 
 
@@ -231,7 +235,7 @@ def _in_one_version(text: str) -> str:
     requirement = requirement_of(text, OF_REPLACE)
     versions = [one for one in requirement.specifier if one.operator == "==" and not one.version.endswith(".*")]
     if len(versions) != 1 or f"{requirement}" != f"{requirement.name}{versions[0]}":
-        raise BadInputError(f"{requirement.name} is to be in one version", where=OF_REPLACE, hint="NAME==VERSION")
+        raise BadInputError(f"{requirement.name} must have exactly one version", where=OF_REPLACE, hint="NAME==VERSION")
     return text
 
 
@@ -240,7 +244,7 @@ def requirement_of(text: str, where: str, *, takes_commits: bool = True) -> Requ
     if option := _OPTION.search(text):
         hint = next((hint for words, hint in _HINTS.items() if text.startswith(words)), None)
         hint = hint or f"leave the {'option' if option.start() else 'line'} out"
-        raise BadInputError(f"the option {option[1]} is not followed", where=where, hint=hint)
+        raise BadInputError(f"the option {option[1]} is not supported", where=where, hint=hint)
     if len(text) > _LONGEST:
         raise BadInputError(f"a requirement of more than {_LONGEST} characters", where=where)
     requirement = parsed(_EGG.sub(_named, text))
@@ -253,11 +257,11 @@ def requirement_of(text: str, where: str, *, takes_commits: bool = True) -> Requ
         what = f"{one_line(redact(text))[:100]!r} is not a valid requirement"
         raise BadInputError(what, where=where, hint=f"one like datasets>=3,<4 is needed; {_EXPORT}")
     if requirement.url or requirement.name.lower().endswith(_ARCHIVES):
-        what = f"{requirement.name[:100]} has a place of its own"
+        what = f"{requirement.name[:100]} has an address of its own"
         raise BadInputError(what, where=where, hint=_TO_INDEX)
     if requirement.marker and _EXTRA.search(str(requirement.marker)):
-        what = f"{requirement.name} is for an extra, and nothing has one here"
-        raise BadInputError(what, where=where, hint="leave its marker out, or the line")
+        what = f"{requirement.name} is for an extra, and there are no extras here"
+        raise BadInputError(what, where=where, hint="leave out its marker, or the line")
     return requirement
 
 
@@ -271,11 +275,11 @@ def _named(found: re.Match[str]) -> str:
 def _at_commit(requirement: Requirement, where: str) -> Requirement:
     """Return a requirement at a commit of git. Raises BadInputError for another place, NoCommitError for no commit."""
     if (address := git_address(requirement.url or "")) is None:
-        what = f"{requirement.name[:100]} has an address that is not followed"
+        what = f"{requirement.name[:100]} has an unsupported address"
         raise BadInputError(what, where=where, hint=f"the form is {_AT_COMMIT.format(requirement.name[:100])}")
     if requirement.marker:
         what = f"{requirement.name[:100]} is at a commit, and has a marker"
-        raise BadInputError(what, where=where, hint="leave the marker out, or the line")
+        raise BadInputError(what, where=where, hint="leave out the marker, or the line")
     if not address.is_settled:
         raise NoCommitError(requirement.name, address, where)
     requirement.name, requirement.url = canonicalize_name(requirement.name), f"{address}"
@@ -286,7 +290,7 @@ class NoCommitError(BadInputError):
     """A requirement of git that names no commit, so that it would be another one tomorrow."""
 
     def __init__(self, name: str, address: GitAddress, where: str) -> None:
-        what = f"{name[:100]} names no commit (40 hexadecimal digits), and so may be another one tomorrow"
+        what = f"{name[:100]} is not pinned to a commit (40 hexadecimal digits), so it may change tomorrow"
         super().__init__(what, where=where)
         self.name, self.address = name, address
         self.propose("COMMIT")

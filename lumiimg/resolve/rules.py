@@ -92,7 +92,7 @@ NO_MACHINE = RuleResult(
     RuleOutcome.WARNING,
     "a machine",
     "none",
-    "no machine is named: no net plugin is put in, and over a network RCCL would use TCP (--site lumi)",
+    "no machine is named: no net plugin is added, and RCCL would use TCP between nodes (--site lumi)",
     "RCCL src/net.cc, ncclNetInit: without a plugin its own transports",
 )
 """Of a request for GPUs that is for no machine."""
@@ -109,23 +109,23 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
         because, source = "you asked for none: RCCL goes over TCP", site.fabric.source
         return asked, RuleResult("fabric", RuleOutcome.WARNING, "libfabric with cxi", "no fabric", because, source)
     floor, version, is_host = site.fabric.glibc, stack.version("glibc"), asked is Fabric.HOST
-    need = f"glibc >= {floor}" if floor else "the glibc that the host's libraries ask for"
+    need = f"glibc >= {floor}" if floor else "the glibc that the host's libraries need"
     have = f"glibc {version or '(not known)'}"
     fits = _at_least(version, floor)
     fabric, outcome = asked or Fabric.BUNDLED, RuleOutcome.OK
     if {"libcxi", "libfabric"} <= stack.offers.keys():
         fabric, outcome = Fabric.BUNDLED, RuleOutcome.REFUSED if is_host else RuleOutcome.OK
         need, have = "no libcxi in the base" if is_host else "libcxi in the base", "libfabric and libcxi of the base"
-        because = "the base has libfabric and libcxi of its own: nothing of the host is bound"
+        because = "the base has its own libfabric and libcxi: nothing from the host is bound"
     elif asked is Fabric.BUNDLED:
-        need, because = "nothing of the host", "you asked for a bundled fabric, which loads nothing of the host"
+        need, because = "nothing from the host", "you asked for a bundled fabric, which loads nothing from the host"
     elif fits is None:
         outcome = RuleOutcome.REFUSED if is_host else RuleOutcome.UNKNOWN
-        because = "the C library of the base is not known, nor whether the host's libraries load in it"
+        because = "the C library of the base is not known, so it is not known whether the host's libraries load in it"
         if floor is None:
             because = (
-                f"which C library the libfabric and libcxi of {site.name} ask for is not documented; a snapshot of"
-                " a node shows it (lumiimg host scan)"
+                f"the C library that libfabric and libcxi of {site.name} need is not documented; a snapshot of "
+                "a node shows it (lumiimg host scan)"
             )
     elif fits:
         fabric, host = Fabric.HOST, " ".join(filter(None, ("the host's libfabric", site.fabric.libfabric)))
@@ -133,14 +133,14 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
     else:
         outcome = RuleOutcome.REFUSED if is_host else RuleOutcome.OK
         instead = "" if is_host else ": libcxi and libfabric are built in the image"
-        because = f"the host's libfabric and libcxi ask for GLIBC_{floor}, which the image does not have{instead}"
+        because = f"the host's libfabric and libcxi need GLIBC_{floor}, which the image does not have{instead}"
     source = f"{site.fabric.source} ({site.fabric.date}); glibc elf/dl-version.c"
     return fabric, RuleResult("glibc-gate", outcome, need, have, because, source)
 
 
 def _no_fabric(site: Site) -> RuleResult:
     because = (
-        f"the libfabric and libcxi of {site.name} are not known to the project, so none is put in: RCCL goes over TCP"
+        f"the libfabric and libcxi of {site.name} are not known to this project, so none are added: RCCL goes over TCP"
         if site.vendor is None
         else f"the project has no fabric for images of {site.vendor}'s GPUs; `lumiimg show {site.name}` says how"
         " to bind the machine's own"
@@ -168,7 +168,7 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
     have = f"{plugin}: v{newest}" if len(offered) == 1 else f"{plugin}: v{oldest} to v{newest}"
     if not offered:
         have = f"{plugin} (net API not known)"
-        because = "which versions of the net API it exports is not known: it is built from another source than usual"
+        because = "the net API versions that it exports are not known: it is not built from the usual source"
     elif generation is None:
         because = "which RCCL the image has is not known" if version is None else f"RCCL {version} is not in the table"
     else:
@@ -202,7 +202,7 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[str, str]) -> Iter
         elif site.vendor is None:
             need = f"code for the GPUs of {site.name}"
             yours = " ".join(f"{option}=GPU" for option in options)
-            because = f"{site.name} may have any GPU, and code for others does not run on it: name yours ({yours})"
+            because = f"{site.name} may have any GPU, and GPU code runs only on its own GPU type: name yours ({yours})"
             yield RuleResult("layers", RuleOutcome.UNKNOWN, need, have, because, site.source)
 
 
@@ -246,7 +246,7 @@ def layers_chosen(stack: Stack) -> Iterator[RuleResult]:
             doubts.append(f"it requires {', '.join(needs)}, and {' and '.join(which)} is not known")
         doubts += _of_unlisted(chosen, stack)
         if chosen.release is not None and chosen.others:
-            doubts.append(f"nothing is known of this release with another {' and '.join(chosen.others)}")
+            doubts.append(f"nothing is known about this release with another {' and '.join(chosen.others)}")
         outcome = RuleOutcome.UNKNOWN if doubts else RuleOutcome.OK
         because = f"{name} ({chosen.because}): {'; '.join(doubts)}" if doubts else chosen.because
         need = ", ".join(needs) or "nothing"
@@ -261,7 +261,7 @@ def _of_unlisted(chosen: Chosen, stack: Stack) -> Iterator[str]:
         return
     if release.read is not None:
         read = f"read from the package index on {release.read}"
-        yield f"{read}; nobody has tried it, and `lumiimg lock` resolves its packages"
+        yield f"{read}; never tried; `lumiimg lock` resolves its packages"
     yield from release.doubts
     for need in release.expects:
         offer = stack.offers.get(need.component)

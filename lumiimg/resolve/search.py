@@ -91,7 +91,9 @@ class StackSearch:
 
     def _add(self, stack: Stack, wish: WantedLayer, path: tuple[str, ...]) -> Iterator[Stack]:
         if len(path) > _DEPTH_LIMIT:
-            raise BadInputError(f"layers require each other more than {_DEPTH_LIMIT} deep: {' -> '.join(path[:3])} …")
+            raise BadInputError(
+                f"layers require each other more than {_DEPTH_LIMIT} levels deep: {' -> '.join(path[:3])} …"
+            )
         name = wish.need.component
         there = next((chosen for chosen in stack.layers if chosen.name == name), None)
         if there is not None:
@@ -187,7 +189,7 @@ class StackSearch:
                 self._reject(layer, f"no {other.name}", other.name, why, version=chosen.version, is_last=True)
                 return
         if (torch := _replaced_torch(stack, chosen)) is not None and chosen.release is not None:
-            why = f"{chosen.title} brings a torch of its own, {chosen.release.own_torch}, and no layer replaces another"
+            why = f"{chosen.title} brings its own torch, {chosen.release.own_torch}, and a layer cannot replace another"
             have = f"torch {torch.version or '(version not known)'} of {torch.by}"
             source = chosen.release.source
             self._reject(layer, "no torch below", have, why, chosen.version, source, rule="torch", is_last=True)

@@ -116,7 +116,7 @@ def requirements_in(
         hint = "`without` of the release leaves a project out"
         raise FailedError(error.what, where=f"{where}, {error.where or file[:200]}", hint=hint) from error
     if hashed := next((one for one in reader.found if one.hashes), None):
-        raise FailedError("a hash is not followed", where=f"{where}, {hashed.where}")
+        raise FailedError("a hash is not supported", where=f"{where}, {hashed.where}")
     return tuple(one.text for one in reader.found)
 
 

@@ -226,9 +226,9 @@ def mpi_type(stack: Stack, site: Site) -> SiteVariable | None:
     if abi == OPEN_MPI:
         value, because = mpi.open, "libmpi.so.40 of the image is Open MPI"
     elif abi == MPICH:
-        value, because = mpi.own, "libmpi.so.12 of the image is an MPICH of its own"
+        value, because = mpi.own, "the image has its own MPICH, libmpi.so.12"
     elif "mpi4py" in stack.offers and "mpi" not in stack.offers:
-        value, because = mpi.host, "the image has mpi4py and no MPI, so that is the machine's, which must be bound"
+        value, because = mpi.host, "the image has mpi4py but no MPI, so the machine's MPI must be bound"
     return SiteVariable(name=MPI_TYPE, value=value, because=because, source=mpi.source) if value is not None else None
 
 

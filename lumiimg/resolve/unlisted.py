@@ -50,7 +50,7 @@ _IN_MEMORY_BYTES = 8 << 20
 def find_releases(layer: Layer, wanted: SpecifierSet, context: PlanContext) -> FoundReleases:
     """Return what is known of the versions that are wanted of a layer, and that no row has; of a range the newest."""
     rule, exact = layer.unlisted, exact_version(wanted)
-    why = "nothing is known of this release"
+    why = "nothing is known about this release"
     if rule is not None:
         try:
             return _read(layer, rule, wanted, context)
@@ -175,7 +175,7 @@ def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Http
     """
     rule = pages.rule
     if not rule.range.contains(version, prereleases=True):
-        raise FailedError(f"how {version} is read is not known (only {rule.range})")
+        raise FailedError(f"there is no rule for reading {version} (only for {rule.range})")
     rows = []
     for project in rule.projects:
         files = [file for file in pages.files[project] if _is_of(file, version, rule)]
@@ -185,7 +185,7 @@ def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Http
             rows.append(_release(layer, version, project, of_build, pages, web))
     if not rows:
         kind = "source archive" if rule.read == "sdist" else "wheel for Linux"
-        raise FailedError(f"the index has {version}, and no {kind} of it")
+        raise FailedError(f"the index has {version}, but no {kind} of it")
     return tuple(rows)
 
 
@@ -211,7 +211,7 @@ def _release(
     facts = {fact.name: value for fact in rule.facts if (value := value_of(fact, texts)) is not None}
     facts |= {"VERSION": str(version), "FOUND": str(chosen.version)} | companions
     if texts.get(METADATA) == "":
-        doubts.append("its index has no METADATA beside its wheel")
+        doubts.append("its index has no METADATA for its wheel")
     unsaid = (text for text in rule.expects if not facts.keys() >= {*placeholders(text)})
     doubts += [f"it does not say which {re.split('[=<>!~{]', text, maxsplit=1)[0]} it is made for" for text in unsaid]
     host = urlsplit(rule.index).hostname if rule.index else None
@@ -222,7 +222,7 @@ def _release(
         read=today(),
     )
     for name in rule.arguments.keys() - row.arguments.keys():
-        doubts.append(f"it does not say which {name} it takes: that of the layer is {layer.arguments[name].default}")
+        doubts.append(f"it does not say which {name} it needs: the layer's default is {layer.arguments[name].default}")
     if chosen.yanked is not None:
         reason = f": {chosen.yanked[:200]}" if chosen.yanked else ""
         doubts.insert(0, f"its project has withdrawn it (yanked){reason}")
@@ -231,7 +231,7 @@ def _release(
     same = (one.has for one in layer.releases if all(one.has.get(name) == row.has.get(name) for name in read))
     if read and (beside := next(same, None)) is None:
         of = " and ".join(f"{name} {row.has.get(name, '(not known)')}" for name in read)
-        doubts.append(f"what else its wheel brings is not known, as no row has {of}")
+        doubts.append(f"the other contents of its wheel are not known, as no row has {of}")
     elif read and beside:
         row = replace(row, has={**beside, **row.has})
     return replace(row, requires=(*row.requires, *_of_tags(files)), doubts=tuple(doubts))
@@ -299,9 +299,9 @@ def _companions(file: IndexFile, project: str, pages: ProjectPages, web: Http) -
         metadata = ((version, metadata_of(builds[version], web)) for version in newest[:_MOST_TRIED])
         belonging = (version for version, text in metadata if _requires_exactly(text, project, file.version))
         if not newest:
-            doubts.append(f"its index has no {name} that goes with it")
+            doubts.append(f"its index has no {name} that matches it")
         elif (version := next(belonging, None)) is None:
-            doubts.append(f"no {name} names this {project}, so its newest is taken")
+            doubts.append(f"no {name} names this {project}, so the newest is used")
         if newest:
             found[name] = str(version or newest[0])
     return found, doubts

@@ -94,8 +94,8 @@ def find_uv(environ: Mapping[str, str] = os.environ) -> str:
     if found := which("uv", environ.get("PATH")):
         return found
     raise MissingHereError(
-        "uv, which resolves what Python packages require, is not here",
-        hint="pip install uv, or put the program on PATH; `build --locked` needs none",
+        "uv, which resolves Python requirements, is not here",
+        hint="pip install uv, or put the program on PATH; `build --locked` does not need it",
     )
 
 
@@ -157,19 +157,19 @@ def _failure(done: Completed) -> FailedError | MissingHereError:
         return FailedError(f"the wheels were not resolved within {_LIMIT_S:.0f} s", hint="is the index slow? try again")
     if done.exit_code > _FAILED:
         what = f"uv crashed with status {done.exit_code}; it may use {_MEMORY_KIB >> 20} GiB of memory"
-        advice = "has the machine, or the job, that much? do the pages of the index end?"
+        advice = "check that the machine or job has that much, and that the index returns finite pages"
         return FailedError(what, hint=advice, more=output.splitlines())
     if _OFFLINE in output:
-        what = "the requirements cannot be resolved from earlier downloads, and --offline forbids to ask the index"
-        return MissingHereError(what, hint="once without --offline")
+        what = "the requirements cannot be resolved from earlier downloads, and --offline forbids asking the index"
+        return MissingHereError(what, hint="run it once without --offline")
     if _NO_TIMES in output:
-        return NoTimesError("an index gives no times of upload")
+        return NoTimesError("an index gives no upload times")
     what = first_paragraph(output) or f"uv ended with status {done.exit_code}"
     if _NO_SOLUTION in output:
         return NoSolutionError(what, more=output.splitlines())
-    hint = "try again: what was fetched is kept" if what.startswith(_FETCHING) else None
+    hint = "try again: downloads so far are cached" if what.startswith(_FETCHING) else None
     if _CERTIFICATE in what:
-        hint = "SSL_CERT_FILE, or REQUESTS_CA_BUNDLE, names a file of the certificates that a site has of its own"
+        hint = "if the site has its own certificates, name their file in SSL_CERT_FILE or REQUESTS_CA_BUNDLE"
     return FailedError(what, hint=hint, more=output.splitlines())
 
 

@@ -189,7 +189,7 @@ def made_again(venv: Venv, image: Path) -> Remedy:
     named = known if 0 < len(known) <= _MOST_NAMED and all(map(_REQUIREMENT.fullmatch, known)) else ()
     output = (str(venv.path), "--force") if venv.is_file else (f"{venv.path}-new/",)
     if not named:
-        return Remedy("`lumiimg venv` makes one for this image, of the packages that you name")
+        return Remedy("`lumiimg venv` makes one for this image, with the packages that you name")
     return Remedy(command=shell_join(["lumiimg", "venv", as_operand(str(image)), *named, "-o", *output]))
 
 

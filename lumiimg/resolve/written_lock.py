@@ -69,9 +69,9 @@ class WrittenLock:
         """What is worth knowing of it, a sentence each."""
         bootstrap = self.of.bootstrap
         if self.replaces and not self.changes:
-            yield "no difference from the lock that was there"
+            yield "no difference from the existing lock"
         if bootstrap.image is None and not bootstrap.sha256:
-            yield f"the base has no digest: it is what {bootstrap.agent} finds when it is built"
+            yield f"the base has no digest: {bootstrap.agent} decides when it is built"
         yield from (f"not from the catalogue: {one}" for one in self.beyond)
 
     @property

@@ -235,7 +235,7 @@ def test_a_full_disk_is_named_in_one_line_and_leaves_nothing(demo: Path, tmp_pat
     said = failed("--recipe", "demo", "-o", disk / "x.sif")
     assert (
         said
-        == f"lumiimg: {disk}: cannot be written: No space left on device; free some room there, or write it elsewhere: -o"
+        == f"lumiimg: {disk}: cannot be written: No space left on device; free some space there, or write it elsewhere: -o"
     )
     assert [path.name for path in disk.iterdir()] in ([], ["x.sif.log"])
     (disk / "x.sif.log").unlink(missing_ok=True)

@@ -217,7 +217,7 @@ def test_a_simulation_shows_what_rccl_would_choose_and_is_called_one(demo: Path,
     assert without.code == ExitCode.NO
     assert findings(without)["simulated.network"]["severity"] == "problem"
     assert findings(without)["simulated.network"]["evidence"][-1].endswith("Using network Socket")
-    assert "beside it: findings called `simulated`" in without.data["levels"]["probe"]
+    assert "see the findings marked `simulated`" in without.data["levels"]["probe"]
     with_it = check(with_plugin, "--simulate-gpu", "--verbose")
     assert with_it.code == ExitCode.UNDECIDED
     finding = findings(with_it)["simulated.network"]

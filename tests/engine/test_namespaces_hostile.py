@@ -242,8 +242,8 @@ _AS_ROOT = (*PROGRAM, "root", "--mounts", "/bin/sh", "-c")
 @pytest.mark.parametrize(
     ("within", "way", "said"),
     [
-        ((sys.executable, "-c", _LIMITED, str(ROOT)), "probe", "makes no namespace: .*max_user_namespaces is 0"),
-        ((sys.executable, "-c", _LIMITED, str(ROOT)), "build", "makes no namespace: .*max_user_namespaces is 0"),
+        ((sys.executable, "-c", _LIMITED, str(ROOT)), "probe", "refuses a namespace: .*max_user_namespaces is 0"),
+        ((sys.executable, "-c", _LIMITED, str(ROOT)), "build", "refuses a namespace: .*max_user_namespaces is 0"),
         ((*_AS_ROOT, 'exec setpriv --inh-caps=-all --bounding-set=-all "$@"', "sh"), "build", "lacks CAP_SETUID"),
         ((*_AS_ROOT, 'exec setpriv --inh-caps=-sys_admin --bounding-set=-sys_admin "$@"', "sh"), "build", None),
         ((*_AS_ROOT, 'exec setpriv --inh-caps=-sys_admin --bounding-set=-sys_admin "$@"', "sh"), "probe", None),
@@ -265,10 +265,10 @@ def test_a_machine_that_refuses_something_is_named_in_one_line_or_done_without(
 @pytest.mark.parametrize(
     ("hides", "said"),
     [
-        ("mount -t tmpfs none /proc/irq", ["the kernel mounts no /proc here"]),
+        ("mount -t tmpfs none /proc/irq", ["the kernel does not mount /proc here"]),
         (
             "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys",
-            ["the kernel mounts no /proc here", "/proc/sys/user/max_user_namespaces: Read-only"],
+            ["the kernel does not mount /proc here", "/proc/sys/user/max_user_namespaces: Read-only"],
         ),
     ],
 )

@@ -148,7 +148,7 @@ def test_an_engine_that_starts_no_container_anywhere_is_the_answer_and_the_comma
     told = check_in_job(slurm | path, tmp_path, demo)
     assert told.code == 3, told.text
     assert told.groups == [ALL]
-    assert "starts no container here: the disk or the quota is full" in told.report["sentence"]
+    assert "cannot start a container here: the disk or the quota is full" in told.report["sentence"]
     advice = told.report["advice"]
     assert advice["why"].startswith("FATAL:   extract: /tmp/rootfs-")
     done = subprocess.run(shlex.split(advice["next"]), env=slurm | path, capture_output=True, text=True, check=False)
@@ -219,7 +219,7 @@ def test_what_has_come_when_the_time_of_the_job_is_up_is_kept(
     report = validated(out, "check-nodes")
     assert [group["nodes"] for group in report["groups"]] == [["nid000001", "nid000002", "nid000004"]]
     assert [(entry["why"], entry["nodes"]) for entry in report["silent"]] == [
-        ("never started before the time of the job was up", ["nid000003"])
+        ("never started before the job's time limit", ["nid000003"])
     ]
 
 

@@ -175,13 +175,13 @@ def test_what_is_replaced_on_purpose_is_another_in_an_environment_and_in_an_imag
     )
     assert done.code == ExitCode.GOOD, done.err
     assert inside(engine, made.folder / "other.sif", "python3", "-c", USE).split() == ["bye", TORCH]
-    assert "as you asked, helper==0.0.5 is put in the place of helper 0.1" in json.dumps(
+    assert "as you asked, helper==0.0.5 replaces helper 0.1" in json.dumps(
         lumiimg("show", made.folder / "other.sif", "--json").data["plan"]["rule"]
     )
     venv = ("venv", "image.sif", "--replace", "helper==0.0.5", "-o", "replaced.sqsh")
     done = lumiimg(*venv, *made.common[2:], cwd=made.folder)
     assert done.code == ExitCode.GOOD, done.err
-    assert "1 package, in the place of the image's helper 0.1" in " ".join(done.out.split())
+    assert "1 package, replacing the image's helper 0.1" in " ".join(done.out.split())
     bind = ["--bind", f"{made.folder / 'replaced.sqsh'}:/user-software:image-src=/,ro"]
     words: list[str | Path] = [engine.path, "exec", *bind, made.image, "/user-software/bin/python", "-c", USE]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == ["bye", TORCH]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.engine
     ("request_", "said"),
     [
         ("jax==0.11.1", "it does not say which rocm it is made for"),
-        ("vllm==0.25.1", "nobody has tried it"),
+        ("vllm==0.25.1", "never tried"),
     ],
 )
 def test_a_real_release_is_read_from_the_real_index(

@@ -62,4 +62,4 @@ def test_without_a_gpu_run_is_missing_here_and_the_rest_is_checked(demo: Path) -
     assert "HIP finds no GPU in the container" in unwrapped(asked.err)
     assert asked.out == ""
     if not Path("/dev/kfd").exists():
-        assert "not taken: no GPU here (/dev/kfd)" in check(demo).data["levels"]["run"]
+        assert "skipped: no GPU here (/dev/kfd)" in check(demo).data["levels"]["run"]

@@ -404,6 +404,6 @@ def test_a_base_whose_root_is_not_roots_fails_with_what_to_do(small: Path, engin
     env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
     refused = lumiimg(*words, "--strategy", "sandbox", env=env)
     assert refused.code == 1
-    assert "belongs to another id than root" in refused.err
+    assert "does not belong to root" in refused.err
     assert "--strategy overlay" in refused.err
     assert lumiimg(*words, "--strategy", "overlay", env=env).code == 0

@@ -105,7 +105,7 @@ def test_a_folder_is_made_and_checked_by_either_engine(
     assert check(demo, "--venv", str(folder), env=env).data["levels"]["probe"] == "done"
     if env:
         packed = check(demo, "--venv", str(place / "env.sqsh"), env=env)
-        assert "bind no squashfs file" in packed.data["levels"]["probe"]
+        assert "cannot bind a squashfs file" in packed.data["levels"]["probe"]
 
 
 def test_whatever_the_umask_others_can_read_it(place: Path, demo: Path) -> None:

@@ -57,7 +57,11 @@ LEVELS = Section(
     (
         Table(
             ("level", "what became of it"),
-            (Row(("static", "done")), Row(("probe", "not taken: needs an engine")), Row(("run", "not asked for"))),
+            (
+                Row(("static", "done")),
+                Row(("probe", "skipped: needs an engine")),
+                Row(("run", "skipped (not requested)")),
+            ),
             "A lower level never claims what only a higher one can see",
         ),
     ),
@@ -174,7 +178,7 @@ EXPLAIN = Document(
             ),
         ),
         Section(
-            "Whose file each library is",
+            "Where each library comes from",
             (
                 Tree(
                     "librccl-net.so",

@@ -57,7 +57,9 @@ FILES = HostFit("image.sif", None, StaticResult(), None, None, None, None, (), (
 """What the files of an image say of which nothing is read."""
 
 
-def levels(gathered: NodeAnswers, why: str = "not asked for", *, wanted_run: bool = False) -> LevelsTaken[NodeAnswers]:
+def levels(
+    gathered: NodeAnswers, why: str = "skipped (not requested)", *, wanted_run: bool = False
+) -> LevelsTaken[NodeAnswers]:
     """The probes alone."""
     return LevelsTaken(gathered, None, why, wanted_run=wanted_run, of_probes="done")
 

@@ -88,7 +88,7 @@ PROBED = (
         "provider.cxi",
         Severity.OK,
         Level.PROBE,
-        "the plugin selected the provider cxi and listens on 4 NIC(s)",
+        "the plugin selected the provider cxi and listens on 4 NICs",
         evidence=("NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)",),
     ),
 )
@@ -140,7 +140,7 @@ def on_gpu() -> GpuAccount:
                 processors,
                 (path,),
                 role_of(name).without,
-                "a compressed bundle that says it has 1152921504606846976 bytes" if fit is GpuFit.UNKNOWN else None,
+                "a compressed bundle that claims 1152921504606846976 bytes" if fit is GpuFit.UNKNOWN else None,
             )
             for name, (fit, processors, path) in parts.items()
         ),
@@ -154,7 +154,7 @@ def green() -> str:
 
     answer = decide(PROBED, FABRIC, level=Level.PROBE, level_was_asked_for=False)
     steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")
-    levels = levels_taken("done", "not taken: no GPU here (/dev/kfd)")
+    levels = levels_taken("done", "skipped: no GPU here (/dev/kfd)")
     told = sentence(answer, PROBED, Level.PROBE)
     good = replace(on_gpu(), parts=tuple(part for part in on_gpu().parts if part.fit in {GpuFit.RUNS, GpuFit.PART}))
     report = CheckReport("image.sif", answer, told, levels, Level.PROBE, FABRIC, steps, PROBED, FILES, gpu=good)
@@ -183,7 +183,7 @@ def nodes() -> str:
         path=replace(FABRIC, provider="tcp"),
         findings=OTHER,
     )
-    levels = {"static": "done", "probe": "done", "run": "not asked for"}
+    levels = {"static": "done", "probe": "done", "run": "skipped (not requested)"}
     what = (
         "NO on 2 of 64 nodes: 61 the same; 2 another libcxi.so.1 (build 9aca67b0 instead of a226e0f1); 1 never started"
     )

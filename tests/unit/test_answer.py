@@ -33,7 +33,11 @@ RAN = found("run.network", GOOD, Level.RUN)
 def test_an_answer_is_an_exit_code() -> None:
     assert [answer.exit_code for answer in Answer] == [ExitCode.NO, ExitCode.GOOD, ExitCode.UNDECIDED]
     assert [answer.severity for answer in Answer] == [BAD, GOOD, OPEN]
-    assert levels_taken("not asked for", "no GPU") == {"static": "done", "probe": "not asked for", "run": "no GPU"}
+    assert levels_taken("skipped (not requested)", "no GPU") == {
+        "static": "done",
+        "probe": "skipped (not requested)",
+        "run": "no GPU",
+    }
 
 
 @pytest.mark.parametrize(
@@ -95,9 +99,9 @@ def test_files_without_a_plugin_are_never_green() -> None:
         ([("provider.other", Level.PROBE)], Level.PROBE, "over TCP"),
         ([("provider.excluded", Level.STATIC)], Level.STATIC, "a variable keeps libfabric"),
         ([("network.forced", Level.STATIC)], Level.STATIC, "NCCL_NET"),
-        ([("plugin.listen", Level.PROBE)], Level.PROBE, "opens the NIC"),
-        ([("plugin.crash", Level.PROBE)], Level.PROBE, "its process crashes"),
-        ([("plugin.hang", Level.PROBE)], Level.PROBE, "and hangs"),
+        ([("plugin.listen", Level.PROBE)], Level.PROBE, "fails to open the NIC"),
+        ([("plugin.crash", Level.PROBE)], Level.PROBE, "the process crashes"),
+        ([("plugin.hang", Level.PROBE)], Level.PROBE, "and it hangs"),
         ([("run.network", Level.RUN)], Level.RUN, "did not go over Slingshot"),
         ([("run.bandwidth", Level.RUN)], Level.RUN, "slower than it should be"),
         ([("run.data-errors", Level.RUN)], Level.RUN, "wrong results"),

@@ -159,7 +159,7 @@ def test_a_libfabric_of_the_image_without_the_provider_is_replaced_where_the_plu
 
 def test_without_a_plugin_it_is_about_libfabric_alone_unless_the_host_has_one(asked: Asked) -> None:
     asked.image(plugin=False)
-    assert "this is about libfabric alone" in " ".join(asked.bind(0, LEAST)["notes"])
+    assert "this covers libfabric only" in " ".join(asked.bind(0, LEAST)["notes"])
     said = unwrapped(asked.run("bind", asked.root)[2])
     assert "RCCL would not use the fabric: no net plugin: nothing called librccl-net.so is in the image" in said
     assert asked.verdicts() == (0, 1, 1)
@@ -225,7 +225,7 @@ def test_libraries_of_another_kind_of_machine_are_never_bound(asked: Asked) -> N
         recorded["facts"]["machine"] = 183  # ARM's 64 bits
     asked.says(architecture="aarch64", libraries=data["libraries"])
     refusal = asked.bind(1, refused="libfabric.so.1")["refusals"][-1]
-    assert refusal["have"] == "the host's is for another kind of machine"
+    assert refusal["have"] == "the host's is for another architecture"
 
 
 def test_an_image_that_has_a_file_where_the_folder_goes_is_refused(asked: Asked) -> None:
@@ -314,8 +314,8 @@ def test_a_site_adds_what_every_container_there_gets(asked: Asked) -> None:
 def test_what_the_engine_of_the_machine_forbids_is_refused_by_all(asked: Asked) -> None:
     image = asked.image()
     for settings, words in (
-        ({"user bind control": "no"}, "the engine of this machine refuses those of users"),
-        ({"enable overlay": "no", "enable underlay": "no"}, "the engine of this machine makes none"),
+        ({"user bind control": "no"}, "this machine's engine refuses binds by users"),
+        ({"enable overlay": "no", "enable underlay": "no"}, "the engine here does not create it"),
     ):
         asked.says(engine={"name": "SingularityCE", "version": "4.1.3", "settings": settings})
         found = asked.bind(1)

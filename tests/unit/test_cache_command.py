@@ -145,7 +145,7 @@ def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, ca
     answer = why(cache, base, upper, of="vllm")
     assert answer.entry is None
     show(why_document(answer))
-    assert "what is below it came out differently" in capsys.readouterr().out
+    assert "the layer below it came out differently" in capsys.readouterr().out
 
 
 def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
@@ -158,7 +158,7 @@ def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
     for one, keys in ((cache, [base]), (cache, [base, upper]), (there, [base])):
         show(why_document(why(one, *keys, of="base" if keys == [base] else "vllm")))
         page = " ".join(capsys.readouterr().out.split())
-        again = "do: to build it as it would be today, give `lumiimg build` the same options and --fresh"
+        again = "do: to build it with today's packages, give `lumiimg build` the same options and --fresh"
         assert f"its base base was built on 2026-09-21 {again}" in page
 
 

@@ -35,7 +35,7 @@ for argv in json.load(sys.stdin):
     answers.append((code, sys.stdout.getvalue()))
 json.dump(answers, out)
 """
-BY_THE_WAY = re.compile(r'[0-9.]+ [KMGT]iB|"taken": "[^"]*"|no difference from the lock that was there\n')
+BY_THE_WAY = re.compile(r'[0-9.]+ [KMGT]iB|"taken": "[^"]*"|no difference from the existing lock\n')
 """What differs from run to run: free space, when a node was scanned, that there is a lock already."""
 BASES = ("rocm-6.1.2", "rocm-6.4.4", "rocm-7.0", "rocm-7.2.4", "rocm-7.14.0", "lumi-multitorch-u24r70")
 LOGS = (

@@ -38,7 +38,7 @@ def test_a_plugin_that_rccl_takes_is_told_with_rccls_own_line_and_makes_no_answe
     finding = found("taken")
     assert finding.severity is Severity.OK
     assert finding.where == PLUGIN
-    assert "says `Using network lumiimg stand-in`, on the provider tcp" in finding.summary
+    assert "prints `Using network lumiimg stand-in`, on the provider tcp" in finding.summary
     assert finding.evidence[-1].endswith("NCCL INFO Using network lumiimg stand-in")
     path = FabricPath(plugin=PLUGIN)
     assert decide([finding], path, level=Level.PROBE, level_was_asked_for=True) is Answer.UNDECIDED
@@ -73,7 +73,7 @@ def test_what_goes_wrong_is_a_no_where_a_nic_would_not_change_it() -> None:
         (ended,) = judge_simulation(
             read_run("rcclsim", Completed(("x",), 139, text, 0.1)), None, None, inconclusive=None
         ).found
-        assert (ended.severity, "which may be due to the stand-in" in ended.summary) == (OPEN, True), text
+        assert (ended.severity, "perhaps because of the stand-in" in ended.summary) == (OPEN, True), text
 
 
 def test_files_alone_are_not_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

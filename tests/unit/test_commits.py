@@ -141,7 +141,7 @@ def test_what_is_locked_is_what_is_built_and_another_commit_is_refused(
     forged(text.replace(f'address = "git+{PLACE}@{at}"', f'address = "git+{PLACE}@{other}"'))
     capsys.readouterr()
     assert main([*build, "--trust-lock"]) == ExitCode.BAD_INPUT
-    assert "another commit of it, or none, is there" in capsys.readouterr().err
+    assert "but the lock has another commit of it, or none" in capsys.readouterr().err
 
 
 def test_the_tar_is_the_files_of_the_commit_whatever_their_attributes_and_the_same_each_time(
@@ -176,7 +176,7 @@ def test_without_a_commit_the_one_of_today_is_proposed_where_the_server_says_it(
     for ref, now in (("", at), ("@main", at), ("@v1", first), (f"@{at[:12]}", "COMMIT"), ("@gone", "COMMIT")):
         assert run(f"little-tool @ git+{PLACE}{ref}#subdirectory=python") == ExitCode.BAD_INPUT
         assert capsys.readouterr().err.splitlines()[-1] == (
-            "lumiimg: line 1 of r.txt: little-tool names no commit (40 hexadecimal digits), and so may be another one "
+            "lumiimg: line 1 of r.txt: little-tool is not pinned to a commit (40 hexadecimal digits), so it may change "
             f"tomorrow; write little-tool @ git+{PLACE}@{now}#subdirectory=python"
         )
 
@@ -192,18 +192,18 @@ def test_no_other_place_or_way_is_taken_for_a_requirement_of_git(tmp_path: Path)
     for line, said in (
         (f"git+{PLACE}@{at}", "name it: NAME @ git+https://HOST/REPOSITORY@COMMIT"),
         *(
-            (f"egg @ git+{place}@{at}", "egg has an address that is not followed")
+            (f"egg @ git+{place}@{at}", "egg has an unsupported address")
             for place in (
                 "http://h.test/x", "file:///etc", "ssh://git@h.test/x", "ext::id", "https://me:sesame@h.test/x",
                 "https://h.test/x?token=sesame", "https://h.test/../x", "https://h.test/x\x1b", "https://h.test/y$z",
             )
         ),
-        (f"egg @ git+{PLACE}@{at} --upload-pack=x", "the option --upload-pack is not followed"),
-        (f"egg @ git+{PLACE}@--upload-pack=x", "is not followed"),
-        (f"egg @ git+{PLACE}@{at}#subdirectory=../x", "is not followed"),
-        (f"egg @ git+{PLACE}@{at}#subdirectory=/x", "is not followed"),
+        (f"egg @ git+{PLACE}@{at} --upload-pack=x", "the option --upload-pack is not supported"),
+        (f"egg @ git+{PLACE}@--upload-pack=x", "has an unsupported address"),
+        (f"egg @ git+{PLACE}@{at}#subdirectory=../x", "has an unsupported address"),
+        (f"egg @ git+{PLACE}@{at}#subdirectory=/x", "has an unsupported address"),
         (f"egg @ git+{PLACE}@{at} ; python_version > '3'", "has a marker"),
-        (f"egg @ git+{PLACE}@{at.upper()}x", "names no commit"),
+        (f"egg @ git+{PLACE}@{at.upper()}x", "is not pinned to a commit"),
     ):  # fmt: skip
         (tmp_path / "r.txt").write_text(f"{line}\n")
         with pytest.raises(BadInputError) as caught:
@@ -236,7 +236,7 @@ def test_a_server_of_git_cannot_have_more_done_than_one_commit_fetched(
     with pytest.raises(FailedError, match="has submodules"):
         written(f"git+{PLACE}@{commit(repository, {})}", target, mirror)
     monkeypatch.setenv("PATH", f"{tmp_path}")
-    with pytest.raises(MissingHereError, match="git, by which requirements at a commit are fetched, is not on PATH"):
+    with pytest.raises(MissingHereError, match="git, which fetches requirements at a commit, is not on PATH"):
         written(f"git+{PLACE}@{at}", target, mirror)
     assert not (tmp_path / "ran").exists()
 
@@ -246,7 +246,7 @@ def test_what_a_project_says_of_itself_must_be_what_a_lock_can_hold(
 ) -> None:
     for text, said in (
         (TOOL.replace("Little.Tool", "other"), "is the project other, not little-tool"),
-        (TOOL.replace("egg>=1", "egg @ https://h.test/egg.zip"), "requires something by its address"),
+        (TOOL.replace("egg>=1", "egg @ https://h.test/egg.zip"), "requires a package by its address"),
         (
             TOOL.replace("egg>=1", "cudaful"),
             "for which cudaful requires nvidia-cublas-cu12, which is for NVIDIA's GPUs",
@@ -263,7 +263,7 @@ def test_what_a_project_says_of_itself_must_be_what_a_lock_can_hold(
     assert "has neither pyproject.toml nor setup.py" in capsys.readouterr().err
     at = commit(repository, {"setup.py": "raise SystemExit('it ran')\n"})
     assert run(f"little-tool @ git+{PLACE}@{at}") == ExitCode.GOOD, capsys.readouterr().err
-    assert "little-tool says only when it is built what it requires" in capsys.readouterr().err
+    assert "little-tool lists its requirements only when it is built" in capsys.readouterr().err
     (entry,) = read_document(Path("lumiimg.lock")).layer
     assert entry.commits["little-tool"].version == f"0+g{at[:12]}"
     assert {one.name for one in entry.locked_wheels} == {"little-tool", "setuptools", "wheel"}
@@ -275,7 +275,7 @@ def test_a_project_at_a_commit_is_asked_for_once_and_never_in_the_place_of_what_
     at, line = commit(repository, {"pyproject.toml": TOOL}), "little-tool @ git+{}@{}".format
     for other in (line(PLACE, "0" * 40), "Little.Tool==1.6", "little_tool", line(PLACE, at).replace(" @", "[more] @")):
         assert run(line(PLACE, at), other) == ExitCode.BAD_INPUT, other
-        assert "line 1 of r.txt asks for little-tool @ git+" in capsys.readouterr().err
+        assert "line 1 of r.txt requires little-tool @ git+" in capsys.readouterr().err
     assert run(line(PLACE, at), f"Little.Tool @ git+{PLACE}@{at}#egg=x") == ExitCode.GOOD, "the same, said twice"
     make_layer("with-egg", BOX.replace("has = {", 'has = { egg = "1.5",'))
     asked = [*run.common, "--site", "generic", "--base", "with-egg", "-r", "r.txt"]

@@ -118,7 +118,7 @@ def test_a_call_that_nothing_answers_is_a_no(root: Path, capsys: pytest.CaptureF
     main(["check", str(root), "--level", "static", "--json"])
     said = json.loads(capsys.readouterr().out)
     assert said["answer"] == "no"
-    assert f"{TORCH}/libtorch_hip.so calls ncclCommInitRank, and nothing that it sees defines it" in str(said)
+    assert f"{TORCH}/libtorch_hip.so calls ncclCommInitRank, and no library in its scope defines it" in str(said)
 
 
 @pytest.mark.parametrize("comes_first", [False, True])

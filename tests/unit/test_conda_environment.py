@@ -87,11 +87,11 @@ def test_of_condas_packages_is_said_what_pip_would_take_in_their_place(
         assert capsys.readouterr().err == (
             "lumiimg: line 5 of workshop.yml: conda packages are not installed: datasets=2.19.1 and 2 more; write under "
             "`pip:`, as the index has a project of that name: datasets==2.19.1 huggingface-hub==0.24.6; leave out, "
-            "as pip has nothing of that name: git=2.45.1\n"
+            "as pip has no package of that name: git=2.45.1\n"
         )
         assert world.asked == [f"/pypi/simple/{name}/" for name in ("datasets", "git", "huggingface-hub")]
         assert main([*words, "--offline"]) == ExitCode.BAD_INPUT
-        said = "(it was not asked for all): datasets==2.19.1 git==2.45.1 huggingface-hub==0.24.6\n"
+        said = "(not all were looked up): datasets==2.19.1 git==2.45.1 huggingface-hub==0.24.6\n"
         assert capsys.readouterr().err.endswith(said)
         assert len(world.asked) == 3
 
@@ -126,7 +126,7 @@ def test_versions_of_condas_are_in_pips_words_and_torch_and_cuda_are_known(
         assert said(package) == package
     assert said(*(f"p{n}" for n in range(400))).endswith(" p59 and 240 more (--verbose)")
     Path("x.yml").write_text("dependencies: [p0, p1]\n")
-    with pytest.raises(BadInputError, match=r"\(it was not asked for all\): p0 p1$"):
+    with pytest.raises(BadInputError, match=r"\(not all were looked up\): p0 p1$"):
         read_own(["x.yml"], [], has_project=_offline)
 
 
@@ -143,38 +143,38 @@ def test_what_is_no_environment_is_refused_in_one_line(
     for text, said in (
         ("channels:\n  - conda-forge\n", "has no dependencies, so there is nothing to install"),
         ("dependencies:\n", "has no dependencies"),
-        ("dependencies: [python=3.12, pip]\n", "has no pip part, so there is nothing to install; write what you need"),
+        ("dependencies: [python=3.12, pip]\n", "has no pip part, so there is nothing to install; write the packages"),
         ("dependencies:\n  - pip:\n", "has no pip part"),
         ("dependencies: egg\n", "line 1 of x.yml: dependencies is not a list"),
         ("dependencies:\n  - pip: egg\n", "line 2 of x.yml: the pip part is not a list"),
         ("dependencies:\n  - pip: [egg]\n    npm: [x]\n", "line 2 of x.yml: is not a dependency"),
-        ("dependencies:\n  - pip:\n    - - egg\n", "line 3 of x.yml: the pip part has lines only"),
-        ("dependencies:\n  - '\x00'\n", "x.yml: not YAML: it has characters that are not printed"),
+        ("dependencies:\n  - pip:\n    - - egg\n", "line 3 of x.yml: the pip part must be a list of lines"),
+        ("dependencies:\n  - '\x00'\n", "x.yml: not YAML: it has unprintable characters"),
         ("dependencies:\n  - '='\n", "line 2 of x.yml: is not a conda package"),
-        ("dependencies:\n  - pip:\n    - -e .\n", "line 3 of x.yml: the option -e is not followed"),
+        ("dependencies:\n  - pip:\n    - -e .\n", "line 3 of x.yml: the option -e is not supported"),
         (
             "dependencies:\n  - pip: [egg\u200b]\n",
-            "line 2 of x.yml: YAML: a text of several lines, or with a tab in it",
+            "line 2 of x.yml: YAML: text with several lines or a tab",
         ),
-        ("variables:\n  A: sesame\ndependencies: [pip]\n", "line 1 of x.yml: the key 'variables' is not followed"),
+        ("variables:\n  A: sesame\ndependencies: [pip]\n", "line 1 of x.yml: the key 'variables' is not supported"),
         ("- egg\n", "it has no keys"),
         ("egg", "it has no keys"),
         ("", "it has no keys"),
         (
             "name: !!python/object/apply:os.system [sesame]\n",
-            "line 1 of x.yml: YAML: a tag, an anchor or an alias is not",
+            "line 1 of x.yml: YAML: tags, anchors and aliases are not",
         ),
-        (bomb, "line 1 of x.yml: YAML: a tag, an anchor or an alias is not followed"),
-        ("name: *a\n", "YAML: a tag, an anchor or an alias"),
-        ("name: |\n  sesame\n  and more\n", "line 1 of x.yml: YAML: a text of several lines"),
-        ("dependencies:\n  - pip:\n    - |\n      egg\n      -e .\n", "line 3 of x.yml: YAML: a text of several lines"),
+        (bomb, "line 1 of x.yml: YAML: tags, anchors and aliases are not supported"),
+        ("name: *a\n", "YAML: tags, anchors and aliases"),
+        ("name: |\n  sesame\n  and more\n", "line 1 of x.yml: YAML: text with several lines"),
+        ("dependencies:\n  - pip:\n    - |\n      egg\n      -e .\n", "line 3 of x.yml: YAML: text with several lines"),
         ("name: a\n\tsesame\n", "line 2 of x.yml: not YAML: found character"),
-        ("name: a\nname: b\n", "line 2 of x.yml: YAML: a key that is there twice"),
-        ("name: {[a]: b}\n", "line 1 of x.yml: YAML: a key that is there twice, or is not a text"),
+        ("name: a\nname: b\n", "line 2 of x.yml: YAML: a repeated key"),
+        ("name: {[a]: b}\n", "line 1 of x.yml: YAML: a repeated key, or one that is not text"),
         ("name: a\n---\nname: b\n", "line 2 of x.yml: not YAML: but found another document"),
         ("name: [a\n", "line 2 of x.yml: not YAML: expected ',' or ']'"),
-        ("dependencies: " + "[" * 60_000, "line 1 of x.yml: YAML: what is nested more than 8 deep"),
-        ("dependencies:\n" + "- " * 30_000 + "a\n", "line 2 of x.yml: YAML: what is nested more than 8 deep"),
+        ("dependencies: " + "[" * 60_000, "line 1 of x.yml: YAML: nesting deeper than 8"),
+        ("dependencies:\n" + "- " * 30_000 + "a\n", "line 2 of x.yml: YAML: nesting deeper than 8"),
         ("# " + "a" * 70_000, "x.yml: has more than 65536 characters"),
         ("dependencies:\n  - '" + "''" * 30_000 + "\n", "not YAML: found unexpected end of stream"),
     ):

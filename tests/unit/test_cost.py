@@ -70,12 +70,12 @@ def test_a_plan_says_what_the_ledger_has_and_what_nobody_knows(
     assert Path(cost["places"][0]["room"]["folder"]).is_relative_to(clean_home)
     main(["build", "--base", "rocm-6.2.4", "--add", "vllm", "--site", "generic", "--dry-run"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "cost: not known (nobody has recorded a build of rocm-6.2.4, pytorch 2.7.1, vllm 0.10.1) free: " in said
+    assert "cost: not known (no build is recorded of rocm-6.2.4, pytorch 2.7.1, vllm 0.10.1) free: " in said
     main(["explain", "--recipe", "lumi-vllm"])  # 7 MiB of it are known, and more than a thousand times that is not
     assert "cost: not known (nobody" in capsys.readouterr().out
     main(["explain", "--base", "debian-13", "--add", "netprobe", "--add", "mpi4py", "--site", "generic"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "(nobody has recorded a build of " in said
+    assert "(no build is recorded of " in said
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -106,7 +106,7 @@ def test_what_is_in_the_cache_costs_nothing_and_what_was_built_here_as_much_agai
     fill(lock, cache)
     cost = cost_of(lock, chain, cache.root, tmp_path / "x.sif")
     assert (cost.cache_bytes, cost.download_bytes, cost.seconds, cost.image_bytes) == (0, 0, 0.0, 303)
-    assert next(cost_lines(cost)) == "cost: nothing, all is here already; image at most 303 B"
+    assert next(cost_lines(cost)) == "cost: nothing, everything is here already; image at most 303 B"
 
     other = replace(chain[0], sections=replace(chain[0].sections, post="echo another script\n"))
     cost = cost_of(lock, (other, chain[1]), cache.root, tmp_path / "x.sif")

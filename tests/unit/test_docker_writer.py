@@ -105,7 +105,8 @@ def test_nothing_of_an_earlier_stack_comes_into_an_image(
     capsys.readouterr()
     assert main([*words, "--force"]) == ExitCode.BAD_INPUT, "the variables of top would be in an image without it"
     assert (
-        f"is not of this stack, and would come into it; remove image and files in {folder}" in capsys.readouterr().err
+        f"is not part of this stack, and would end up in it; remove image and files in {folder}"
+        in capsys.readouterr().err
     )
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     secret.write_text("x")
@@ -132,7 +133,7 @@ def test_what_cannot_be_a_dockerfile_is_one_line(
     words = ["build", "--layers", str(layers), "--site", "generic", "--as", "dockerfile"]
     there = [*words, "--definitions", str(tmp_path / "context"), "--mirror", "debian=http://127.0.0.1:9/debian"]
     for request, code, said in (
-        ([*words, "--base", "base"], ExitCode.BAD_INPUT, "--as is for what --definitions writes"),
+        ([*words, "--base", "base"], ExitCode.BAD_INPUT, "--as needs --definitions"),
         ([*there, "--base", str(tmp_path / "root")], ExitCode.NO, f"and {tmp_path}/root is not in one; push an image"),
         (
             [*there, "--base", "made"],

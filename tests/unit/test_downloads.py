@@ -197,7 +197,7 @@ def test_without_a_digest_a_download_begins_again_and_keeps_nothing(server: Serv
 def test_a_part_of_the_rest_is_not_taken_for_the_rest(server: Server, folder: Path) -> None:
     broken_off(server, folder)
     server.part_bytes = 10
-    with pytest.raises(FailedError, match=rf"broke off: {CUT + 10} bytes came, of {len(DATA)}"):
+    with pytest.raises(FailedError, match=rf"broke off: received {CUT + 10} bytes of {len(DATA)}"):
         store(folder).get(f"{server.url}/file", SHA)
     server.part_bytes = None
     assert get(server, folder) == SHA

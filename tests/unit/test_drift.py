@@ -73,7 +73,7 @@ def test_another_node_of_the_same_kind_and_a_rebuild_of_a_library_break_nothing(
     assert (code, data["images"][0]["fate"]) == (0, "fine")
     seen = read_snapshot(now)
     notes = Drift(seen, replace(seen, library_path="/opt/cray/pe/lib64", tool="9.9")).notes
-    assert ("other modules" in notes[0], "9.9" in notes[1]) == (True, True)
+    assert ("other loaded modules" in notes[0], "9.9" in notes[1]) == (True, True)
     shutil.rmtree(root / "opt/cray")
     code, data, _ = drift(capsys, before, fabric_builder.snapshot(root), "--image", image)
     assert (code, data["images"][0]["fate"]) == (3, "unknown")
@@ -89,7 +89,7 @@ def test_nodes_of_different_kinds_are_told_and_not_compared(
     image = fabric_builder.image(tmp_path / "image", glibc=35)
     code, data, err = drift(capsys, nodes[0], fabric_builder.snapshot(root), "--image", image)
     assert (code, data["answer"], data["images"]) == (3, "undecided", [])
-    assert data["kinds"] == ["CPU: AMD EPYC 7A53 -> AMD EPYC 7763", "GPUs of AMD: yes -> none"]
+    assert data["kinds"] == ["CPU: AMD EPYC 7A53 -> AMD EPYC 7763", "AMD GPUs: yes -> none"]
     assert "different kinds" in err
     assert "of one partition" in err
 
@@ -228,7 +228,7 @@ def test_this_machine_is_read_where_no_second_file_is_named(tmp_path: Path, caps
     own.unlink()
     main(["drift", str(tmp_path / "host.json"), "--image", str(image), "--json"])
     (note, *_) = json.loads(capsys.readouterr().out)["notes"]
-    assert note == f"the first scan had {own} by --include, the second had not, or it is gone"
+    assert note == f"the first scan had --include {own}; the second did not, or the path is gone"
 
 
 def test_new_binds_of_this_machine_are_made_from_a_scan_of_its_own(

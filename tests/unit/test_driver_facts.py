@@ -46,12 +46,12 @@ def test_the_newest_of_the_highest_rank_decides_and_what_is_contradicted_is_a_do
         (
             "6.2.4",
             "ok",
-            "serves it; last confirmed on 2026-02-11. To be sure: --host, with what `lumiimg host scan` finds",
+            "serves it; last confirmed on 2026-02-11. To be sure, add --host with a snapshot of `lumiimg host scan`",
         ),
         (
             "6.4.4",
             "ok",
-            "serves it; last confirmed on 2026-02-11. To be sure: --host, with what `lumiimg host scan` finds",
+            "serves it; last confirmed on 2026-02-11. To be sure, add --host with a snapshot of `lumiimg host scan`",
         ),
         ("7.0", "ok", "runs there with ROCm 7.0; last confirmed on 2026-09-29. To be sure"),
         ("7.1", "unknown", "announced, 2026-02-11"),

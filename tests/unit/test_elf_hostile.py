@@ -96,7 +96,7 @@ def test_a_process_with_needs_without_number_ends() -> None:
     )
     outcome = Process(root).start("/usr/lib/p.so")
     assert 4096 <= len(outcome.errors) < 6000
-    assert outcome.errors[-1].endswith("errors in one load: the rest is not followed")
+    assert outcome.errors[-1].endswith("errors in one load: the rest is ignored")
 
 
 class Recorded:

@@ -452,7 +452,7 @@ def test_what_is_missing_is_known_by_its_parts(tmp_path: Path) -> None:
     assert lost.errors == ["libb.so: cannot open shared object file: No such file or directory"]
     assert (lost.missing[0].chain, lost.closure["libb.so"]) == ((str(missing), "liba.so", "libb.so"), None)
     assert old.missing_versions == [MissingVersion(f"{tmp_path}/old/libv.so", "V2", str(of_version))]
-    assert never.errors[0].startswith(f"{pipe}: no regular file")
+    assert never.errors[0].startswith(f"{pipe}: not a regular file")
 
 
 def test_a_file_is_read_once_whatever_names_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ CASES = [
     Case("rocm-7.0 flash-attn", "host torch=2.10.0+rocm7.0 warning=torch", "LUMI AI Factory takes a later commit than 2.8.3 there"),
     Case("rocm-6.2.4 xformers", "refused layers -> rocm-6.3 xformers", "xformers is for torch 2.9 and 2.10"),
     Case("rocm-6.4.4 fabric-bundled", "bundled", "the fabric that is named is the one that is taken"),
-    Case("rocm-6.4.4 vllm @alps", "refused driver-window", "Alps has GPUs of NVIDIA"),
+    Case("rocm-6.4.4 vllm @alps", "refused driver-window", "Alps has NVIDIA GPUs"),
     # a base that only reading can tell more of
     Case("rocm-vllm-0.10.1", "bundled torch=2.7.0 unknown=glibc-gate", "its tag does not tell the distribution"),
     Case("rocm-vllm-0.8.5 apex %bundled", "bundled unknown=layers", "which torch it has is not known, and apex is for one"),
@@ -191,11 +191,11 @@ def test_what_is_known_of_a_layer_is_known_of_the_sources_that_it_names(capsys: 
         (bundled, f"fabric-bundled.LIBCXI={unseen}", "the Slingshot release of the image's libcxi is not known"),
         (bundled, f"fabric-bundled.CXI_DRIVER={unseen}", "the Slingshot release of the image's libcxi is not known"),
         (bundled, "fabric-bundled.LIBCXI_PREFIX=/opt/x", ""),
-        (["--base", "rocm-6.2.4", "--add", "apex"], f"apex.COMMIT={unseen}", "of this release with another COMMIT"),
+        (["--base", "rocm-6.2.4", "--add", "apex"], f"apex.COMMIT={unseen}", "about this release with another COMMIT"),
         (
             ["--base", "rocm-6.2.4", "--add", "aws-ofi-rccl"],
             f"aws-ofi-rccl.COMMIT={unseen}",
-            "which versions of the net",
+            "the net API versions",
         ),
     ):
         explain = ["explain", *words, "--site", "lumi", "--verbose"]

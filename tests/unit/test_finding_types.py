@@ -134,6 +134,6 @@ def test_what_a_finding_says_of_an_image_is_no_text_of_the_registry() -> None:
     found = Findings(Level.STATIC)
     found.add("image.covered", Severity.INFO, reason="hidden", where="/{folder}", cause="/opt/{where} is bound")
     assert (found.found[0].summary, found.found[0].cause) == (
-        "/{folder} is in the image, and is not there in the container",
+        "/{folder} is in the image but not in the container",
         "/opt/{where} is bound",
     )

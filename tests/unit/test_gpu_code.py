@@ -108,7 +108,7 @@ PLAIN = gpu.bundle(*gpu.hip("gfx90a"))
         pytest.param(PLAIN[:40], "cut off", id="cut table"),
         pytest.param(gpu.bundle(*gpu.hip("gfx\n\x1b[2J")), "not a valid target", id="escape in a target"),
         pytest.param(gpu.compressed(gpu.compressed(PLAIN)), "in a compressed bundle", id="nested"),
-        pytest.param(gpu.compressed(PLAIN, whole=1 << 60), "says it has", id="whole size"),
+        pytest.param(gpu.compressed(PLAIN, whole=1 << 60), "that claims", id="whole size"),
         pytest.param(b"CCOB\4\0\0\0" + bytes(64), "version 4", id="unknown version"),
         pytest.param(REAL.read_bytes()[:40] + b"\xff" * 2680, "damaged", id="damaged zstd"),
         pytest.param(gpu.library(bytes(gpu.PAGE)), "no bundle", id="zeros in the section"),
@@ -219,7 +219,7 @@ UNREADABLE = [
         gpu.code_object("gfx942"),
         "its name says gfx90a:xnack-, its code is for gfx942",
     ),
-    ("opt/rocm/share/miopen/db/gfx90a68.kdb", b"", "though its name says so"),
+    ("opt/rocm/share/miopen/db/gfx90a68.kdb", b"", "despite its name"),
 ]
 
 

@@ -58,7 +58,7 @@ def test_an_image_whose_kernels_are_for_another_gpu_is_a_no_with_the_reason_by_e
     assert code == ExitCode.NO
     assert "NO: jobs of this image end at their first kernel" in out
     assert "why: no code for gfx90a, the GPU of lumi: sgl-kernel (gfx942 and gfx950 only) [gpu.code, static]" in out
-    assert "sgl-kernel: SGLang ends at its first kernel" in out
+    assert "sgl-kernel: SGLang fails at its first kernel" in out
     assert "GPU code for gfx90a: RCCL ✓, rocBLAS ✓, sgl-kernel gfx942 and gfx950 only ✗, aiter gfx942 only ✗" in out
     for part in ("rocBLAS", "sgl-kernel", "gfx942 and gfx950 only ✗"):
         assert part in page.read_text()
@@ -210,7 +210,7 @@ def layer(root: Path, **files: bytes) -> Path:
 def test_a_layer_without_code_for_its_gpu_fails_where_it_is_built(tmp_path: Path) -> None:
     ours, others = only("gfx90a"), only("gfx942")
     root = layer(tmp_path / "layer", mine__lib_so=others, yours__lib_so=others)
-    with pytest.raises(FailedError, match=r"layer x: it was compiled for gfx90a, and has no code for it: lib.so"):
+    with pytest.raises(FailedError, match=r"layer x: it was compiled for gfx90a, but has no code for it: lib.so"):
         require_gpu_code("x", ("gfx90a",), root)
     with pytest.raises(FailedError, match="compiled for gfx90a"):
         require_gpu_code("x", ("gfx942", "gfx90a"), root)
@@ -229,7 +229,7 @@ def test_a_layer_without_code_for_its_gpu_fails_where_it_is_built(tmp_path: Path
     text = layer(tmp_path / "text", mine__lib_so=b"text")
     require_gpu_code("pytorch", (), text, of_wheels="gfx90a")
     note = require_gpu_code("x", ("gfx90a",), text)
-    assert note == "x was compiled for gfx90a, and installed no GPU code that can be read"
+    assert note == "x was compiled for gfx90a, but installed no GPU code that can be read"
 
 
 def test_a_file_of_an_image_may_be_called_as_keys_and_components_of_ours_are(tmp_path: Path, capsys: Capture) -> None:

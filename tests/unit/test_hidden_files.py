@@ -137,7 +137,7 @@ def test_a_torch_that_nothing_imports_since_it_is_mounted_over_leaves_the_answer
     said = answer(root, capsys)
     (found,) = [finding for finding in said["findings"] if finding["id"] == "program.unknown"]
     assert said["answer"] == "undecided"
-    assert "torch/lib/libtorch_hip.so is in the image, and not in the container" in found["summary"]
+    assert "torch/lib/libtorch_hip.so is in the image, but not in the container" in found["summary"]
 
 
 def on_node(tmp_path: Path, name: str = "nid001", **settings: str) -> str:
@@ -224,7 +224,7 @@ def test_bind_and_explain_and_ldd_see_what_check_sees(
     assert "librccl-net.so" not in json.dumps(answer(root, capsys, "--host", node)["path"]["plugin"])
     assert main(["ldd", str(root), "/usr/lib64/librccl-net.so"]) == 2
     said = capsys.readouterr().err
-    assert "is in the image, and not in the container: the engine mounts another /tmp over it" in said
+    assert "is in the image, but not in the container: the engine mounts another /tmp over it" in said
     assert main(["ldd", str(root), "/usr/lib64/librccl-net.so", "--bind", f"{root}/tmp/own:/tmp/own"]) == 0
 
 
@@ -236,10 +236,12 @@ def test_ldd_names_the_file_that_is_hidden_and_the_one_that_may_be(
     by_runpath(root, "tmp/own")
     assert main(["ldd", str(root), "/usr/lib64/librccl-net.so", "--json"]) == 1
     (note,) = json.loads(capsys.readouterr().out)["notes"]
-    assert note.startswith("/tmp/own/libfabric.so.1 of the image is not there: the engine mounts another /tmp")
+    assert note.startswith(
+        "/tmp/own/libfabric.so.1 of the image is not in the container: the engine mounts another /tmp"
+    )
     moved(root, "tmp/own/libfabric.so.1", "usr/lib64")
     by_runpath(root, "srv/own")
     monkeypatch.setenv("PWD", "/srv/own")
     assert main(["ldd", str(root), "/usr/lib64/librccl-net.so", "--json"]) == 0
     (note,) = json.loads(capsys.readouterr().out)["notes"]
-    assert note.startswith("/srv/own/libfabric.so.1 may not be there: a job that is started in this folder")
+    assert note.startswith("/srv/own/libfabric.so.1 may be missing in the container: a job started in this folder")

@@ -141,7 +141,7 @@ def test_what_the_user_names_comes_first_and_a_home_is_pointed_out(changed: Path
     snapshot = scan(changed, "/users/lovelace/lib/libfabric.so.1")
     first = snapshot.entries[0]
     assert (first.role, first.path, first.how) == ("libfabric", "/users/lovelace/lib/libfabric.so.1", "asked for")
-    assert "this path in somebody's own folder is in the snapshot: /users/lovelace/lib/libfabric.so.1" in snapshot.gaps
+    assert "the snapshot contains this path in a personal folder: /users/lovelace/lib/libfabric.so.1" in snapshot.gaps
     assert scan(changed, "/users/lovelace").entries[0].path == "/users/lovelace/lib/libfabric.so.1"
     assert scan(changed, "/usr/lib64/libnl-3.so.200").entries[-1].role == "other"
     for path in ("/nowhere", "/etc/os-release", "/etc", "/dev"):
@@ -156,7 +156,7 @@ def test_a_libfabric_that_cannot_be_loaded_here_is_not_the_fabric(changed: Path)
     assert entry.closure["libcxi.so.1"] is None
     assert "libcxi.so.1: cannot open shared object file" in entry.errors[0]
     assert HostFiles(snapshot).fabric is None
-    assert "libfabric wants libcxi.so.1 and cannot be loaded here: scan on a compute node" in snapshot.gaps
+    assert "libfabric needs libcxi.so.1 and cannot be loaded here: scan on a compute node" in snapshot.gaps
 
 
 def test_a_version_that_the_host_itself_lacks_is_told(changed: Path) -> None:

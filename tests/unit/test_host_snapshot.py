@@ -116,7 +116,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda d: d.update(entries=d["entries"][:1] * 5000), "entries"),
     (
         lambda d: d.update(directories=[f"/{n}{'/x' * 2000}" for n in range(99)]),
-        "is recorded twice, lies below a file, or is more than any host has",
+        "is recorded twice, lies below a file, or exceeds the limit",
     ),
     (lambda d: d.update(taken="some day"), "taken"),
     (lambda d: d.update(glibc="2." + "9" * 5000), "glibc"),

@@ -147,7 +147,7 @@ def test_a_result_is_never_written_over_what_is_read_or_where_there_is_no_folder
     log = tmp_path / "a.log"
     log.write_text("nothing\n")
     for place, words in (
-        (log, "is what is read"),
+        (log, "is an input of the command"),
         (tmp_path / "no" / "page", "no such folder"),
         (tmp_path, "is a folder"),
         ("-", f"{option} -: standard output is not a file"),
@@ -160,7 +160,7 @@ def test_a_result_is_never_written_over_what_is_read_or_where_there_is_no_folder
 def test_a_page_of_what_is_not_built_is_refused(tmp_path: Path, capsys: Capture) -> None:
     words = ["build", "--recipe", "demo", "--dry-run", "--html", str(tmp_path / "page.html")]
     assert main(words) == ExitCode.BAD_INPUT
-    assert "--html: reports what a build took, and nothing is built" in capsys.readouterr().err
+    assert "--html: reports the cost of a build, but nothing is built" in capsys.readouterr().err
 
 
 def test_the_bases_that_take_a_layer_have_a_page_too(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_an_image_of_a_registry_is_read_once_and_named_by_its_address(world: Wor
     assert main(["cache", "prune", "--keep", "0"]) == ExitCode.GOOD
     assert "and 1 image" in capsys.readouterr().out
     assert main(["check", name, "--nodes", "2"]) == ExitCode.BAD_INPUT
-    assert "nodes need a file that all of them see" in capsys.readouterr().err
+    assert "all nodes must see the image as a file" in capsys.readouterr().err
 
 
 def test_an_image_of_an_engine_is_read_once(
@@ -161,11 +161,11 @@ def test_what_an_engine_does_not_give_is_one_line_and_no_verdict(
 
     with docker(layer, tmp_path, monkeypatch):
         assert "the engine does not have it; docker pull other:1" in said("docker-daemon:other:1", ExitCode.BAD_INPUT)
-        assert "the engine does not give it" in said("docker-daemon:broken:1", ExitCode.BAD_INPUT)
+        assert "the engine did not provide it" in said("docker-daemon:broken:1", ExitCode.BAD_INPUT)
         with monkeypatch.context() as full:
             full.setattr(room, "room_at", lambda folder: FreeSpace(folder, 1024, in_memory=False))
             error = said("docker-daemon:mine:1", ExitCode.MISSING_HERE, lines=2)
-        assert re.search(r"docker-daemon://mine:1: takes \S+ \S+, and 1 KiB are left in .*; free some room", error)
+        assert re.search(r"docker-daemon://mine:1: needs \S+ \S+, but 1 KiB are left in .*; free some space", error)
     where = f"unix://{tmp_path}/none.sock"
     monkeypatch.setenv("DOCKER_HOST", where)
     error = said("docker-daemon:mine:1", ExitCode.MISSING_HERE)
@@ -193,8 +193,8 @@ def test_an_image_that_an_engine_did_not_save_whole_is_copied_again(
     half = layer[: len(layer) // 2]
     for reply, said in (
         (Reply(body=half + b'{"message": "no space left"}'), "fetch or save it again"),
-        (Reply(body=half, length=len(layer)), "the engine does not give it: "),
-        (Reply(500, b'{"message": "boom"}'), "the engine does not give it: boom"),
+        (Reply(body=half, length=len(layer)), "the engine did not provide it: "),
+        (Reply(500, b'{"message": "boom"}'), "the engine did not provide it: boom"),
     ):
         with docker(layer, tmp_path, monkeypatch, at_save=reply):
             for command in (["check", "--level", "static"], ["explain", "--site", "generic", "--base"]):

@@ -52,7 +52,7 @@ def test_a_file_that_is_cut_short_or_replaced_while_it_is_read_is_an_error(tmp_p
         file.read_at(0, file.size)
     file.close()
     (tmp_path / "other").replace(tmp_path / "file")
-    with pytest.raises(OSError, match="another file came in its place"):
+    with pytest.raises(OSError, match="it was replaced while it was opened"):
         tree.open(node)
 
 

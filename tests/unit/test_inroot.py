@@ -100,7 +100,7 @@ def test_a_script_that_takes_the_engines_folder_away_is_refused(
     if change is Path.mkdir:
         require_own_folder(step, [below], images[1])
     else:
-        with pytest.raises(FailedError, match=r"layer a: its script takes /\.singularity\.d/env away"):
+        with pytest.raises(FailedError, match=r"layer a: its script removes /\.singularity\.d/env"):
             require_own_folder(step, [below], images[1])
 
 

@@ -88,9 +88,9 @@ def test_paths_that_fill_the_memory_are_refused(root: Path, monkeypatch: pytest.
     monkeypatch.setattr("lumiimg.inventory.components._MOST_BYTES", 100 << 10)
     with open_image(root) as image:
         contents = Inventory(image)
-        with pytest.raises(ImageError, match="paths of more than"):
+        with pytest.raises(ImageError, match="exceed"):
             _ = contents.gpu_code
-        assert b"Python distributions are not listed: its libraries" in bill(contents, (), "x")
+        assert b"Python distributions are not listed: the paths of its libraries" in bill(contents, (), "x")
 
 
 def test_a_check_walks_through_an_image_once_and_reads_each_rccl_once(tmp_path: Path) -> None:

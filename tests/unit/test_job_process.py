@@ -146,8 +146,8 @@ def test_a_variable_that_ends_a_python_is_to_be_taken_away(root: Path, variable:
             {"python": "python3", "python3": "./python"},
             "/usr/bin/python → /usr/bin/python3 → /usr/bin/python is a loop",
         ),
-        ({"python": "nothing"}, "/usr/bin/python is a link that leads nowhere in the image: nothing"),
-        ({"python": "/opt/py/bin/python"}, "link to /opt/py/bin/python, and /opt/py may be entered by its owner only"),
+        ({"python": "nothing"}, "/usr/bin/python is a broken link in the image: nothing"),
+        ({"python": "/opt/py/bin/python"}, "link to /opt/py/bin/python, and only its owner may enter /opt/py"),
     ],
 )
 def test_why_no_python_of_an_image_starts_is_said(root: Path, links: dict[str, str], words: str) -> None:
@@ -253,7 +253,7 @@ def test_a_plugin_that_came_with_the_start_ends_the_process_where_a_call_of_nobo
     started(root, LD_PRELOAD="/usr/lib64/librccl-net.so")
     (found,) = told(root, "plugin.symbols")
     assert found.severity is Severity.UNKNOWN
-    assert "came with the start, and nothing that it sees defines nowhere" in found.summary
+    assert "is loaded at start, and no library in its scope defines nowhere" in found.summary
 
 
 @pytest.mark.parametrize("more", [(), ("--site", "lumi")])

@@ -112,7 +112,7 @@ def test_an_answer_of_lumiimg_quotes_logs_and_is_none(tmp_path: Path, capsys: py
     log.write_bytes(SOCKET)
     assert main(["log", str(log), "--json"]) == ExitCode.NO
     answer.write_text(capsys.readouterr().out)
-    with pytest.raises(BadInputError, match=r"answer\.json: is an answer of lumiimg"):
+    with pytest.raises(BadInputError, match=r"answer\.json: is --json output of lumiimg"):
         log_files([str(answer)])
     assert log_files([str(tmp_path)]) == [str(log)]
 
@@ -199,9 +199,7 @@ def test_a_last_line_without_an_end_is_not_taken_for_the_whole(tmp_path: Path, c
         report = reports[-1]
     else:
         report = read_log([str(log)], told.append)
-        assert told == [
-            f"{log}: its last line has no end and may be cut off, so it counts only if it says that something failed"
-        ]
+        assert told == [f"{log}: its last line may be cut off, so it counts only if it reports a failure"]
     assert (report.verdict.value, report.severity, report.provider) == ("ofi-cxi", Severity.UNKNOWN, "cxi")
 
 
@@ -261,11 +259,11 @@ def test_a_log_that_is_packed_with_bzip2_is_named_and_not_read(tmp_path: Path) -
     logs = [tmp_path / f"job.{number}.bz2" for number in range(3)]
     for log in logs:
         log.write_bytes(bz2.compress(SOCKET))
-    with pytest.raises(BadInputError, match="is packed with bzip2"):
+    with pytest.raises(BadInputError, match="is compressed with bzip2"):
         read_log([str(logs[0])], unexpected)
-    with pytest.raises(BadInputError, match="no log in this folder, but those with bzip2"):
+    with pytest.raises(BadInputError, match="no log in this folder, except those with bzip2"):
         read_log([str(tmp_path)], unexpected)
     (tmp_path / "job.out").write_bytes(SOCKET)
     said: list[str] = []
     assert read_log([str(tmp_path)], said.append).verdict == "socket"
-    assert said == [f"{logs[0]} is packed with bzip2 and not read, as 2 more"]
+    assert said == [f"{logs[0]} is compressed with bzip2 and not read, as 2 more"]

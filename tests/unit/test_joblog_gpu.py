@@ -71,7 +71,7 @@ def test_a_full_gpu_is_told_from_a_shared_one_and_from_a_request_that_fits_none(
         ("torch.AcceleratorError: HIP error: device-side assert triggered", "gpu-assertion", ""),
         ("../aten/src/ATen/native/cuda/Indexing.cu:1308: indexSelectLargeIndex: block: [79,0,0], thread: [64,0,0] Assertion `srcIndex < srcSelectDimSize` failed.", "gpu-assertion", ""),
         ("/scratch/loss.hip:40: void nll(float *, int *): Device-side assertion `t >= 0 && t < n' failed.", "gpu-assertion", ""),
-        (":1:devprogram.cpp           :1838: 200571714934d us:  Error: The program ISA amdgcn-amd-amdhsa--gfx1100 is not compatible with the device ISA amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-", "gpu-code-of-another", "gfx1100 alone, and this GPU is a gfx90a"),
+        (":1:devprogram.cpp           :1838: 200571714934d us:  Error: The program ISA amdgcn-amd-amdhsa--gfx1100 is not compatible with the device ISA amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-", "gpu-code-of-another", "only for gfx1100, and this GPU is a gfx90a"),
         (":1:devprogram.cpp           :1874: 76368963088 us: [pid:12 tid:0x154c] Error: COMGR failed to get code object ISA name.", "gpu-code-missing", ""),
         ("rocBLAS error: Cannot read /opt/rocm-6.2/lib/rocblas/library/TensileLibrary.dat: Illegal seek", "gpu-code-missing", ""),
         ("rocBLAS error: Cannot read /opt/venv/lib/python3.12/site-packages/torch/lib/rocblas/library/TensileLibrary.dat: No such file or directory for GPU arch : gfx90a", "gpu-code-missing", ""),

@@ -67,7 +67,7 @@ def died(line: str, launcher: list[str]) -> LogReport:
         (MISMATCH.format("BROADCAST", "4", "ALLREDUCE", "4"), "collectives-differ", "rank 0 BROADCAST, TensorShape=[4], rank 5 ALLREDUCE"),
         (f"  what():  [enforce fail at {GLOO[1:]}pair.cc:456] op.preamble.length <= op.nbytes. 52 vs 4. Received data size doesn't match expected size.", "gloo-sizes-differ", "52 bytes came where 4"),
         ("[rank0]: RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 4000 ms", "rank-did-not-come", "Rank 1 did not"),
-        (SETTING_UP + "store->get('0') got error: wait timeout after 8000ms, keys: /default_pg/0//2//cuda//0", "group-not-set-up", "Rank 1 waited for rank 0 to set up a process group, in vain (wait timeout)"),
+        (SETTING_UP + "store->get('0') got error: wait timeout after 8000ms, keys: /default_pg/0//2//cuda//0", "group-not-set-up", "Rank 1 waited for rank 0 to set up a process group, without success (wait timeout)"),
         (LAUNCH + "exits with return code = -9", "worker-killed", ""),
         (LAUNCH + "exits with return code = -11", "segmentation-fault", ""),
         (LAUNCH + "exits with return code = -7", "bus-error", ""),

@@ -201,7 +201,7 @@ def test_whole_nodes_have_the_published_masks_and_on_shared_ones_nothing_is_boun
         if "--partition" in words:
             assert shape["because"] == "as you asked", words
         else:
-            assert "dev-g is for tests, taken by --partition alone" in shape["because"], words
+            assert "dev-g is for tests, and used only with --partition" in shape["because"], words
 
 
 # -- ranks --
@@ -824,7 +824,7 @@ def test_a_script_says_that_it_never_ran_there_and_binds_the_file_systems_of_its
     for site, folders in FILE_SYSTEMS.items():
         data = told(image, capsys, "--bind", "/data:/in:ro", site=site)
         head = re.split(r"^#(?:SBATCH|PBS)", data["script"], flags=re.MULTILINE)[0]
-        assert f"never run on {site} by the project" in " ".join(head.replace("\n#", " ").split())
+        assert f"never run on {site} by this project" in " ".join(head.replace("\n#", " ").split())
         assert folders <= {bind["target"] for bind in data["binds"]}
         assert all(bind.source for bind in find_site(site, {}).binds)
         for word in (*folders, "/data:/in:ro"):

@@ -92,7 +92,7 @@ def test_all_takes_every_program_and_library_once(root: Path, capsys: Capture) -
     assert own == {"/app/prog", "/app/liba.so"}
     small = (root / "app/liba.so").read_bytes()
     (root / "app/small.so").write_bytes(small[:4] + b"\1" + small[5:])
-    assert notes(capsys, root, "--all") == ["not looked at: 1 file of 32 bits, or for another byte order"]
+    assert notes(capsys, root, "--all") == ["not checked: 1 file for 32 bits or another byte order"]
     _, named = ldd(capsys, root, "/app/small.so")
     assert named["/app/small.so"]["errors"] == ["/app/small.so: wrong ELF class: ELFCLASS32"]
     for number in range(30):
@@ -120,7 +120,7 @@ def test_wrong_usage_is_one_line_and_exit_2(root: Path, capsys: Capture) -> None
         (["/app/prog", "--bind", "/etc:"], "not an absolute path"),
         (["/app/prog", "--bind", "/etc:/a:/b:/c"], "more than SRC:DST:OPTIONS"),
         (["/app/prog", "--bind", "/etc:/a:ro,zz,/b:/c:Ro"], "'Ro' is not an option of a bind"),
-        (["/app/prog", "--bind", "/x.sif:/y:image-src=/"], "binds out of another image"),
+        (["/app/prog", "--bind", "/x.sif:/y:image-src=/"], "binds from another image"),
         (["/app/prog", "--bind", "/etc:/app/prog/x"], "cannot be a target"),
         (["/app/prog", "--env", "LD_LIBRARY_PATH"], "not of the form K=V"),
         (["/app/prog", "--cwd", "app"], "not an absolute path"),
@@ -214,4 +214,4 @@ def test_a_part_of_the_c_library_that_a_bind_brings_is_said_to_be_of_another_bui
     host = fabric_builder.snapshot(node, "/usr/lib64/libm.so.6")
     options: list[str | Path] = ["--host", host, "--bind", "/usr/lib64/libm.so.6:/lib64/libm.so.6"]
     (note,) = (note for note in notes(capsys, root, "/app/sums", *options) if "two builds" in note)
-    assert "/lib64/libm.so.6: the one is of the host, the other of the image" in note
+    assert "/lib64/libm.so.6: one is the host's, the other the image's" in note

@@ -118,7 +118,7 @@ def test_a_plan_names_what_nobody_has_built(written: Path, capsys: Capture) -> N
     tool.record([trial(*row("vllm", "0.12.0"), "resolved"), trial(*row("rocm-6.4.4"), "built")], written)
     assert main(["explain", *request]) == ExitCode.GOOD
     told = unwrapped(capsys.readouterr().out)
-    assert "not built by us yet: pytorch 2.9.1 (documented: from published" in told
+    assert "never built by this project: pytorch 2.9.1 (documented: from published" in told
     assert "; vllm 0.12.0 (resolved: Python packages fit together)" in told
     assert "rocm-6.4.4 (" not in told
     assert main(["build", *request, "--dry-run", "--json"]) == ExitCode.GOOD

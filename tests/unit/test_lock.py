@@ -120,7 +120,7 @@ def test_the_command_that_a_lock_proposes_builds_it_from_where_it_was_locked(
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next:")]
     words = shlex.split(line)[2:]
     assert main([*words, "--dry-run"]) == ExitCode.GOOD
-    assert "3 Python distributions, each by its sha256" in capsys.readouterr().out
+    assert "3 Python distributions, each with its sha256" in capsys.readouterr().out
     assert all(word in words for word in (*world.mirrors, str(folder), "a lock.toml"))
     for more, fault in (
         (["--site", "lumi"], "is for generic, not for lumi"),
@@ -227,7 +227,7 @@ def test_offline_builds_what_was_fetched_before(
     words = ["build", "--layers", str(folder), "--locked", "--offline", *world.mirrors, "--definitions", "defs"]
     world.asked.clear()
     assert main(words) == ExitCode.GOOD
-    assert "sources could not be reached from here" in capsys.readouterr().out
+    assert "sources cannot be reached from here" in capsys.readouterr().out
     assert (tmp_path / "defs/fetch.sh").is_file()
     assert world.asked == []
     definitions(folder, world, tmp_path / "one", "--locked")

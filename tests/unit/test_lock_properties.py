@@ -154,8 +154,8 @@ def test_a_lock_that_is_not_of_one_mind_is_refused(tmp_path: Path) -> None:
         (("request", "arguments"), {"vllm.TEA": "x"}, "no layer of this image takes the argument vllm.TEA"),
         (("request", "sources"), {"vllm": "/etc/passwd"}, "the source vllm: '/etc/passwd' is not a valid"),
         (("request", "sources"), {"vllm": f"a.tar#sha256={'0' * 64}"}, "'a.tar' is not a valid http(s) address"),
-        (("request", "sources"), {"tea": "https://h.test/tea"}, "no layer of this image takes a source called 'tea'"),
-        (("first-download",), {"https://tea": "0" * 64}, "is left out, or is not for the lock to say"),
+        (("request", "sources"), {"tea": "https://h.test/tea"}, "no layer of this image takes a source named 'tea'"),
+        (("first-download",), {"https://tea": "0" * 64}, "is missing, or does not belong in the lock"),
         (
             ("layer", 0, "wheels"),
             {"https://h.test/tea": "0" * 64},

@@ -189,7 +189,7 @@ LISTED = {
             moved(INDEX, "https://evil.test"),
         ),
         (
-            "the release whole 9.9, of which the catalogue has no row",
+            "the release whole 9.9, which is not in the catalogue",
             "source made of whole from https://x.test/evil",
             "Python package snake 9.9 of whole from https://evil.test/",
         ),
@@ -261,7 +261,7 @@ def test_a_torch_of_the_general_index_takes_no_layers_place(tmp_path: Path, monk
 
 @pytest.mark.threat
 def test_a_base_that_wants_no_python_packages_brings_none(stranger: Stranger) -> None:
-    with pytest.raises(LumiimgError, match="the base box has Python packages, and wants none"):
+    with pytest.raises(LumiimgError, match="the base box has Python packages, but needs none"):
         stranger.lock(lambda document: document["base"].update(wheels={f"{GENERAL}/{file_of('spam')}": ONES}))
 
 

@@ -253,7 +253,7 @@ def test_following_tells_each_change_and_the_whole_answer_at_the_end(tmp_path: P
 def test_an_excerpt_and_two_runs_are_said_in_the_text_and_on_the_page(tmp_path: Path, capsys: Capture) -> None:
     log, page = tmp_path / "job.out", tmp_path / "job.html"
     again = [line.replace(":10", ":20") for line in job("cxi", 0, 3)]
-    excerpt = "an excerpt: no line of it that counts here names its process"
+    excerpt = "an excerpt: no relevant line names its process"
     runs = "the log holds 2 runs; this is about the last one, from line 14 on"
     for lines, code, told in (
         (["NCCL INFO Using network Socket"], ExitCode.NO, {excerpt}),
@@ -293,7 +293,7 @@ def test_a_stream_of_one_line_without_end_is_left_and_that_is_said(
 
     monkeypatch.setattr(sources, "REPEATED_BYTES", 4 << 20)
     monkeypatch.setattr(sources, "STREAM_BYTES", 16 << 20)
-    for step, said in ((0, "repeats one line without an end"), (1, "goes on without an end")):
+    for step, said in ((0, "repeats one line forever"), (1, "never ends")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless(b"step %d\n", step))))
         assert main(["log", "-"]) == ExitCode.UNDECIDED
         assert f"-: {said}; the first " in capsys.readouterr().err

@@ -143,7 +143,7 @@ def test_a_build_that_can_start_no_container_ends_before_its_first_step(
     assert main(argv) == 4
     err = capsys.readouterr().err
     last = err.splitlines()[-1]
-    assert last.startswith(f"lumiimg: Apptainer 1.4.5 starts no container here: {ROOT}")
+    assert last.startswith(f"lumiimg: Apptainer 1.4.5 cannot start a container here: {ROOT}")
     assert ORDINARY in last
     assert "[1/" not in err
     assert not list(place.folder.glob("x.sif*")), "no image, no log"
@@ -186,7 +186,7 @@ def test_doctor_says_the_one_command_to_go_on_with_at_once(
     (place.bin / "apptainer").unlink()
     assert main(["doctor"]) == 4
     first, *_, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("no way to build works here: no container engine answers here")
+    assert first.startswith("no way to build works here: no working container engine here")
     assert last == "next:  apt-get install --no-install-recommends squashfs-tools"
     monkeypatch.setenv("MODULEPATH", "/appl/modules")
     assert proposed_line() == elsewhere, "users of a cluster are not root"
@@ -225,7 +225,7 @@ def test_doctor_and_builds_take_the_same_engine(
     if (starts, named) == (CAPABILITIES, None):
         (passed_over,) = (trial for trial in data["trials"] if trial["said"].startswith(ROOT))
         assert passed_over["name"] == "a container by Apptainer 1.4.5"
-        assert passed_over["said"].endswith("; `check` asks it anyway, as jobs do")
+        assert passed_over["said"].endswith("; `check` tries it anyway, as jobs do")
     is_passed_by = data["advice"]["next"] == "unset LUMIIMG_ENGINE"
     assert is_passed_by == (named == "apptainer" and starts == CAPABILITIES and code != 0 and works_elsewhere(data))
     assert host_for_builds(os.environ).engine.kind is kind
@@ -280,7 +280,7 @@ def test_a_base_that_debootstrap_cannot_make_is_told_with_what_to_do(
     argv = ["build", "--layers", str(layers), "--base", "boot", "-o", str(place.folder / "x.sif")]
     assert main([*argv, "--mirror", "debian=http://127.0.0.1:9/debian"]) == 1
     err = capsys.readouterr().err
-    assert "lumiimg: layer boot (bootstrap): debootstrap has to make device files" in err
+    assert "lumiimg: layer boot (bootstrap): debootstrap must create device files" in err
     assert "noexec" not in err
     assert "--add-subuids" in err
     assert "--base FILE.sif" in err
@@ -300,7 +300,7 @@ def test_a_failure_that_nobody_knows_or_that_may_pass_is_left_open(
         place.has(starts, BEGINS)
         assert main(["doctor"]) == 3
         words = " ".join(capsys.readouterr().out.split())
-        assert words.startswith("whether builds work here is not known")
+        assert words.startswith("it is not known whether builds work here")
         assert "? a container: " in words
     place.has(STARTS, BEGINS)
     monkeypatch.setattr("lumiimg.build.build_host.debootstrap_at", lambda _: None)
@@ -339,6 +339,6 @@ def test_where_no_container_has_its_own_processes_builds_go_on_without(place: Pl
     place.has(f"{refuses}; {STARTS}", BEGINS)
     assert not place.looked_at().container.own_processes
     assert main(["doctor"]) == 0
-    assert "✓ a container: processes that a script leaves running are not stopped: FATAL: mount proc" in " ".join(
+    assert "✓ a container: processes that a script leaves running cannot be stopped: FATAL: mount proc" in " ".join(
         capsys.readouterr().out.split()
     )

@@ -58,7 +58,7 @@ def test_an_image_for_other_processors_is_a_no(
     assert check(capsys, image, *more)["answer"] == "no-obstacle"
     said = check(capsys, turned(image), *more)
     assert said["answer"] == "no"
-    assert said["sentence"] == "NO: this image is built for other processors than the machine's"
+    assert said["sentence"] == "NO: this image is built for another CPU architecture than the machine's"
     told = finding(said, "image.architecture")
     assert told is not None
     whose = "lumi" if "--site" in more else "nid001" if more else "machines"
@@ -85,7 +85,7 @@ def test_an_image_is_for_what_its_file_says_too(
     assert said["answer"] == "no"
     told = finding(said, "image.architecture")
     assert told is not None
-    assert told["summary"] == "the image says that it is for aarch64, but lumi has x86_64"
+    assert told["summary"] == "the image is marked as aarch64, but lumi has x86_64"
     assert main(["job", str(sif), "--site", "lumi", "--", "true"]) == 1
     assert "it is for aarch64" in capsys.readouterr().err
     assert main(["job", str(sif), "--site", "generic", "--", "true"]) == 1

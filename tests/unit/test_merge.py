@@ -135,7 +135,7 @@ def test_the_same_layers_are_the_same_bytes_and_it_may_begin_anywhere(layers: li
 def test_layers_that_are_compressed_otherwise_or_damaged_are_not_merged(layers: list[Path], tmp_path: Path) -> None:
     for way in ("zstd", "large-blocks"):
         assert not can_merge([FIXTURES / way, layers[1]])
-        with pytest.raises(ImageError, match="compressed in different ways"):
+        with pytest.raises(ImageError, match="with different compression"):
             merge_squashfs([FIXTURES / way, layers[1]], tmp_path / "merged", 0)
         assert not (tmp_path / "merged").exists()
     below = tmp_path / "below"

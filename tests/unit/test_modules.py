@@ -198,7 +198,7 @@ def test_srun_is_told_how_the_mpi_of_the_image_is_started(
     assert "SLURM_MPI_TYPE" not in run(python, path=engine)[1]
     text = unwrapped((python.parents[1] / "enter").read_text().replace("    # ", ""))
     early = "srun reads it before it starts this script, so here it would be too late: load the module, or"
-    why = "libmpi.so.12 of the image is an MPICH of its own (the tests)"
+    why = "the image has its own MPICH, libmpi.so.12 (the tests)"
     assert f"{early} export SLURM_MPI_TYPE=pmi2 ({why})" in text
 
 

@@ -95,7 +95,7 @@ def test_a_folder_that_is_a_link_of_somebody_else_is_refused(
         os.chown(tmp_path / "link", 65534, 65534, follow_symlinks=False)
     capsys.readouterr()
     assert main([*commands[command], str(tmp_path / "link")]) == ExitCode.BAD_INPUT
-    assert capsys.readouterr().err.count("is a link that another user has made") == 1
+    assert capsys.readouterr().err.count("is a link made by another user") == 1
     assert list((tmp_path / "mine").iterdir()) == []
 
 

@@ -33,7 +33,7 @@ UNKNOWN = r"printf '\033[31mFATAL:   \033[0mthe moon is full\n'; exit 255"
 # the probe fails and says so in colours, and any other program runs
 ONLY_PROBE = r"""case "$*" in *netprobe*) printf '\033[31mbad probe\033[0m\n'; exit 1 ;; esac"""
 TOOLS = ProbePrograms(IN_IMAGE, (), "from the image")
-WHY = "Apptainer 1.4.5 starts no container here: root lacks capabilities here"
+WHY = "Apptainer 1.4.5 cannot start a container here: root lacks capabilities here"
 ORDINARY = "run lumiimg as an ordinary user"
 
 
@@ -82,7 +82,7 @@ def test_a_probe_that_never_began_says_why_no_container_starts(
         with pytest.raises(MissingHereError) as caught:
             probe()
         said = " ".join(str(caught.value).split())
-        assert f"x.sif: Apptainer 1.4.5 starts no container here: {why}" in said
+        assert f"x.sif: Apptainer 1.4.5 cannot start a container here: {why}" in said
         assert (caught.value.hint or "").startswith(hint or "")
         assert (caught.value.hint is None) == (hint is None)
         assert "x1b" not in said
@@ -133,8 +133,8 @@ IN_CONTAINER = 'while [ "$1" != python3 ]; do shift; done; shift; exec {python} 
 
 SCRIPTS = (
     (CAPABILITIES, 4, f"place.sif: {WHY}"),
-    (UNKNOWN, 4, "starts no container here: FATAL:   the moon is full"),
-    ("exit 255", 4, "starts no container here: it does not say why"),
+    (UNKNOWN, 4, "cannot start a container here: FATAL:   the moon is full"),
+    ("exit 255", 4, "cannot start a container here: it does not say why"),
     (IN_CONTAINER, 2, "`import nothing_of_that_name` fails there: ModuleNotFoundError"),
 )
 

@@ -72,7 +72,7 @@ def told(gathered: NodeAnswers) -> dict[str, tuple[str, ...]]:
 # -- gathering --
 
 
-TROUBLE = NodeAnswer(RUN, "", trouble="no container engine answers here")
+TROUBLE = NodeAnswer(RUN, "", trouble="no working container engine here")
 BROKEN = replace(WELL, findings=found("plugin.loads problem"))
 SILENT: dict[str, tuple[str, ...]] = {"started, but gave no answer": ("nid000064",)}
 JOBS: list[tuple[list[tuple[int, NodeAnswer | None]], dict[str, tuple[str, ...]], Answer, str]] = [
@@ -87,7 +87,7 @@ JOBS: list[tuple[list[tuple[int, NodeAnswer | None]], dict[str, tuple[str, ...]]
         ),
     ),
     ([(2, WELL), (1, BROKEN)], {}, Answer.NO, "NO on 1 of 3 nodes: 2 the same; 1 "),
-    ([(1, TROUBLE)], {}, Answer.UNDECIDED, "no container engine answers here"),
+    ([(1, TROUBLE)], {}, Answer.UNDECIDED, "no working container engine here"),
     # they differ in what is said of them nowhere else
     ([(2, TROUBLE), (1, replace(TROUBLE, kernel="6.5"))], {}, Answer.UNDECIDED, "1 kernel 6.5 instead of "),
 ]
@@ -249,7 +249,7 @@ OTHERS = [
     (replace(WELL, gpu_driver=None), "amdgpu none instead of 6.3.60300"),
     (replace(WELL, kernel="6.4.1"), "kernel 6.4.1 instead of 6.4.0-150600.23.73_15.0.14-cray_shasta_c"),
     (replace(WELL, libraries=(FABRIC,)), "without libcxi.so.1"),
-    (replace(WELL, trouble="no container engine answers here"), "not probed: no container engine answers here"),
+    (replace(WELL, trouble="no working container engine here"), "not probed: no working container engine here"),
     (replace(WELL, findings=found("provider.cxi problem", "rccl.runs ok")), "provider.cxi is problem"),
     (replace(WELL, findings=found("rccl.runs ok")), "no provider.cxi"),
     (replace(WELL, findings=(*WELL.findings, *found("rccl.runs ok"))), "something that is not shown here"),
@@ -268,13 +268,13 @@ def test_a_difference_is_named_in_a_few_words_and_many_are_counted() -> None:
     assert len(long) < 1000, "an answer of a node may hold anything"
 
 
-ENGINE = "Apptainer 1.4.5 starts no container here: the disk or the quota is full"
+ENGINE = "Apptainer 1.4.5 cannot start a container here: the disk or the quota is full"
 
 
 def no_container(node: str, number: int) -> NodeAnswer:
     """What a node answers where the engine fails, in words that are its own."""
     said = f"FATAL:   extract: /tmp/rootfs-{number}/root: No space left on device ({node}, pid {number})"
-    return NodeAnswer(RUN, node, trouble=f"{ENGINE}: {said}", to_do="free some room", said=(said,))
+    return NodeAnswer(RUN, node, trouble=f"{ENGINE}: {said}", to_do="free some space", said=(said,))
 
 
 def test_an_engine_that_starts_no_container_is_the_verdict_in_its_words_with_a_command_that_shows_it(
@@ -288,9 +288,9 @@ def test_an_engine_that_starts_no_container_is_the_verdict_in_its_words_with_a_c
     assert report.sentence.startswith(f"CANNOT TELL: not probed: {ENGINE}")
     assert report.advice.why == no_container(job[0], 4000).said[0]
     assert report.advice.next == "srun --nodes=1 --nodelist=nid000001 lumiimg check image.sif --level=probe --verbose"
-    assert report.levels["probe"] == "not taken"
+    assert report.levels["probe"] == "not done"
     (shown,) = (item for item in nodes_document(report).sections[0].blocks if isinstance(item, Item))
-    assert shown.remedies == ("free some room",)
+    assert shown.remedies == ("free some space",)
     answer(tmp_path, job[0], replace(no_container(job[0], 1), trouble="x" * 200_000, to_do="x" * 200_000))
     hostile = summed(tmp_path, job[:1])
     assert len(hostile.sentence) < 1000
@@ -334,7 +334,7 @@ def test_what_gpus_there_are_is_what_the_nodes_say(tmp_path: Path) -> None:
     why = "HIP finds no GPU in the container: no ROCm-capable device is detected"
     answer(tmp_path, "b", none)
     write_answer(tmp_path, NodeAnswer(RUN, "c", gpus=0, no_gpu=why))
-    with pytest.raises(MissingHereError, match="no ROCm-capable device is detected; ask Slurm for"):
+    with pytest.raises(MissingHereError, match="no ROCm-capable device is detected; request"):
         shared_gpus(gather(tmp_path, RUN, ["b", "c"], started=[]).groups)
     with pytest.raises(MissingHereError, match="no node could be probed"):
         shared_gpus(())
@@ -343,16 +343,16 @@ def test_what_gpus_there_are_is_what_the_nodes_say(tmp_path: Path) -> None:
 def test_a_collective_over_nodes_without_a_nic_proves_nothing_of_the_image(tmp_path: Path) -> None:
     down = replace(WELL, nics=tuple(replace(nic, link_is_up=False) for nic in WELL.nics))
     groups = grouped(tmp_path, WELL, WELL, replace(WELL, nics=()), down).groups
-    assert without_nic(groups) == "no Slingshot NIC whose link is up on nid[000002-000003]"
+    assert without_nic(groups) == "no Slingshot NIC with its link up on nid[000002-000003]"
     assert without_nic(groups[:1]) is None
 
 
 def test_a_collective_that_is_owed_and_not_taken_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
     gathered = grouped(tmp_path, WELL, WELL)
-    report = build_report(CONTEXT, FILES, "7", levels(gathered, "not taken: no GPU", wanted_run=True))
+    report = build_report(CONTEXT, FILES, "7", levels(gathered, "skipped: no GPU", wanted_run=True))
     assert report.answer is Answer.UNDECIDED
-    assert report.sentence.startswith("CANNOT TELL: level run not taken: no GPU; no obstacle found at level probe")
-    assert report.levels["run"] == "not taken: no GPU"
+    assert report.sentence.startswith("CANNOT TELL: level run skipped: no GPU; no obstacle found at level probe")
+    assert report.levels["run"] == "skipped: no GPU"
     assert report.groups[0].nodes == ("nid000000", "nid000001"), "what the nodes answered is told all the same"
     assert build_report(CONTEXT, FILES, "7", levels(gathered)).answer is Answer.NO_OBSTACLE
 
@@ -382,7 +382,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_node_without_an_engine_or_with_another_image_says_so_and_probes_nothing(image: Path, folder: Path) -> None:
     write_task(folder, task(image))
     (group,) = take(folder).groups
-    assert "no container engine answers here" in (group.answer.trouble or "")
+    assert "no working container engine here" in (group.answer.trouble or "")
     started, answered = sorted(folder.glob("node-*"), key=lambda path: path.suffix, reverse=True)
     assert (started.suffix, answered.suffix) == (".started", ".json")
     answered.unlink()
@@ -432,10 +432,10 @@ def test_where_there_are_no_nodes_to_ask_it_is_said(stand_in: Path) -> None:
         slurm.find_allocation({**in_job(stand_in), "PATH": str(stand_in)})
     with pytest.raises(BadInputError, match="one of 8 tasks"):  # which does not start a step of its own
         slurm.find_allocation(in_job(stand_in, SLURM_STEP_ID="0", SLURM_STEP_NUM_TASKS="8"))
-    with pytest.raises(BadInputError, match="job 7 is heterogeneous, of 2 components"):
+    with pytest.raises(BadInputError, match="job 7 is heterogeneous, with 2 components"):
         slurm.find_allocation(in_job(stand_in, SLURM_HET_SIZE="2"))
     of_salloc = {"SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", "SLURM_JOB_ID_HET_GROUP_0": "7"}
-    with pytest.raises(BadInputError, match="job 7 is heterogeneous, of 2 components"):
+    with pytest.raises(BadInputError, match="job 7 is heterogeneous, with 2 components"):
         slurm.find_allocation(of_salloc)
     program(stand_in, "scontrol", "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1")
     for submitted_from_another in ({}, of_salloc | {"SLURM_JOB_ID": "9"}):
@@ -493,7 +493,7 @@ def test_a_step_is_ended_before_the_time_of_the_job_is_up(
     assert time.monotonic() < ends
     assert done.timed_out
     assert [group.nodes for group in gathered.groups] == [("a",)]
-    assert told(gathered) == {"started, but gave no answer before the time of the job was up": ("b",)}
+    assert told(gathered) == {"started, but gave no answer before the job's time limit": ("b",)}
 
 
 def test_a_collective_is_ended_before_the_time_of_the_job_is_up_and_says_nothing(stand_in: Path, folder: Path) -> None:
@@ -501,7 +501,10 @@ def test_a_collective_is_ended_before_the_time_of_the_job_is_up_and_says_nothing
     program(stand_in, "srun", f"echo >>{stand_in}/started; exec sleep 600")
     for left_s, started in ((-1.0, 0), (0.5, 1)):
         job = nodes.NodesOfJob(folder, "ab", {}, lambda _: None, time.monotonic() + RESERVE_S + left_s)
-        with pytest.raises(MissingHereError, match="the time of the job is up"), (folder / "log").open("wb") as log:
+        with (
+            pytest.raises(MissingHereError, match="the job's time limit is reached"),
+            (folder / "log").open("wb") as log,
+        ):
             job.start("ab", ["x"], in_job(stand_in), log)
         assert len((stand_in / "started").read_text()) == started if started else not (stand_in / "started").exists()
 
@@ -532,9 +535,9 @@ def test_silent_nodes_alone_are_asked_again_and_the_report_is_of_all(tmp_path: P
     ]
     assert (whole.silent, whole.output, whole.levels["probe"]) == ((), (), "done on 4 nodes")
     assert whole.sentence.startswith("no obstacle found on 4 of 4 nodes: 3 the same; 1 another libcxi.so.1 (build ")
-    with pytest.raises(BadInputError, match=r"is a report of another image: /.*image\.sif"):
+    with pytest.raises(BadInputError, match=r"is a report about another image: /.*image\.sif"):
         nodes.report_to_complete(report, Path("other.sif"))
-    with pytest.raises(BadInputError, match="all nodes have answered there"):
+    with pytest.raises(BadInputError, match="all nodes answered in it"):
         nodes.report_to_complete(saved(tmp_path, "all.json", [(first, WELL)]), Path("image.sif"))
 
 
@@ -557,13 +560,13 @@ def test_an_image_without_rccl_is_refused_before_a_job_is_submitted_and_before_a
     root = fabric_builder.image(tmp_path / "root")
     for path in root.rglob("librccl.so*"):
         path.unlink()
-    with open_for_check(root) as context, pytest.raises(BadInputError, match="root: has no RCCL that nodes could try"):
+    with open_for_check(root) as context, pytest.raises(BadInputError, match="root: has no RCCL to test on nodes"):
         nodes.check_nodes(context, 1, None, slurm.Allocation("7", ("a", "b")), print)
     program(stand_in, "sbatch", f"touch {stand_in}/submitted; echo 12; exit 1")
     monkeypatch.setenv("PATH", str(stand_in), prepend=os.pathsep)
     assert main(["check", str(root), "--nodes", "2"]) == ExitCode.BAD_INPUT
     said = capsys.readouterr().err
-    assert f"has no RCCL that nodes could try; without --nodes: lumiimg check {root}" in said
+    assert f"has no RCCL to test on nodes; without --nodes: lumiimg check {root}" in said
     assert not (stand_in / "submitted").exists()
 
 
@@ -572,7 +575,7 @@ SBATCH: list[tuple[str, str, list[str]]] = [
     ("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1", "partition specified: x.*--sbatch=", []),
     ("echo 12; echo 'error: JOB 12 CANCELLED DUE TO TIME LIMIT' > job.out; exit 1", "DUE TO TIME LIMIT", ["12"]),
     # the number is nothing that it said
-    ("echo '12;cluster'; >job.out; exit 1", "^(?!.*12).*it said nothing; sacct shows", ["12"]),
+    ("echo '12;cluster'; >job.out; exit 1", "^(?!.*12).*it printed nothing; sacct shows", ["12"]),
     ("echo 12; exit 1", "left nothing in /.*do not see this folder.*a folder that all nodes share", ["12"]),
     # lumiimg in the job has said itself what to do
     ("echo 12; echo 'lumiimg: scontrol does not list' > job.out; exit 70", "scontrol does not list$", ["12"]),
@@ -602,11 +605,11 @@ REASONS = [
         "",
     ),
     ("PENDING 3 four SomethingNew", "job 12 waits: SomethingNew", ""),
-    ("PENDING 3 four PartitionNodeLimit", "its partition gives, or nodes are down (PartitionNodeLimit)", ""),
-    ("PENDING 4 four PartitionNodeLimit", "", "it asks for more nodes than its partition gives"),
-    ("PENDING 6 four PartitionNodeLimit", "", "it asks for more nodes than its partition gives"),
-    ("PENDING 3 four PartitionConfig", "", "more nodes or time than its partition gives (PartitionConfig)"),
-    ("PENDING 3 four QOSMaxNodePerJobLimit", "", "than the project or the QOS gives a job (QOSMaxNodePerJobLimit)"),
+    ("PENDING 3 four PartitionNodeLimit", "its partition allows, or nodes are down (PartitionNodeLimit)", ""),
+    ("PENDING 4 four PartitionNodeLimit", "", "it requests more nodes than its partition allows"),
+    ("PENDING 6 four PartitionNodeLimit", "", "it requests more nodes than its partition allows"),
+    ("PENDING 3 four PartitionConfig", "", "more nodes or time than its partition allows (PartitionConfig)"),
+    ("PENDING 3 four QOSMaxNodePerJobLimit", "", "than the project or QOS allows per job (QOSMaxNodePerJobLimit)"),
     ("PENDING 3 four None", "", ""),
     ("RUNNING 3 four None", "", ""),
     ("", "", ""),

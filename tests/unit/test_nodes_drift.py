@@ -20,7 +20,7 @@ from tests.shared.programs import unwrapped
 if TYPE_CHECKING:
     from pathlib import Path
 
-TROUBLE = NodeAnswer(RUN, "", trouble="no container engine answers here")
+TROUBLE = NodeAnswer(RUN, "", trouble="no working container engine here")
 BROKEN = replace(WELL, findings=found("plugin.loads problem"))
 CHANGES: list[tuple[str, NodeAnswer | str | None, NodeAnswer | str | None, str, int]] = [
     ("nid000001", WELL, WELL, "", 0),
@@ -31,7 +31,7 @@ CHANGES: list[tuple[str, NodeAnswer | str | None, NodeAnswer | str | None, str, 
     ("nid000006", BROKEN, BROKEN, "", 0),
     ("nid000007", "not asked", WELL, "new", 0),
     ("nid000008", WELL, "not asked", "not-asked", 0),
-    ("nid000009", TROUBLE, replace(TROUBLE, trouble="no container engine answers here"), "", 0),
+    ("nid000009", TROUBLE, replace(TROUBLE, trouble="no working container engine here"), "", 0),
     ("nid000010", WELL, None, "not-comparable", 3),
     ("nid000011", None, None, "not-comparable", 3),
     ("nid000012", BROKEN, TROUBLE, "not-comparable", 3),

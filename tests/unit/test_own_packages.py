@@ -224,7 +224,10 @@ def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
 ) -> None:
     said = refused(world, folder, capsys, "--add", "ham", *own("egg>=1.5\nyolk\nEGG==1.5\n"))
     assert "layer-torch-rocm-layer depend on egg==1.0" in said
-    assert "change line 1 of requirements.txt (egg>=1.5); line 3 of requirements.txt (EGG==1.5): what is below" in said
+    assert (
+        "change line 1 of requirements.txt (egg>=1.5); line 3 of requirements.txt (EGG==1.5): packages below stay"
+        in said
+    )
     # what only the index shows, and all that uv says of it
     lock(world, folder, "--add", "pip:yolk==99", "--verbose", code=ExitCode.NO)
     assert "  error: No solution found when resolving dependencies\n" in capsys.readouterr().err
@@ -286,7 +289,7 @@ def test_on_a_torch_whose_triton_is_not_known_that_of_the_index_is_refused(
     words = ["--layers", str(folder), *world.mirrors, "--site", "generic", "--base", "with-torch"]
     for name in ("triton", "torchvision"):
         assert main(["lock", *words, *own(f"{name}\n")]) == ExitCode.NO
-        said = f"line 1 of requirements.txt names {name}, which the index has for CUDA, and torch is there"
+        said = f"line 1 of requirements.txt names {name}, which the index has for CUDA, and the image has torch"
         assert said in capsys.readouterr().err
     assert main(["lock", *words, *own("spam\n")]) == ExitCode.GOOD
     assert of_layer("own-packages") == {"spam": "1.0", "yolk": "2.5"}
@@ -294,7 +297,7 @@ def test_on_a_torch_whose_triton_is_not_known_that_of_the_index_is_refused(
     assert main(["explain", *words, *own("spam\n"), "--offline"]) == ExitCode.GOOD
     told = " ".join(capsys.readouterr().out.split())
     assert "no obstacle found among the layers, with doubts" in told
-    assert "which other Python packages with-torch has is known only where the image is read" in told
+    assert "the other Python packages of with-torch are known only if the image is read" in told
 
 
 # --- what is replaced on purpose
@@ -306,7 +309,7 @@ def test_a_package_that_is_below_is_replaced_where_it_is_named_and_all_else_goes
     lock(world, folder, "--replace", "Egg==1.0", *own("egg>=1\nyolk\n"))
     assert of_layer("torch-rocm-layer")["egg"] == "1.5"
     assert of_layer("own-packages") == {"egg": "1.0", "yolk": "2.5"}
-    said = "as you asked, Egg==1.0 is put in the place of"
+    said = "as you asked, Egg==1.0 replaces"
     assert said in Path("lumiimg.lock").read_text()
     words = ["--layers", str(folder), *world.mirrors, "--locked"]
     assert main(["build", *words, "--definitions", "defs", "--dry-run"]) == ExitCode.GOOD
@@ -321,11 +324,14 @@ def test_a_package_that_is_below_is_replaced_where_it_is_named_and_all_else_goes
     )
     capsys.readouterr()
     assert main(["build", *words, "--dry-run"]) == ExitCode.BAD_INPUT
-    assert "takes what is not from the catalogue: Python package torch 9.9 of own-packages" in capsys.readouterr().err
+    assert (
+        "uses parts that are not from the catalogue: Python package torch 9.9 of own-packages"
+        in capsys.readouterr().err
+    )
     Path("lumiimg.lock").unlink()
     said = refused(world, folder, capsys, "--add", "ham", "--replace", "egg==1.5")
     assert "layer-ham depend on ham==1.0" in said or "ham==1.0 depends on egg<1.5" in said
-    assert "change the option --replace (egg==1.5), or replace the others, too: --replace NAME==VERSION" in said
+    assert "change the option --replace (egg==1.5), or also replace the others: --replace NAME==VERSION" in said
 
 
 def test_what_is_of_rocm_or_is_not_there_is_not_replaced(world: World, folder: Path, capsys: Capture) -> None:
@@ -341,14 +347,14 @@ def test_what_is_of_rocm_or_is_not_there_is_not_replaced(world: World, folder: P
         said = refused(world, folder, capsys, "--replace", f"{name}==9.9")
         assert "is made for the image's ROCm and RCCL, so it stays" in said, name
     said = refused(world, folder, capsys, "--replace", "yolk==2.0")
-    assert "the option --replace: no yolk is known in the image; put it in: pip:yolk==2.0" in said
+    assert "the option --replace: no yolk is known in the image; add it: pip:yolk==2.0" in said
     for word in ("egg", "egg>=1", "egg==1.*", "egg[x]==1", "egg==1,==1", "egg==1; os_name == 'posix'"):
         said = refused(world, folder, capsys, "--replace", word, code=ExitCode.BAD_INPUT)
-        assert "the option --replace: egg is to be in one version; NAME==VERSION" in said, word
+        assert "the option --replace: egg must have exactly one version; NAME==VERSION" in said, word
     assert "a path or an address" in refused(world, folder, capsys, "--replace", "./egg", code=ExitCode.BAD_INPUT)
     for other in ("--replace", "EGG==2.0"), ("--add", "pip:egg<1"):
         said = refused(world, folder, capsys, "--replace", "egg==1.0", *other, code=ExitCode.BAD_INPUT)
-        assert "and the option --replace asks for egg==1.0; leave one of them out" in said
+        assert "but the option --replace requires egg==1.0; leave one of them out" in said
 
 
 # --- hashes
@@ -380,26 +386,26 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
     for n in range(60):
         Path(f"{n}.txt").write_text("egg\n")
     for line, said in (
-        ("-e .", "the option -e is not followed; an image holds no working copy"),
+        ("-e .", "the option -e is not supported; an image cannot hold a working copy"),
         ("--index-url https://me:sesame@h.test/simple", "--mirror pypi=URL names another index"),
-        ("--extra-index-url https://download.pytorch.org/whl/cu128", "torch is the image's own"),
-        ("-c constraints.txt", "what the image has is held"),
-        ("--whatever", "the option --whatever is not followed; leave the line out"),
-        ("egg @ https://me:sesame@h.test/egg.whl", "egg has a place of its own"),
-        ("git+https://me:sesame@h.test/egg.git#egg=egg", "egg has an address that is not followed"),
-        ("./egg-1.0-py3-none-any.whl", "what is in none goes into a layer of your own"),
-        ("egg-1.0-py3-none-any.whl; python_version > '3'", "egg-1.0-py3-none-any.whl has a place of its own"),
-        ("egg.tar.gz", "egg.tar.gz has a place of its own"),
-        ("egg.ZIP[all]", "egg.ZIP has a place of its own"),
+        ("--extra-index-url https://download.pytorch.org/whl/cu128", "the image's torch is used"),
+        ("-c constraints.txt", "the image's packages are pinned"),
+        ("--whatever", "the option --whatever is not supported; leave the line out"),
+        ("egg @ https://me:sesame@h.test/egg.whl", "egg has an address of its own"),
+        ("git+https://me:sesame@h.test/egg.git#egg=egg", "egg has an unsupported address"),
+        ("./egg-1.0-py3-none-any.whl", "one that is in no index needs a layer of your own"),
+        ("egg-1.0-py3-none-any.whl; python_version > '3'", "egg-1.0-py3-none-any.whl has an address of its own"),
+        ("egg.tar.gz", "egg.tar.gz has an address of its own"),
+        ("egg.ZIP[all]", "egg.ZIP has an address of its own"),
         ("-r https://h.test/r.txt", "-r names an address; fetch the file"),
         ("-r nowhere.txt", "nowhere.txt: cannot be read"),
         ("egg --hash=md5:0123", "none of its hashes is a sha256"),
-        ("egg --global-option=sesame", "the option --global-option is not followed; leave the option out"),
+        ("egg --global-option=sesame", "the option --global-option is not supported; leave the option out"),
         ("egg; extra == 'x'", "egg is for an extra"),
         ("egg; import os", "is not a valid requirement"),
         ("a\x1b[2Jb", "is not a valid requirement"),
         ("\u202egnp", "is not a valid requirement"),
-        ("--find-links /tmp", "the option --find-links is not followed"),
+        ("--find-links /tmp", "the option --find-links is not supported"),
         ("egg" + "," * 2_000, "a requirement of more than 1000 characters"),
         ("name: conda\ndependencies:\n  - pip", "line 2 of r.txt: 'name: conda' is not a valid requirement"),
         ("-r r.txt\n", "requires nothing"),
@@ -448,7 +454,7 @@ def test_explain_asks_no_index_about_own_packages_and_says_that_a_lock_settles_t
     assert main(words) == ExitCode.GOOD
     answer = json.loads(capsys.readouterr().out)
     assert answer["layers"][-1]["name"] == "own-packages"
-    said = "1 requirement of yours (requirements.txt); what they take from the index is not settled before lock"
+    said = "1 requirement of yours (requirements.txt); their packages from the index are chosen by lock"
     assert said in next(rule["because"] for rule in answer["rules"] if rule["have"] == "own-packages")
     assert not world.asked
 
@@ -459,9 +465,9 @@ def test_a_lock_that_does_not_agree_with_its_own_packages_is_refused(
     lock(world, folder, *own("yolk<2.5\ndotted-name\n"))
     text = Path("lumiimg.lock").read_text()
     for old, new, said in (
-        ('text = "yolk<2.5"', 'text = "yolk<2"', "request.own names yolk<2, and 2.0 is there"),
+        ('text = "yolk<2.5"', 'text = "yolk<2"', "request.own names yolk<2, but the lock has 2.0"),
         ('text = "dotted-name"', 'text = "left"', "request.own names left, which is left out"),
-        ('text = "dotted-name"', 'text = "-e ."', "the option -e is not followed"),
+        ('text = "dotted-name"', 'text = "-e ."', "the option -e is not supported"),
     ):
         forged(text.replace(old, new))
         words = ["build", "--layers", str(folder), *world.mirrors, "--locked", "--dry-run"]

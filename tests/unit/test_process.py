@@ -47,7 +47,7 @@ def test_a_child_that_prints_without_end_does_not_fill_the_file_system(monkeypat
     log = io.BytesIO()
     done = run(["/bin/sh", "-c", "yes | head -c 1000000; echo end"], env=ENV, log=log)
     assert done.last_line == "end"
-    assert log.getvalue() == b"y\n" * 50_000 + b"\nlumiimg: what came after 100000 bytes is not kept\n"
+    assert log.getvalue() == b"y\n" * 50_000 + b"\nlumiimg: output after 100000 bytes is not recorded\n"
 
 
 @pytest.mark.threat

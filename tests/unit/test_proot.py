@@ -71,7 +71,7 @@ def test_the_proot_of_a_site_is_found_in_its_module(tmp_path: Path, environment:
     module.write_text("#%Module\nsetenv PATH /nonexistent\n")
     found = find_proot({**environment, "MODULEPATH": "/appl/modules"}, sources)
     assert found.program is None
-    assert "not on PATH; `module load LUMI systools` brings none that can be run; " in found.said
+    assert "not on PATH; `module load LUMI systools` provides no proot that runs; " in found.said
     assert find_proot(environment, None).said == "not on PATH", "only where it is needed is more asked"
 
 

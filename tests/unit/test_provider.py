@@ -80,7 +80,7 @@ def test_of_a_libfabric_that_says_nothing_of_itself_the_folder_beside_it_is_take
         ("", None, "libhsa-runtime64.so", "it was built without ROCr"),
         ("", "libhsa-runtime64.so.1", None, None),
         (ROCR, None, "libhsa-runtime64.so", None),
-        (ROCR, None, "libhsa-runtime64.so.1", "it opens libhsa-runtime64.so, by that name, and does not find it"),
+        (ROCR, None, "libhsa-runtime64.so.1", "it opens libhsa-runtime64.so by that name, and does not find it"),
     ],
 )
 def test_a_libfabric_without_rocr_does_not_know_gpu_memory(

@@ -118,11 +118,11 @@ BROKEN: dict[str, tuple[Plant, str, str]] = {
         "_C is a folder of PyTorch's sources",
     ),
     "no libtorch_global_deps.so": (without("lib/libtorch_global_deps.so"), "program.load", "`import torch` of /usr/bin/python fails"),
-    "built for CPUs": (without("lib/libtorch_hip.so"), "program.cpu", "built for CPUs alone: no import loads an RCCL"),
+    "built for CPUs": (without("lib/libtorch_hip.so"), "program.cpu", "built for CPUs only: no import loads an RCCL"),
     "a file of its name": (
         lambda root: ((root / PACKAGES / "torch").rename(root / "gone"), put(root, f"{PACKAGES}/torch")),
         "program.load",
-        "/torch is there, and is not a module",
+        "/torch exists, but is not a module",
     ),
     "a _C without its entry": (
         lambda root: library(root / PACKAGES / "torch" / MODULE, source="int PyInit_other;"),
@@ -218,12 +218,12 @@ def test_a_torch_whose_code_is_not_read_is_an_open_question(root: Path) -> None:
     said = Said(root)
     assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.code", "rccl.absent")
     assert said.against["python.code"].evidence == (
-        "/opt/src/torch/__init__.py is imported as torch, and its code is not read",
+        "/opt/src/torch/__init__.py is imported as torch, but its code is not read",
     )
     (root / "opt/src").unlink()
     put(root, "opt/src/torch/__init__.py", "import another")
     assert Said(root).against["python.code"].evidence == (
-        "/opt/src/torch/__init__.py is imported as torch, and is not PyTorch's",
+        "/opt/src/torch/__init__.py is imported as torch, but is not PyTorch's",
     )
 
 
@@ -256,7 +256,9 @@ def test_a_file_of_torch_that_names_what_rccl_reads_is_an_open_question_whoever_
     record(root, __init____py=digest(TORCH), functional__py=digest(text))
     said = Said(root)
     assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.code")
-    assert said.only().evidence == (f"/{PACKAGES}/torch/functional.py names NCCL_NET, as PyTorch's own file does not",)
+    assert said.only().evidence == (
+        f"/{PACKAGES}/torch/functional.py names NCCL_NET, which PyTorch's own file does not",
+    )
 
 
 # -- who else has an RCCL --
@@ -323,7 +325,7 @@ def test_what_code_at_the_start_sets_counts_and_is_named(root: Path) -> None:
 def test_a_folder_that_code_puts_in_front_is_where_torch_is_looked_for(root: Path) -> None:
     put(root, "opt/other/torch.py", "own = 1")
     put(root, f"{PACKAGES}/own.pth", "import sys; sys.path.insert(0, '/opt/other')\n")
-    assert "/opt/other/torch.py is imported in its place" in Said(root).only().summary
+    assert "/opt/other/torch.py is imported instead" in Said(root).only().summary
 
 
 def test_code_that_is_not_followed_leaves_the_answer_open_and_what_hangs_on_it(root: Path) -> None:
@@ -348,7 +350,7 @@ def test_folders_behind_a_line_that_may_fail_are_in_question(root: Path) -> None
 
 def test_a_variable_of_the_loader_that_code_sets_counts_for_what_python_starts(root: Path) -> None:
     put(root, f"{PACKAGES}/sitecustomize.py", "import os\nos.environ['LD_LIBRARY_PATH'] = '/opt/another'\n")
-    assert "sets LD_LIBRARY_PATH, which counts for the processes that Python then starts" in Said(root).only().summary
+    assert "sets LD_LIBRARY_PATH for the processes that Python then starts" in Said(root).only().summary
 
 
 @pytest.mark.parametrize(("name", "variable"), [("vllm", "VLLM_NCCL_SO_PATH"), ("sglang", "SGLANG_NCCL_SO_PATH")])

@@ -104,7 +104,7 @@ def test_a_set_whose_vllm_pins_another_torch_than_the_catalogue_has_is_refused_i
     assert lock(world, "rocm700") == ExitCode.NO
     error = capsys.readouterr().err.splitlines()[-1]
     said = "the wheels of vllm 0.18.0 require torch==2.10.0+git8514f05, and its row has torch==2.9.1+git8907517"
-    assert error.startswith(f"lumiimg: {said}; take another release")
+    assert error.startswith(f"lumiimg: {said}; use another release")
     assert not Path("lumiimg.lock").exists()
 
 
@@ -143,7 +143,7 @@ def test_a_torch_that_is_there_is_never_replaced_by_that_of_the_set(
     answer, text = explained(capsys, words if "--recipe" in words else f"{words} --add vllm==0.18.0")
     assert answer["decision"] == "refused"
     assert text.partition(" why: ")[2].startswith("needs no torch below, has torch 2.")
-    assert "and no layer replaces another [torch] next, the nearest that works" in text
+    assert "and a layer cannot replace another [torch] next, the nearest that works" in text
 
 
 def test_of_ready_wheels_that_a_layer_of_torch_rules_out_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:

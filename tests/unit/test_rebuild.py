@@ -456,7 +456,7 @@ def test_layers_of_an_image_that_the_catalogue_does_not_have_are_refused_or_list
     words = ["rebuild", str(image), "-o", str(tmp_path / "new.sif"), "--strategy", "sandbox"]
     assert main(words) == ExitCode.BAD_INPUT
     said = capsys.readouterr().err
-    assert "takes what is not from the catalogue: the layer a, as the image carries it (sha256:" in said
+    assert "uses parts that are not from the catalogue: the layer a, as the image carries it (sha256:" in said
     assert said.count("\n") == 1
     assert not (tmp_path / "new.sif").exists()
     assert main([*words, "--trust-lock"]) == ExitCode.GOOD
@@ -481,7 +481,7 @@ def test_no_site_and_no_node_of_a_lock_is_read(
     )
     words = ["build", "--locked", "--lock", str(file), "--layers", str(layers), "--strategy", "sandbox"]
     assert main([*words, "-o", str(image)]) == ExitCode.GOOD
-    assert f"the image gets no bind manifest of {node}" in capsys.readouterr().err
+    assert f"the image gets no bind manifest: the lock names {node}" in capsys.readouterr().err
     assert main([*words, "-o", str(tmp_path / "other.sif"), "--host", str(node)]) == ExitCode.BAD_INPUT
     assert str(node) in capsys.readouterr().err
 
@@ -582,7 +582,7 @@ def test_an_image_is_not_built_over_itself(image: Path, tmp_path: Path, capsys: 
     (tmp_path / "new.sif.log").hardlink_to(image)
     for name, place in (*((name, name) for name in ("image.sif", "link.sif", "hard.sif")), ("new.sif", "new.sif.log")):
         assert rebuild(image, tmp_path / name, "--force", "--fresh") == ExitCode.BAD_INPUT
-        assert f"{tmp_path / place}: is what is read" in capsys.readouterr().err
+        assert f"{tmp_path / place}: is an input of the command" in capsys.readouterr().err
     assert rebuild(image, tmp_path / "x.sif", "--base", tmp_path / "x.sif") == ExitCode.BAD_INPUT
     assert image.read_bytes() == before
 

@@ -113,8 +113,8 @@ def test_what_nothing_takes_is_a_typing_error(catalogue: Catalogue) -> None:
             Request("base", ("plugin",), arguments={"plugin.VERSON": "1"}),
             "takes the argument plugin.VERSON; known: plugin.V",
         ),
-        (Request("base", ("plugin",), sources={"plugn": "x"}), "source called 'plugn'; known: plugin"),
-        (Request("base", ("plugin", "plugin")), "asked for twice"),
+        (Request("base", ("plugin",), sources={"plugn": "x"}), "source named 'plugn'; known: plugin"),
+        (Request("base", ("plugin", "plugin")), "named twice"),
         (
             Request("base", ("plugin",), arguments={"plugin.VERSION": "1;rm"}),
             r"plugin.VERSION is '1;rm', which does not match",
@@ -146,7 +146,7 @@ def test_layers_that_do_not_go_together_are_refused_with_the_rule(layers: Path, 
         make_layer(layer, LAYER + f'requires = ["{other}"]\n')
     with pytest.raises(RefusedError, match="y requires x"):
         build("x")
-    with pytest.raises(BadInputError, match="require each other more than 40 deep: l0 -> l1"):
+    with pytest.raises(BadInputError, match="require each other more than 40 levels deep: l0 -> l1"):
         build("l0")
 
 
@@ -337,5 +337,5 @@ def test_a_layer_without_rows_is_taken_as_its_argument_says_and_in_another_versi
     ):
         plan = decide(Request("base", (asked,)), PlanContext(catalogue))
         assert (plan.layers[-1].version, plan.is_doubtful) == (version, doubted), asked
-    assert "nothing is known of this release" in plan.rules[-1].because
+    assert "nothing is known about this release" in plan.rules[-1].because
     assert "v1.7.tar.gz" in plan.require_lock().layers[0].sources[0].location

@@ -49,7 +49,7 @@ def test_a_proxy_that_goes_on_for_ever_is_left_in_time(monkeypatch: pytest.Monke
     monkeypatch.delenv("no_proxy", raising=False)
     with serving(*ENDLESS) as url:
         monkeypatch.setenv("https_proxy", url)
-        with pytest.raises(LumiimgError, match="did not come within 0 s"):
+        with pytest.raises(LumiimgError, match="did not arrive within 0 s"):
             Http().get("https://host.test/file", limit_bytes=10)
 
 
@@ -59,9 +59,9 @@ def test_many_slow_answers_take_no_more_than_the_command_has(monkeypatch: pytest
     with serving(*ENDLESS) as url:
         asking = Http()
         for _ in range(2):
-            with pytest.raises(FailedError, match="did not come within"):
+            with pytest.raises(FailedError, match="did not arrive within"):
                 asking.get(url, limit_bytes=10)
-        with pytest.raises(FailedError, match="did not come within 0 s"):
+        with pytest.raises(FailedError, match="did not arrive within 0 s"):
             asking.get(url, limit_bytes=10)
 
 
@@ -133,7 +133,7 @@ def tls(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.threat
 def test_no_redirect_leads_away_from_tls(tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asking, leads_away = Http(), r"redirects to http://127\.0\.0\.1:1/, which is not followed"
+    asking, leads_away = Http(), r"redirects to http://127\.0\.0\.1:1/, which is not allowed"
     with pytest.raises(FailedError, match=leads_away):
         Store(tmp_path, asking, Mirrors({})).get(f"{tls}/down", None)
     # the server is spoken to under OpenSSL's own name for its certificate, too

@@ -67,7 +67,7 @@ def test_what_will_not_do_is_told_in_one_line(tmp_path: Path, capsys: Capture) -
         ("gone", "many", "there is no such file or folder"),
         ("folder", "many", "is neither an image file nor a virtual environment"),
         ("venv", "many", "`import many` fails there: ModuleNotFoundError: No module named 'many'"),
-        ("venv", "json", "json is not imported from there, but from"),
+        ("venv", "json", "json is imported from elsewhere:"),
         *(("venv", name, "is not a valid module name") for name in ("os; import x", "a-b", "a..b", "a" * 200)),
     ):
         assert main(["bench", "import", str(tmp_path / place), "--module", module]) == 2, (place, module)
@@ -82,7 +82,7 @@ def test_without_strace_it_is_said_what_is_missing(
     monkeypatch.setenv("PATH", str(tmp_path))
     (image := tmp_path / "image.sif").touch()
     assert main(["bench", "import", str(image), "--module", "many"]) == 4
-    assert "there is no strace here; install it" in capsys.readouterr().err
+    assert "strace is not installed here; install it" in capsys.readouterr().err
 
 
 def test_paths_in_a_container_are_the_images_or_bound() -> None:

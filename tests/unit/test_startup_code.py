@@ -97,11 +97,11 @@ def test_constants_at_the_top_level_are_followed(line: str, reader: Reader) -> N
 
 def test_what_is_not_followed_is_named_with_its_line(reader: Reader) -> None:
     for text, words in {
-        "import os\nos.environ['NCCL_NET'] = str(1)": "sets NCCL_NET in a way that is not followed ({}, line 2)",
+        "import os\nos.environ['NCCL_NET'] = str(1)": "sets NCCL_NET in a way that lumiimg does not follow ({}, line 2)",
         "import ctypes\n\nctypes.CDLL('x')": "uses ctypes.CDLL ({}, line 3)",
         "import sys\nsys.meta_path.insert(0, None)": "uses sys.meta_path.insert ({}, line 2)",
         "import os\nx = os.getenv('A')\ndef f():\n global x\n x = 1\nf()\nif x:\n os.environ['NCCL_NET'] = 'x'": (
-            "sets NCCL_NET in a way that is not followed ({}, line 8)"
+            "sets NCCL_NET in a way that lumiimg does not follow ({}, line 8)"
         ),
         "import os\nos.environ[str(1)] = 'x'": "sets a variable whose name is not constant ({}, line 2)",
     }.items():

@@ -292,7 +292,7 @@ def test_what_verbose_has_beside_is_counted_and_nothing_where_it_has_no_more(cap
 
 def test_a_warning_stays_on_a_screen_where_details_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     details = Facts(tuple((f"layer {number}", "what it is " * 9) for number in range(20)))
-    warning = Item(Severity.UNKNOWN, "not built by us yet")
+    warning = Item(Severity.UNKNOWN, "never built by this project")
     text = on_a_terminal(of(details, warning), monkeypatch)
     assert warning.text in text
     assert "layer 0" in text
@@ -369,7 +369,7 @@ def test_what_is_said_while_a_command_works_does_not_stop_it(monkeypatch: pytest
 
 
 def test_of_a_command_at_the_top_the_words_stay(capsys: Capture) -> None:
-    bundle = Remedy("bundle the fabric, then nothing of the host is bound", "lumiimg adapt a.sif")
+    bundle = Remedy("bundle the fabric, then no host libraries are bound", "lumiimg adapt a.sif")
     item = Item(Severity.PROBLEM, "it does not load", remedies=(bundle,))
     advice = Advice("it does not load", "lumiimg adapt a.sif")
     text = shown(capsys, Document("check", "a", "NO", Severity.PROBLEM, advice, sections=(Section("Found", (item,)),)))

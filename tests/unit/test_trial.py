@@ -144,7 +144,7 @@ def claim(key: str, predicted: str | None = None, at: str = "image-1.run", **mor
     )
 
 
-def on_nodes(*groups: NodeGroup, run: str = "not asked for", **more: Any) -> NodesReport:
+def on_nodes(*groups: NodeGroup, run: str = "skipped (not requested)", **more: Any) -> NodesReport:
     return NodesReport("i.sif", Answer.UNDECIDED, "", {"run": run}, "7", groups, (), (), **more)
 
 
@@ -171,7 +171,7 @@ def broken(code: str, now: NodesReport) -> NodesReport:
     return replace(now, groups=(replace(group(), findings=(Finding(code, Severity.PROBLEM, Level.RUN, code),)),))
 
 
-NO_GPU = on_nodes(group(), run="not taken: HIP finds no GPU in the container")
+NO_GPU = on_nodes(group(), run="skipped: HIP finds no GPU in the container")
 DIED = on_nodes(group(), run="failed: a rank died")
 
 
@@ -371,7 +371,7 @@ def test_a_variable_is_judged_against_the_run_that_had_what_jobs_have() -> None:
         assert read.outcome(one) is kind, (predicted, now, again)
     tcp = ran(12.0, Verdict.SOCKET)
     read = case(image_1__run=tcp, image_1__again=tcp, image_1__without__X=tcp).measured(one)
-    assert (read.value, read.why) == (None, "the run to compare it with went over socket")
+    assert (read.value, read.why) == (None, "the reference run went over socket")
 
 
 def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it() -> None:
@@ -467,7 +467,7 @@ def test_of_an_image_whatever_it_says_only_rows_of_the_shipped_catalogue_are_nam
 def test_one_node_has_no_network_to_try(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["trial", "run", str(tmp_path / "t"), str(fabric_builder.image(tmp_path / "image")), "--site", "lumi"]
     assert main([*words, "--nodes", "1"]) == ExitCode.BAD_INPUT
-    assert "from two nodes on" in capsys.readouterr().err
+    assert "needs at least two nodes" in capsys.readouterr().err
     assert main([*words, "--nodes", "4"]) == 0
     claims = {one.id: one for one in TrialFolder(tmp_path / "t").plan().claims}
     assert claims["image-1.bandwidth"].predicted is None, "the site's reference is of 2 nodes"
@@ -490,7 +490,7 @@ def test_variables_that_a_trial_tries_are_not_the_users_own_and_others_are_named
     run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), mine, lambda _: None)
     assert seen[0] == {"NCCL_NET": "IB"}
     facts = facts_of_node(RootFileSystem(FolderTree(tmp_path)), SNAPSHOT, LUMI, "n", seen[0])
-    assert notes(case(facts)) == ["the job had NCCL_NET from elsewhere: what is said of the network is with that"]
+    assert notes(case(facts)) == ["the job had NCCL_NET from elsewhere: the network results include their effect"]
     assert not notes(case(NODE))
 
 
@@ -509,7 +509,7 @@ def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "trial.json: is not the folder of a trial" in capsys.readouterr().err
     image, new = str(fabric_builder.image(tmp_path / "image")), ["trial", "run", str(tmp_path / "new")]
     assert main(["trial", "run", str(tmp_path), image, "--site", "lumi"]) == ExitCode.BAD_INPUT
-    assert "is there already, and has no trial; name a new folder" in capsys.readouterr().err
+    assert "exists already, but is not a trial; name a new folder" in capsys.readouterr().err
     assert main([*new, image, "--site", "nowhere"]) == ExitCode.BAD_INPUT
     assert main([*new, image, "--site", "lumi", "--node-minutes", "1"]) == ExitCode.BAD_INPUT
     assert not (tmp_path / "new").exists(), "nothing is half written"
@@ -582,7 +582,7 @@ def test_a_folder_by_any_name_is_the_one_of_the_job(tmp_path: Path) -> None:
 
 GOOD, LEFT, FAILED = (Ending.DONE, ""), Ending.PENDING, Ending.FAILED
 REPORT, NO_REPORT = (json_text("check-nodes", one) for one in (ran(85.0), NO_GPU))
-SILENT, NEVER = json_text("check-nodes", on_nodes()), "the job died in it, or no node answered, each time"
+SILENT, NEVER = json_text("check-nodes", on_nodes()), "each time, the job died in it or no node answered"
 RUNS = (step("run"), step("socket", after="run"))
 OF_ONE = (step("two"), step("one", nodes=1), step("later", after="two"))
 ONE_OF_TWO = "the job has 1 of 2 nodes"
@@ -596,18 +596,24 @@ def a_job(prints: str | None, *, nodes: int = 2, left_s: float = 10_000, **endin
 
 JOBS: list[tuple[tuple[TrialStep, ...], list[Job]]] = [
     # what a job has no time for is left for the next, with all that builds on it
-    (RUNS, [a_job(REPORT, left_s=60), a_job(None, left_s=400, run=(LEFT, "the time of the job was up"))]),
+    (RUNS, [a_job(REPORT, left_s=60), a_job(None, left_s=400, run=(LEFT, "the job's time limit was reached"))]),
     # and so is what needs GPUs in a job without them
     (RUNS, [a_job(NO_REPORT, run=(LEFT, NO_GPU.levels["run"])), a_job(REPORT, run=GOOD, socket=GOOD)]),
     # one node instead of two costs only the steps that need two
     (OF_ONE, [a_job(REPORT, nodes=1, one=GOOD, two=(LEFT, ONE_OF_TWO), later=(LEFT, ONE_OF_TWO))]),
     # a job that is cancelled may have no node left that answers; and three of them have none at all
-    (RUNS[:1], [a_job(SILENT, run=(LEFT, "no node has answered"))] * 3 + [a_job(SILENT, run=(FAILED, NEVER))]),
+    (RUNS[:1], [a_job(SILENT, run=(LEFT, "no node answered"))] * 3 + [a_job(SILENT, run=(FAILED, NEVER))]),
     # what another job would not do better is not tried again
     (RUNS[:1], [a_job(None, run=(FAILED, "ended at its limit, after 15 min"))]),
     (
         RUNS,
-        [a_job("x", run=(FAILED, "ended with 0, without a word"), socket=(FAILED, "left out: run had no collective"))],
+        [
+            a_job(
+                "x",
+                run=(FAILED, "ended with exit code 0, without output"),
+                socket=(FAILED, "left out: run had no collective"),
+            )
+        ],
     ),
 ]
 
@@ -641,7 +647,7 @@ def test_a_report_says_what_is_left_and_that_a_stand_in_proves_nothing(tmp_path:
     folder.keep(StepResult(step="image-1.run", ending=Ending.DONE))
     report = report_of(folder, made, {})
     assert (report.rows[0].outcome, report.exit_code) == (ClaimOutcome.SAME, ExitCode.GOOD)
-    assert report.stand_in == "GPUs were used, and no node showed one of AMD's"
+    assert report.stand_in == "GPUs were used, but no node showed an AMD GPU"
 
 
 def test_a_step_on_an_image_that_has_changed_since_its_claims_is_left_out(
@@ -658,7 +664,7 @@ def test_a_step_on_an_image_that_has_changed_since_its_claims_is_left_out(
     (row,) = report_of(folder, made, {}).rows
     assert (row.outcome, row.why) == (
         ClaimOutcome.UNMEASURED,
-        "left out: the image is another than when the claims were written down",
+        "left out: the image has changed since the claims were written",
     )
 
 
@@ -682,12 +688,12 @@ def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stoppe
         assert report_of(folder, made, {}).rows[0].why == "not done yet"
     monkeypatch.setattr(TrialFolder, "keep", keep)
     in_job(folder, made)
-    assert report_of(folder, made, {}).rows[0].why == "the job died in it, or no node answered, each time"
+    assert report_of(folder, made, {}).rows[0].why == "each time, the job died in it or no node answered"
     assert not [*folder.steps_left(made)]
 
 
 def test_two_processes_do_not_do_the_same_trial(tmp_path: Path) -> None:
-    with alone(tmp_path), pytest.raises(UndecidedError, match="another process does the steps"), alone(tmp_path):
+    with alone(tmp_path), pytest.raises(UndecidedError, match="another process runs this trial"), alone(tmp_path):
         pytest.fail("both have it")
     with alone(tmp_path):
         pass
@@ -703,7 +709,7 @@ def test_a_plan_that_no_trial_writes_is_refused(tmp_path: Path) -> None:
     changes: list[dict[str, Any]] = [{"id": "x\n#SBATCH --nodes=8"}, {"steps": (step("../../x"),)}]
     for number, change in enumerate(changes):
         folder, _ = trial(tmp_path / str(number), **change)
-        with pytest.raises(BadInputError, match="is not what a trial of this lumiimg writes"):
+        with pytest.raises(BadInputError, match="was not written by a trial of this lumiimg"):
             folder.plan()
 
 
@@ -735,7 +741,7 @@ def test_what_no_job_takes_is_refused_in_one_line(
     (folder.jobs / "1.json").write_text(taken)
     for action in ("run", "report"):
         assert main(["trial", action, str(folder.path)]) == ExitCode.BAD_INPUT
-        assert "1.json: is not what a trial writes" in capsys.readouterr().err
+        assert "1.json: was not written by a trial" in capsys.readouterr().err
 
 
 # -- names
@@ -855,7 +861,9 @@ def test_what_a_step_prints_goes_through_no_link(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_text() == "mine"
     result = folder.result("schema")
     assert result is not None
-    assert (result.ending, result.said) == (Ending.FAILED, ("ended with 0, without a word",)), "it is no report"
+    assert (result.ending, result.said) == (Ending.FAILED, ("ended with exit code 0, without output",)), (
+        "it is no report"
+    )
     assert [path.name for path in folder.steps.iterdir()] == ["schema.json"]
 
 

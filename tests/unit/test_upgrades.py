@@ -115,7 +115,7 @@ def test_a_cache_of_a_newer_lumiimg_is_passed_over_and_left_as_it_is(written: Pa
     before = contents(written / "cache")
     for words in (["ls"], ["verify"], ["prune"], ["prune", "--keep", "0"]):
         assert main(["cache", *words]) == ExitCode.GOOD
-        assert "left to the newer lumiimg that wrote it: 2 layers" in capsys.readouterr().err
+        assert "skipped, as a newer lumiimg wrote them: 2 layers" in capsys.readouterr().err
     assert list(LayerCache(written / "cache").entries()) == []
     assert contents(written / "cache") == before
 

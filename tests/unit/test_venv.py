@@ -293,7 +293,7 @@ def world(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         ("trainer", "/image --add vllm"),
         (
             "numpy>=2\neinops; os_name == 'nt'",
-            "no environment is needed: the image has all of it already (numpy 2.1.0)",
+            "no environment is needed: the image already has everything (numpy 2.1.0)",
         ),
         ("nowhere-at-all", "nowhere-at-all was not found in the package registry"),
     ],
@@ -333,7 +333,7 @@ def test_an_environment_of_conda_is_resolved_beside_the_image_and_its_python(
 def test_offline_no_server_is_asked(world: World, image: Path, tmp_path: Path, capsys: Capture) -> None:
     words = ["venv", str(image), "einops", "-o", str(tmp_path / "x.sqsh"), "--offline", *world.mirrors]
     assert main(words) == ExitCode.MISSING_HERE
-    assert "--offline forbids to ask the index" in capsys.readouterr().err
+    assert "--offline forbids asking the index" in capsys.readouterr().err
     assert world.asked == []
 
 
@@ -352,7 +352,7 @@ def test_an_engine_that_starts_no_container_has_the_hint_that_check_has(
     words = ["venv", str(image), "einops", "-o", f"{tmp_path / 'env'}/", *world.mirrors]
     assert main(words) == ExitCode.MISSING_HERE
     error = capsys.readouterr().err
-    assert "starts no container here: root lacks capabilities here" in error
+    assert "cannot start a container here: root lacks capabilities here" in error
     assert "run lumiimg as an ordinary user" in error
 
 
@@ -396,7 +396,7 @@ def test_what_is_replaced_on_purpose_is_named_and_goes_with_what_the_image_has(
 def test_without_mksquashfs_a_folder_is_proposed(tmp_path: Path) -> None:
     (tmp_path / "apptainer").write_text("#!/bin/sh\necho apptainer version 1.4.5\n")
     (tmp_path / "apptainer").chmod(0o755)
-    with pytest.raises(MissingHereError, match="load the site's module of it; -o FOLDER/ needs none"):
+    with pytest.raises(MissingHereError, match="load the site's module for it; -o FOLDER/ needs none"):
         make_venv(None, tmp_path / "x", None, {"PATH": str(tmp_path)}, as_folder=False)  # type: ignore[arg-type]
 
 

@@ -262,7 +262,7 @@ def test_an_index_with_tls_does_not_lead_to_a_wheel_without(
 ) -> None:
     monkeypatch.setattr(python_project._Project, "is_plain", False)
     said = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg",)})
-    assert "with TLS, links to a wheel without: http://127.0.0.1" in said
+    assert "has a link without TLS, which is not followed: http://127.0.0.1" in said
 
 
 def test_uv_vouches_for_an_index_by_the_certificate_that_counts_for_all_else(
@@ -309,7 +309,7 @@ def test_an_index_that_goes_on_for_ever_ends_with_its_time_or_its_memory(
 
     with listening(lambda _: Reply(200, page(), {"Content-Type": "text/html"})) as world.url:
         said = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg",)})
-    assert re.match(r"uv crashed with status \d+; it may use 0 GiB of memory; has the machine, or the job,", said)
+    assert re.match(r"uv crashed with status \d+; it may use 0 GiB of memory; check that the machine or job ", said)
 
 
 def test_uv_is_the_one_beside_lumiimg_or_on_path_and_none_out_of_a_cache(
@@ -387,17 +387,17 @@ def test_what_no_lock_can_hold_is_refused_with_its_file_and_line(tmp_path: Path)
         (
             rocm,
             "egg\n--extra-index-url https://h.test\n",
-            "line 2 of requirements/rocm.txt: the option --extra-index-url is not followed",
+            "line 2 of requirements/rocm.txt: the option --extra-index-url is not supported",
         ),
         (rocm, "./egg\n", "line 1 of requirements/rocm.txt: a path or an address is not a valid requirement"),
         (
             rocm,
             "egg @ git+https://h.test/egg\n",
-            "egg has a place of its own; `without` of the release",
+            "egg has an address of its own; `without` of the release",
         ),
         (rocm, "-r gone.txt\n", "has no file requirements/gone.txt"),
-        (rocm, f"egg==1 --hash=sha256:{DIGEST}\n", "a hash is not followed"),
-        (project, PROJECT, "pyproject.toml: nvidia-ham has a place of its own"),
+        (rocm, f"egg==1 --hash=sha256:{DIGEST}\n", "a hash is not supported"),
+        (project, PROJECT, "pyproject.toml: nvidia-ham has an address of its own"),
         (project, "[project]\ndependencies = ['./egg']\n", "pyproject.toml: a path or an address is not"),
         (project, "[project]\n", "pyproject.toml[cuda]: there is no extra cuda"),
         (project, "[project\n", "pyproject.toml[cuda]: is not TOML"),

@@ -15,6 +15,7 @@ from lumiimg.check.probe.process import SeenProcess, command_of, judge_process_o
 from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.core.errors import LumiimgError
 from lumiimg.core.findings import Level, Severity
+from lumiimg.core.text import count
 from lumiimg.elf import FoundBy
 from lumiimg.fabric.path import PLUGIN_FILES, FabricPath, Part, part_of
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Generation, Rccl, generation_of, read_rccl, version_of_code
@@ -239,7 +240,7 @@ class _Probes:
         listed = [line for line in self._list_libraries(plugin) if " => /" in line]
         if listed:
             fabric = [line for line in listed if re.match(r"lib(fabric|cxi|amdhip64|hsa-runtime64)\.so", line)]
-            names, evidence = {"number": str(len(listed))}, tuple(fabric[:EVIDENCE_LINES])
+            names, evidence = {"libraries": count(len(listed), "library")}, tuple(fabric[:EVIDENCE_LINES])
             self.result.findings.add("loader.lists", Severity.INFO, names=names, evidence=evidence)
 
     def _judge_failed_open(self, run: ProbeRun, names: list[str]) -> None:
@@ -274,7 +275,7 @@ class _Probes:
         elif not _listens(run):
             found.add("plugin.handshake", Severity.UNKNOWN, reason="not-whole", names=names, evidence=run.tail)
         elif provider == "cxi":
-            names["number"] = str(len(run.all("listen")))
+            names["nics"] = count(len(run.all("listen")), "NIC")
             named = tuple(line for line in evidence if "rovider" in line)
             found.add("provider.cxi", Severity.OK, names=names, evidence=named or evidence[:2])
         elif provider is not None:
@@ -303,7 +304,7 @@ def _listens(run: ProbeRun) -> bool:
 # RCCL from 2.22 on looks for its plugin only when it has a GPU. The few answers of HIP that it needs before that are
 # made up (`layers/netprobe/rcclsim.c`): every finding says SIMULATION, and none makes an answer green.
 
-SIMULATED = "done, and a simulation (a stand-in for HIP) beside it: findings called `simulated`"
+SIMULATED = "done, plus a simulation (a stand-in for HIP): see the findings marked `simulated`"
 _NETWORK = re.compile(r"Using network (\S.*)")
 _STARTED = re.compile(r"Initialized NET plugin (\S.*)")
 _GIVES_UP = re.compile(r"Failed to initialize any NET plugin|network .+ not found")

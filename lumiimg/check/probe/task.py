@@ -78,7 +78,7 @@ def make_task(
     venv, manifest = context.venv, files.manifest
     if venv is not None and venv.is_file and engine.kind is EngineKind.NAMESPACES:
         hint = "make it as a folder for this: lumiimg venv IMAGE … -o env/"
-        raise MissingHereError(f"{engine.family} bind no squashfs file, as {venv.path.name} is", hint=hint)
+        raise MissingHereError(f"{engine.family} cannot bind a squashfs file, and {venv.path.name} is one", hint=hint)
     try:
         programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
         tools = find_or_compile(engine, context, context.environment, scratch, programs)
@@ -119,7 +119,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     """
     gone = next((source for source, _ in task.binds if not os.path.exists(source)), None)  # noqa: PTH110 - as given
     if gone is not None:
-        raise MissingHereError(f"{gone}, which must be bound, is not here")
+        raise MissingHereError(f"{gone} must be bound, but is not on this machine")
     container = task.container(engine, environment)
     inconclusive = inconclusive_because(container.environment)
     result = probe(container, task.static, inconclusive=inconclusive)
@@ -172,14 +172,14 @@ def find_or_compile(
         if run(words, env=environment, timeout_s=_COMPILE_TIMEOUT_S).ok:
             return ProbePrograms(_MOUNTED, binds, "compiled by the image's own compiler")
     _compile_here(context.image, environment, scratch, programs)
-    return ProbePrograms(_MOUNTED, binds, "compiled on this machine; the image's C library has all that they need")
+    return ProbePrograms(_MOUNTED, binds, "compiled on this machine; the image's C library has everything they need")
 
 
 def _compile_here(image: Image, environment: Mapping[str, str], scratch: Path, programs: Sequence[str]) -> None:
     compiler = next((found for name in _COMPILERS if (found := which(name, environment.get("PATH")))), None)
     if compiler is None:
         raise MissingHereError(
-            "no probe programs: the image has neither the netprobe layer nor a C compiler, nor has this machine one",
+            "no probe programs: the image has no netprobe layer and no C compiler, and neither has this machine",
             hint="add the layer (`lumiimg build … --add netprobe`), or install gcc here",
         )
     argv = ["/bin/sh", "-c", _compile_script(compiler, ".", programs)]

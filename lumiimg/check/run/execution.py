@@ -143,11 +143,11 @@ def count_gpus(container: Container, rccl: str) -> int:
     if gpus := asked.number("gpus", "count"):
         return gpus
     failed = asked.first("hipGetDeviceCount") or asked.first("dlopen")
-    why = failed.get("error") or (asked.tail or ("it said nothing",))[-1]
+    why = failed.get("error") or (asked.tail or ("it printed nothing",))[-1]
     raise MissingHereError(
         f"HIP finds no GPU in the container: {why}",
         where=str(container.image),
-        hint="ask Slurm for GPUs (--gpus-per-node), and let the container see /dev/kfd and /dev/dri",
+        hint="request GPUs from Slurm (--gpus-per-node), and give the container /dev/kfd and /dev/dri",
     )
 
 
@@ -224,7 +224,7 @@ class _Run:
             if silent:  # it may be these nodes' own fault
                 severity = Severity.UNKNOWN
                 who = f"no rank of {silent} of {count(nodes, 'node')} appeared"
-                what += f", and {who}: it is not known whether the step and its container started there"
+                what += f", and {who}: whether the step and its container started there is not known"
             found.add("run.hang", severity, what, **details)
         elif self.has_failed and not is_known:
             how = self.report.ended.sentence if self.report.ended.is_failure else f"{program.name} {program.ending}"
@@ -262,13 +262,13 @@ class _Run:
         other = report.library if report.library and report.library.version != collective.version else None
         severity, reason, details = Severity.UNKNOWN, None, FindingDetails(evidence=proof)
         if collective.version and other:
-            what = f"it ran with {other.name} {other.version}, and the RCCL checked is {collective.version}"
+            what = f"it ran with {other.name} {other.version}, not with the RCCL that is checked ({collective.version})"
         elif not is_one and (report.nothing_crossed or together < collective.ranks):
-            what = f"the ranks did not come together (the largest communicator has {together}), so nothing is shown"
+            what = f"the ranks did not come together (the largest communicator has {together}), so this proves nothing"
         elif is_one and verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY}:
             reason, what = "one-node", "the log does not say which network RCCL selected"
         elif is_one and verdict in FAST and self.has_failed:
-            what = f"RCCL selected {network}; it is not proved that it works: it did not finish"
+            what = f"RCCL selected {network}, which is not proved to work: the collective did not finish"
         elif is_one and verdict in FAST:
             what = f"{by}: RCCL selected {network}; nothing crosses it on one node, so no traffic is proved"
             found.add("run.selected", Severity.OK, what, evidence=proof)
@@ -315,7 +315,7 @@ def _took(report: LogReport, *, is_one: bool) -> str:
     """Return what RCCL came to, for a sentence: a network that was selected has not carried anything yet."""
     if report.verdict in TRANSPORTS:
         return f"RCCL selected {_name(report)}{'' if is_one or report.connected else ', and connected nothing over it'}"
-    return "the ranks took different networks" if report.verdict is Verdict.MIXED else "RCCL came to no network"
+    return "the ranks took different networks" if report.verdict is Verdict.MIXED else "RCCL selected no network"
 
 
 def _name(report: LogReport) -> str:

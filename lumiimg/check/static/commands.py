@@ -31,7 +31,7 @@ _ADAPTED = frozenset({"plugin.absent", "plugin.dangling"})
 _SCAN = "lumiimg host scan -o host.json && "
 ON_NODE = "on a GPU node"
 _PLUGIN_LAYER = "aws-ofi-nccl"
-_NO_OTHER = "no base of the catalogue is near that works: `lumiimg list` shows them"
+_NO_OTHER = "no similar base in the catalogue works: `lumiimg list` shows them all"
 _PLANNED: dict[tuple[RequestOptions, tuple[int, ...] | None], Plan | LumiimgError | OSError] = {}
 """What came of a request: several findings ask."""
 

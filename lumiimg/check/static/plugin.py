@@ -95,7 +95,7 @@ class PluginJudgement:
         asked = path.plugin_files
         severity, names = Severity.PROBLEM, {"names": " or ".join(asked), "so_far": ""}
         if _hides_a_search(self.variables.image):
-            severity, names["so_far"] = Severity.UNKNOWN, ", as far as the image is seen"
+            severity, names["so_far"] = Severity.UNKNOWN, ", in the parts of the image that were read"
         plugins = [file for file in self.contents.rccl_files if part_of(file) is Part.PLUGIN]
         dangling = [file for file in plugins if not root.exists(file)]
         dangling.sort(key=lambda file: posixpath.basename(file) not in asked)

@@ -190,10 +190,10 @@ def _closed_rccl(image: Image) -> dict[str, Obstacle]:
 
 def _why(job: JobProcess, begun: Begun) -> str:
     if begun.caller is not None:
-        return f"it answers {INIT} of {begun.caller.path}"
+        return f"it resolves {INIT} for {begun.caller.path}"
     if job.framework:
         return f"it is what {job.framework} of {job.program} loads"
-    return f"it is what {job.program} finds" if job.is_program else "no program is known that would load another"
+    return f"it is what {job.program} finds" if job.is_program else "no known program would load another"
 
 
 def _judge_failure(
@@ -337,7 +337,7 @@ def _remedies(refusals: Sequence[Refusal]) -> Iterator[Remedy]:
     if minors:
         known = package_toml(__package__, "distributions.toml")["glibc"].items()
         enough = [f"{name} (glibc {version})" for name, version in known if int(version.split(".")[1]) >= max(minors)]
-        bases = ", ".join(enough) or "none is known here"
+        bases = ", ".join(enough) or "none that lumiimg knows"
         yield from remedies_for("bind.refused", "glibc", glibc=f"2.{max(minors)}", bases=bases)
     if any(refusal.need.startswith("FABRIC_") for refusal in refusals):
         yield from remedies_for("bind.refused", "libfabric")

@@ -47,7 +47,7 @@ def _doubted(finding: Finding, variables: Variables, given: Collection[str]) -> 
     if finding.severity is not Severity.PROBLEM or not (names or code) or is_in_no_process:
         return finding
     description = variables.image.description
-    cause = f"{code} may change it: Python runs that, and what it does is not followed"
+    cause = f"{code} may change it: Python runs that code, which lumiimg does not follow"
     if names:
         of, why = f"what the image's scripts make of {' and '.join(names)}", description.doubts.get(names[0])
         if description.lost:

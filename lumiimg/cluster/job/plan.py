@@ -177,7 +177,7 @@ def _check_words(request: JobRequest) -> None:
         raise BadInputError("no command", hint="put it after the options: -- python train.py")
     launcher = launcher_of(request.command)
     if launcher is not None:
-        hint = "--launch torchrun -- python SCRIPT" if "torch" in launcher else "name the program alone"
+        hint = "--launch torchrun -- python SCRIPT" if "torch" in launcher else "name only the program"
         raise BadInputError(f"{launcher} starts ranks, and so does the job", hint=hint)
 
 
@@ -193,7 +193,7 @@ def _check_site(request: JobRequest, site: Site, framework: Framework, shape: Sh
         )
     if scheduler.name == "PBS" and framework.wants_ray(shape.nodes):
         hint = "on one node it needs none: --nodes 1" if framework.ray == "several" else None
-        raise BadInputError(f"{framework.name} needs a Ray cluster, and lumiimg starts none under PBS", hint=hint)
+        raise BadInputError(f"{framework.name} needs a Ray cluster, which lumiimg does not start under PBS", hint=hint)
     wanting = [variable.name for variable in site.variables if variable.ranks]
     if request.torchrun and wanting:
         raise BadInputError(
@@ -214,7 +214,7 @@ def _binding(request: JobRequest, shape: Shape, site: Site, framework: Framework
     Only on a node that the job has for itself, with all of its GPUs: else GPU 0 of the job is any GPU of the node.
     """
     if site.binding is None:
-        return RankBinding(f"which cores are near which GPU of {site.name} is not known: nothing is bound")
+        return RankBinding(f"the cores near each GPU of {site.name} are not known: nothing is bound")
     if not framework.task_a_gpu:
         return RankBinding(f"nothing is bound: {re.split('[:;]', framework.because)[0]}")
     if not shape.whole_nodes:
@@ -227,7 +227,7 @@ def _binding(request: JobRequest, shape: Shape, site: Site, framework: Framework
     how = f"{starter} binds by {'list' if starter == 'mpiexec' else 'mask'}"
     if request.torchrun:
         how = f"each rank binds itself, as torchrun starts it and {starter} cannot"
-    why = f"the job has its nodes for itself, so each rank gets the cores beside its GPU; {how}"
+    why = f"the job has its nodes to itself, so each rank gets the cores next to its GPU; {how}"
     near = [site.binding.cores_near(gpu, sparing=framework.has_helpers) for gpu in range(shape.gpus)]
     digits = -(-site.binding.cores // 4)
     masks = [f"0x{sum(1 << core for core in cores):0{digits}x}" for cores in near]
@@ -288,7 +288,7 @@ def _of_logs(site: Site) -> Iterator[JobVariable]:
 def _of_caches(plan: JobPlan) -> Iterator[JobVariable]:
     """Yield where models, and kernels that vLLM compiles, are kept from job to job: homes are small."""
     folder, name = plan.request.caches, plan.framework.name
-    where, why = folder or plan.site.scratch, "on scratch, because homes have no room for models or compiled kernels"
+    where, why = folder or plan.site.scratch, "on scratch, because homes have no space for models or compiled kernels"
     if where is None or (folder is None and name == "plain"):
         return
     for entry in facts().cache:
@@ -312,10 +312,10 @@ def _notes(image: JobImage, shape: Shape, framework: Framework) -> Iterator[str]
     elif not shape.whole_nodes and shape.gpus == shape.node_gpus:
         yield "all GPUs of a node, of a partition that shares its nodes: with --exclusive ranks could be bound"
     if stack.version("mpi-abi") == OPEN_MPI and site.scheduler == "Slurm" and (site.mpi is None or not site.mpi.open):
-        yield f"Open MPI of the image cannot be started by srun of {site.name}, as far as is known: no --mpi is set"
+        yield f"Open MPI of the image cannot be started by srun of {site.name}, by what is known: no --mpi is set"
     if site.vendor is not None:
         if "rocm" in stack.offers:
-            yield f"the image has ROCm, and the GPUs of {site.name} are {site.vendor}'s: its programs find none"
+            yield f"the image has ROCm, and the GPUs of {site.name} are {site.vendor}'s: its programs find no GPU"
         return
     for rule in driver_window(stack, site):
         if rule.outcome is not RuleOutcome.OK:
@@ -338,7 +338,7 @@ def _notes(image: JobImage, shape: Shape, framework: Framework) -> Iterator[str]
 
 def _harmful(variables: Mapping[str, str], site: Site, wanted: Collection[str]) -> Iterator[str]:
     if re.search(r",\s", interfaces := variables.get("NCCL_SOCKET_IFNAME", "")):
-        what = "a blank behind a comma is taken for a part of the name (NCCL src/misc/utils.cc parseStringList)"
+        what = "a space after a comma becomes part of the name (NCCL src/misc/utils.cc parseStringList)"
         yield f"the image sets NCCL_SOCKET_IFNAME={interfaces}: {what}"
     for tried in site.measured:
         value = variables.get(tried.name)

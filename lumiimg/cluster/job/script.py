@@ -95,7 +95,7 @@ class _Writer:
             yield from comment("Untried under PBS: in this project's tests a stand-in for mpiexec starts the ranks")
         because = "vLLM starts its workers and connects the nodes itself, as the image has no Ray"
         yield from self.why(f"{because if plan.connects_itself else plan.framework.because} ({plan.chosen})")
-        never = f"; never run on {site.name} by the project" if site.status == "documented" else ""
+        never = f"; never run on {site.name} by this project" if site.status == "documented" else ""
         yield from self.why(f"What is known of {site.name} is of {site.date}{never}.")
         for note in plan.notes:
             yield from self.why(f"Note: {note}.")
@@ -166,7 +166,7 @@ class _Writer:
         for rank in binding.ranks:
             yield from self.why(f"    GPU {rank.local_rank}: cores {ranges(rank.cores)}, {rank.mask}")
         if binding.ranks and of_site is not None:
-            yield from self.why(f"These are the cores beside each GPU ({of_site.source})")
+            yield from self.why(f"These are the cores next to each GPU ({of_site.source})")
             if of_site.spared and plan.framework.has_helpers:
                 yield from self.why(f"Left to {of_site.spared_for}: {ranges(of_site.spared)}")
         if plan.mpi is not None:

@@ -107,7 +107,7 @@ def shape_of(request: JobRequest, site: Site) -> Shape:
         raise BadInputError(f"the number of GPUs per node of {site.name} is not known", hint="name it: --gpus N")
     if node_gpus is not None and gpus > node_gpus:
         nodes = -(-request.nodes * gpus // node_gpus)
-        what = f"a node of {site.name} has {count(node_gpus, 'GPU')}, {gpus} were asked for"
+        what = f"a node of {site.name} has {count(node_gpus, 'GPU')}, but {gpus} were requested"
         raise FailedError(what, hint=f"the nearest: --nodes {nodes} --gpus {node_gpus}")
     partition, because = None, _ASKED if request.partition else ""
     if site.partitions:
@@ -149,7 +149,7 @@ def _partition(request: JobRequest, site: Site, *, whole: bool) -> tuple[SitePar
             return partition, _ASKED
         kind = "whole nodes" if partition.whole_nodes else "a part of nodes that others share"
         are = f"{' and '.join(tests)} {'is' if len(tests) == 1 else 'are'}"
-        of_tests = [f"{are} for tests, taken by --partition alone"] if tests else []
+        of_tests = [f"{are} for tests, and used only with --partition"] if tests else []
         return partition, "; ".join([f"the first that gives such a job, {kind}", *passed, *of_tests])
     closest = min(candidates, key=lambda partition: len(objections[partition.name])).name
     what, nearest = zip(*objections[closest], strict=True)

@@ -97,7 +97,7 @@ def _replace(home: Path, texts: dict[str, str]) -> None:
         old = home.rename(beside / "old")
         try:
             if _record_in(old) is None:
-                raise PermissionError(errno.EPERM, "somebody has put another folder in its place", str(home))
+                raise PermissionError(errno.EPERM, "it was replaced by another folder", str(home))
             new.rename(home)
         except OSError:
             old.rename(home)

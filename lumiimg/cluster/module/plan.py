@@ -238,7 +238,7 @@ def _origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tupl
 
 def _notes(image: Image, manifest: BindManifest | None, snapshot: Snapshot | None, site: Site | None) -> Iterator[str]:
     if snapshot is None and manifest is None:
-        yield "no snapshot of a node was given (--host): no library of the machine's fabric is bound"
+        yield "no node snapshot was given (--host): no fabric library of the machine is bound"
     elif snapshot is not None and manifest is not None:
         yield from manifest.notes
         if not manifest.binds:
@@ -246,7 +246,7 @@ def _notes(image: Image, manifest: BindManifest | None, snapshot: Snapshot | Non
     if snapshot is not None or site is not None:
         yield "computed from files, never run on that machine: `lumiimg check` there tests it"
     if site is None:
-        yield "no site was given (--site): no file system of it is bound, no variable for jobs is set"
+        yield "no site was given (--site): no site file system is bound, and no job variable is set"
     yield from (*image.description.warnings, *open_variables(image))
 
 

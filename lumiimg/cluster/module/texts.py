@@ -165,7 +165,7 @@ def _outside(module: ImageModule) -> Iterator[str]:
         yield f'    [ -e "$file" ] || fail "$file"{shlex.quote(f" is not on this node: {_missing_hint(module)}")}'
         yield "done"
     if module.venv:
-        yield f"[ -e {shlex.quote(str(module.venv))} ] || fail {shlex.quote(f'{module.venv} has gone')}"
+        yield f"[ -e {shlex.quote(str(module.venv))} ] || fail {shlex.quote(f'{module.venv} is missing')}"
     yield from exports(module.engine, module.binds, module.container_variables)
     if module.python is not None and module.python.folder is not None:
         yield "# the image's own PATH does not lead there"

@@ -53,11 +53,11 @@ FIRST_LIMIT_S = 600.0
 END_LIMIT_S = 30.0
 """For the step to end by itself when all have answered."""
 RESERVE_S = 20.0
-"""Before the time of the job is up: for the step to be ended, and for the answers that have come to be put together."""
+"""Before the job's time limit: for the step to be ended, and for the answers that have come to be put together."""
 _LOOK_EVERY_S = 0.5
 TOGETHER_LIMIT_S = LIMIT_S + 60.0
 """Of the step; a minute is for Slurm to start it."""
-_ASK = "ask Slurm for all GPUs of each node: salloc --gpus-per-node=8, or --sbatch='--gpus-per-node=8'"
+_ASK = "request all GPUs of each node: salloc --gpus-per-node=8, or --sbatch='--gpus-per-node=8'"
 _OUTPUT_LINES = 6
 _REPORT = "report.json"
 _OUTPUT = "job.out"
@@ -112,9 +112,9 @@ def report_to_complete(path: Path, image: Path) -> NodesReport:
     """Return a report of an image in which nodes gave no answer. Raises BadInputError where it is none."""
     earlier = read_report(path)
     if earlier.image != str(image.absolute()):
-        raise BadInputError(f"is a report of another image: {earlier.image}", where=str(path))
+        raise BadInputError(f"is a report about another image: {earlier.image}", where=str(path))
     if not earlier.silent:
-        raise BadInputError("all nodes have answered there", where=str(path), hint="--nodes N asks all again")
+        raise BadInputError("all nodes answered in it", where=str(path), hint="--nodes N checks all again")
     return earlier
 
 
@@ -123,7 +123,7 @@ def files_for_nodes(context: ImageInContext) -> HostFit:
     files = check_files(context)
     if files.static.path.rccl is None:
         hint = f"without --nodes: lumiimg check {shell_quote(context.name)}"
-        raise BadInputError("has no RCCL that nodes could try", where=str(context.path), hint=hint)
+        raise BadInputError("has no RCCL to test on nodes", where=str(context.path), hint=hint)
     return files
 
 
@@ -173,14 +173,14 @@ class NodesOfJob:
     def start(
         self, nodes: Sequence[str], words: Sequence[str | Path], environment: Mapping[str, str], log: BinaryIO
     ) -> Completed:
-        """Start a collective once on each of these nodes, and end it before the time of the job is up."""
+        """Start a collective once on each of these nodes, and end it before the job's time limit is reached."""
         left_s = math.inf if self.job_ends is None else self.job_ends - RESERVE_S - time.monotonic()
         limit_s = min(TOGETHER_LIMIT_S, left_s)
         done = None
         if limit_s > 0:
             done = run_step(nodes, words, environment, timeout_s=limit_s, together=True, log=log)
         if done is None or (done.timed_out and limit_s < TOGETHER_LIMIT_S):
-            raise MissingHereError("the time of the job is up", hint="--sbatch=--time=30, or salloc --time=30")
+            raise MissingHereError("the job's time limit is reached", hint="--sbatch=--time=30, or salloc --time=30")
         return done
 
 
@@ -213,7 +213,7 @@ def without_nic(groups: Sequence[NodesAlike]) -> str | None:
     """Return why a collective over these nodes proves nothing of the image; None where each has a NIC to use."""
     of_groups = (g.nodes for g in groups if all(nic.link_is_up is False for nic in g.answer.nics))
     nodes = sorted(node for nodes in of_groups for node in nodes)
-    return f"no Slingshot NIC whose link is up on {hostlist(nodes)}" if nodes else None
+    return f"no Slingshot NIC with its link up on {hostlist(nodes)}" if nodes else None
 
 
 # -- how long nodes are waited for --
@@ -269,7 +269,7 @@ class Watch:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the time of the job is up, or nearly."""
+        """Whether the job's time limit is reached, or nearly."""
         return self._clock() >= self._latest
 
     def is_over(self) -> bool:
@@ -350,6 +350,6 @@ def _without_report(done: Completed, output: Path) -> UndecidedError:
     is_ours, said = said.startswith("lumiimg: "), said.removeprefix("lumiimg: ")
     said = said or ("" if is_job_number(done.last_line) else done.last_line)
     return UndecidedError(
-        f"the job ended without a report (exit code {done.exit_code}): {one_line(said) or 'it said nothing'}",
+        f"the job ended without a report (exit code {done.exit_code}): {one_line(said) or 'it printed nothing'}",
         hint=None if is_ours else "sacct shows whether it was cancelled, ran out of time or lost a node",
     )

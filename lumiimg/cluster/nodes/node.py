@@ -212,7 +212,7 @@ def gather(
             answers[answer.node].append(answer)
     same, silent = defaultdict[tuple[object, ...], list[NodeAnswer]](list), defaultdict[str, list[str]](list)
     reasons: dict[str, str] = {}
-    until = " before the time of the job was up" if out_of_time else ""
+    until = " before the job's time limit" if out_of_time else ""
     for node, given in answers.items():
         if not given:
             never = f"{'started, but gave no answer' if node in started else 'never started'}{until}"

@@ -29,7 +29,7 @@ SCHEMA = 1
 """Of a report: its number in report/json_kinds.toml."""
 _MAX_BYTES = 64 << 20
 _LONG_NAMES = 200
-"""Characters of names of nodes, above which too many are at fault to go on without them."""
+"""Characters of names of nodes, above which too many are at fault to continue without them."""
 _WORST_FIRST = (Answer.NO, Answer.UNDECIDED, Answer.NO_OBSTACLE)
 _SAID = {Answer.NO: "NO on", Answer.UNDECIDED: "CANNOT TELL for", Answer.NO_OBSTACLE: "no obstacle found on"}
 _DIFFERENCES = 4
@@ -157,7 +157,7 @@ def build_report(
         job=job,
         answer=answer,
         sentence=words,
-        levels=levels_taken(f"done on {count(probed, 'node')}" if probed else "not taken", of_run),
+        levels=levels_taken(f"done on {count(probed, 'node')}" if probed else "not done", of_run),
         groups=groups,
         silent=silent,
         output=output if silent else (),

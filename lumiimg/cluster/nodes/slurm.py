@@ -46,8 +46,8 @@ _OF_THE_JOB = frozenset((*OTHER_SHAPE, "SLURM_LABELIO", "SLURM_STDOUTMODE", "SLU
 """Variables by which srun takes over what the job's own tasks are to have (srun(1), input environment variables)."""
 _FIRST_LOOK_S, _LATER_LOOK_S = 3.0, 30.0
 """Between questions to Slurm why a job waits."""
-_FOR_SBATCH = "put its options into --sbatch: --sbatch='-p dev-g -A project_XXX --gpus-per-node=8'"
-_HINT = "run this on a machine with Slurm: a login node (it submits a job), or inside of an allocation (salloc, sbatch)"
+_FOR_SBATCH = "put the options into --sbatch: --sbatch='-p dev-g -A project_XXX --gpus-per-node=8'"
+_HINT = "run this on a machine with Slurm: a login node (it submits a job), or inside an allocation (salloc, sbatch)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Allocation:
     def of(self, names: Sequence[str]) -> Allocation:
         """Return the job with these of its nodes alone. Raises BadInputError where it lacks one."""
         if lacking := sorted({*names} - {*self.nodes}):
-            hint = f"salloc --nodelist={hostlist(names)}, or outside of a job"
+            hint = f"salloc --nodelist={hostlist(names)}, or outside a job"
             raise BadInputError(f"job {self.job} does not have {hostlist(lacking)}", where="--again", hint=hint)
         return replace(self, nodes=tuple(names))
 
@@ -88,8 +88,8 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
     parts = environment.get("SLURM_HET_SIZE", "1")
     if job and parts != "1" and job in (components or [job]):
         raise BadInputError(
-            f"job {job} is heterogeneous, of {parts} components, and a step has the nodes of the first alone",
-            hint="ask from outside of it, with --sbatch, or in a job without `#SBATCH hetjob`",
+            f"job {job} is heterogeneous, with {parts} components, and a step gets only the nodes of the first",
+            hint="run this outside the job with --sbatch, or in a job without `#SBATCH hetjob`",
         )
     if not job or not folded:
         return None
@@ -217,7 +217,7 @@ def _reasons() -> tuple[tuple[re.Pattern[str], str, bool], ...]:
 
 def _refused(done: Completed | None) -> UndecidedError:
     return UndecidedError(
-        f"sbatch does not take the job: {_said(done) if done else 'it was ended'}",
+        f"sbatch refuses the job: {_said(done) if done else 'it was ended'}",
         hint=_FOR_SBATCH,
     )
 
@@ -267,9 +267,9 @@ def shared_folder() -> Iterator[Path]:
             folder = stack.enter_context(own_folder(Path.cwd(), ".lumiimg-check-"))
         except OSError as error:
             raise BadInputError(
-                f"the answers of the nodes cannot be put here: {error.strerror}",
+                f"the nodes' answers cannot be written here: {error.strerror}",
                 where=str(Path.cwd()),
-                hint="start the check in a folder that can be written and that all nodes share",
+                hint="start the check in a writable folder that all nodes share",
             ) from error
         yield folder
 

@@ -73,7 +73,7 @@ class TrialFolder:
     def make(self, plan: TrialPlan) -> None:
         """Write the plan into a new folder. Raises BadInputError where it cannot be made, FailedError."""
         if os.path.lexists(self.path):
-            raise BadInputError("is there already, and has no trial", where=str(self.path), hint="name a new folder")
+            raise BadInputError("exists already, but is not a trial", where=str(self.path), hint="name a new folder")
         try:
             self.path.mkdir(parents=True)
             for folder in (self.steps, self.nodes, self.jobs):
@@ -93,7 +93,7 @@ class TrialFolder:
         usual = usual_minutes([*self.steps_left(plan)], plan.nodes) * 1.5
         minutes = min(math.floor(min(plan.node_minutes - spent, usual) / plan.nodes), _LONGEST_MINUTES)
         if minutes < _LEAST_MINUTES:
-            hint = "what there is: `lumiimg trial report FOLDER`; a new trial has time of its own"
+            hint = "the results so far: `lumiimg trial report FOLDER`; a new trial has its own time"
             raise FailedError(f"{spent:.0f} of {plan.node_minutes} node minutes are taken", hint=hint)
         place = self.path.absolute()
         command = shlex.join(map(str, [*own_command(), "trial", "run", place]))
@@ -116,7 +116,7 @@ class TrialFolder:
             raise BadInputError("is not the folder of a trial", where=str(self.path), hint=hint)
         names = (plan.id, *(step.name for step in plan.steps))
         if plan.nodes < 1 or plan.schema != SCHEMA or not all(map(_NAME.fullmatch, names)):
-            raise BadInputError("is not what a trial of this lumiimg writes", where=str(self.path / PLAN))
+            raise BadInputError("was not written by a trial of this lumiimg", where=str(self.path / PLAN))
         return plan
 
     def refuse_others(self) -> None:
@@ -172,7 +172,7 @@ def _read(path: Path, kind: type[T]) -> T | None:
     try:
         return decode_json(read_whole(path, _MAX_BYTES), kind, where=str(path))
     except DecodeError as error:
-        raise BadInputError(f"is not what a trial writes: {error.what}", where=str(path)) from error
+        raise BadInputError(f"was not written by a trial: {error.what}", where=str(path)) from error
 
 
 @contextlib.contextmanager
@@ -190,7 +190,7 @@ def alone(folder: Path) -> Iterator[None]:
             stack.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UndecidedError("another process does the steps of this trial", where=str(folder)) from error
+            raise UndecidedError("another process runs this trial", where=str(folder)) from error
         except OSError as error:
             hint = "run the trial in a folder on a file system with locks"
             raise FailedError(f"cannot be locked: {error.strerror}", where=str(folder), hint=hint) from error

@@ -92,9 +92,9 @@ def plan_trial(
     Raises BadInputError for what is not an image, or for less time than the first steps take.
     """
     if len(paths) > _MOST_IMAGES:
-        raise BadInputError(f"{len(paths)} images; {_MOST_IMAGES} are the limit of a trial")
+        raise BadInputError(f"{len(paths)} images; a trial allows {_MOST_IMAGES}")
     if nodes < _LEAST_NODES:
-        raise BadInputError("is too few: a network is used from two nodes on", where=f"--nodes {nodes}")
+        raise BadInputError("is too few: a network needs at least two nodes", where=f"--nodes {nodes}")
     found, images = [of_site(site, site_name, nodes)], list[TrialImage]()
     for number, path in enumerate(paths, 1):
         rows = Rows(site, site_name, nodes, number, str(path.absolute()))
@@ -216,7 +216,7 @@ def of_site(site: Site, site_name: str, nodes: int) -> Rows:
             rows.claim(f"mpi:{kind}", f"srun --mpi={kind}", THERE, "mpi", mpi)
     words, about = ("node", f"{FOLDER}/nodes", "--look", site_name), "what each node shows of itself"
     rows.steps.append(TrialStep(name="nodes", kind="nodes", about=about, words=words, nodes=nodes, minutes=1, limit=5))
-    rows.claim("processors", "processors of the nodes", site.processors, "node")
+    rows.claim("processors", "CPU architecture of the nodes", site.processors, "node")
     rows.claim("gpu", "GPU", site.arch, "node")
     rows.claim("engine", "container engine", site.engine, "node")
     if (driver := site.driver) is not None:
@@ -247,7 +247,7 @@ def _add_probes(rows: Rows, report: CheckReport, root: RootFileSystem) -> None:
     rows.claim("answer", "answer of the probes on the nodes", answer, "answer")
     for key, about, value in (
         ("rccl", "RCCL that a process loads", path.rccl),
-        ("rccl-version", "version that RCCL says", path.rccl_version),
+        ("rccl-version", "version that RCCL reports", path.rccl_version),
         ("plugin", "net plugin that it loads", path.plugin),
         ("libfabric", "libfabric that the plugin gets", path.libfabric),
         ("libcxi", "libcxi in that process", path.libcxi),
@@ -319,7 +319,7 @@ def _add_variables(rows: Rows, stack: Stack) -> None:
         key, others = f"with.{tried.name}", sum(tried.name in step.sets for step in rows.steps)
         rows.check(f"{key}.{others}" if others else key, f"an {about}", sets={tried.name: tried.value}, beside_run=True)
         rows.claim(f"with:{setting}", about, predicted, "changed", tried)
-    rows.check("again", "the first all-reduce again: how far two runs differ", beside_run=True)
+    rows.check("again", "the first all-reduce again: how much two runs differ", beside_run=True)
 
 
 def content(path: Path) -> str:

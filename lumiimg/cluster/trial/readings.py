@@ -117,7 +117,7 @@ def _of_some(read: Measured, silent: int) -> Measured:
 def _of_nodes(results: TrialResults, claim: Claim) -> Measured:
     nodes = results.nodes
     if not nodes:
-        return Measured(None, "no node has answered")
+        return Measured(None, "no node answered")
     no_fabric = next((node.no_fabric for node in nodes if node.no_fabric), None)
     nothing = no_fabric if no_fabric and claim.what in {"libfabric", "glibc"} else "the nodes do not show it"
     return _of_some(
@@ -138,7 +138,7 @@ def _of_slurm(
 def _of_report(read: Callable[[NodesReport, str], Measured], results: TrialResults, claim: Claim) -> Measured:
     report = results.of(claim.step, NodesReport)
     if report is None or not report.groups:
-        return Measured(None, _NOTHING if report is None else "no node has answered")
+        return Measured(None, _NOTHING if report is None else "no node answered")
     return _of_some(read(report, claim.what), sum(len(entry.nodes) for entry in report.silent))
 
 
@@ -161,7 +161,7 @@ def _path(report: NodesReport, what: str) -> Measured:
         runs = any(finding.id == "rccl.runs" and finding.severity is Severity.OK for finding in group.findings)
         return group.path.rccl_version if runs else None
 
-    return _of_groups(report, show, "the probes did not come so far")
+    return _of_groups(report, show, "the probes did not get that far")
 
 
 def _maps(report: NodesReport, _: str) -> Measured:
@@ -191,7 +191,7 @@ def _listens(report: NodesReport, _: str) -> Measured:
     if failed is not None and failed.id in _ON_FABRIC:
         return Measured("no", failed.summary)
     unknown = failed or next((finding for finding in about if finding.severity is Severity.UNKNOWN), None)
-    return Measured(None, unknown.summary if unknown is not None else "the plugin did not come so far")
+    return Measured(None, unknown.summary if unknown is not None else "the plugin did not get that far")
 
 
 # -- of collectives
@@ -258,7 +258,7 @@ def _changed(results: TrialResults, claim: Claim) -> Measured:
         return Measured(None, _NOTHING)
     base, ran = first.collective if first is not None else None, report.collective
     if base is None or (before := _best(first)) is None:
-        return Measured(None, "there is no run to compare it with")
+        return Measured(None, "there is no run to compare with")
     if (why := _without_a_node(first, f"{of}.run") or _not_comparable(base, again, report)) is not None:
         return Measured(None, why)
     if ran is None or (now := _best(report)) is None:
@@ -271,18 +271,18 @@ def _changed(results: TrialResults, claim: Claim) -> Measured:
     noise = max(_TOLERANCE, abs(before - twice) / before * 2 if twice is not None else 0.0)
     what = NO_CHANGE if abs(ratio - 1) <= noise else "slower" if ratio < 1 else "faster"
     change = f"{what}: {now:.4g} GB/s, {ratio:.2f} of {before:.4g}"
-    return Measured(change, f"two runs alike differ by up to {noise:.0%}", now, same=what == NO_CHANGE)
+    return Measured(change, f"two identical runs differ by up to {noise:.0%}", now, same=what == NO_CHANGE)
 
 
 def _not_comparable(base: CollectiveOutcome, again: NodesReport | None, report: NodesReport) -> str | None:
     """Return why a run says nothing beside the first one; `again`: the first one, made again."""
     if base.verdict not in FAST:
-        return f"the run to compare it with went over {base.verdict}"
+        return f"the reference run went over {base.verdict}"
     others = [one.collective for one in (again, report) if one is not None and one.collective is not None]
     if any(one.ranks != base.ranks for one in others):
-        return f"not all runs had the {base.ranks} ranks of the one to compare it with"
+        return f"not all runs had the {base.ranks} ranks of the reference run"
     if again and not _best(again) and again.levels.get("run", "").startswith(("done", _FAILED)):
-        return "of two runs alike one failed"
+        return "one of two identical runs failed"
     why = report.levels.get("run", "")
     return None if report.collective is not None or why.startswith(_FAILED) else why or "no collective was run"
 
@@ -306,4 +306,4 @@ _READERS: Mapping[Reads, Callable[[TrialResults, Claim], Measured]] = {
 def notes(results: TrialResults) -> list[str]:
     """Return what else a reader must know: which variables of the network were not the trial's."""
     names = sorted({name for node in results.nodes for name in node.preset_variables})
-    return [f"the job had {', '.join(names)} from elsewhere: what is said of the network is with that"] if names else []
+    return [f"the job had {', '.join(names)} from elsewhere: the network results include their effect"] if names else []

@@ -75,7 +75,7 @@ def _stand_in(results: TrialResults) -> str | None:
     """Return what cannot be real: a collective on GPUs of nodes that have none."""
     ran = any(one.collective for one in results.printed.values() if isinstance(one, NodesReport))
     if ran and not any(node.shown.get("gpus") or node.shown.get("driver") for node in results.nodes):
-        return "GPUs were used, and no node showed one of AMD's"
+        return "GPUs were used, but no node showed an AMD GPU"
     return None
 
 

@@ -36,7 +36,7 @@ _GRACE_S = 20.0
 """That a job keeps for itself before its time is up."""
 _TRIES = 3
 """A job that dies in a step may have died of something else; after three, the step is left out."""
-_SILENT = "no node has answered"
+_SILENT = "no node answered"
 """The job may be at its end, or its nodes may be bad ones."""
 _MPI = re.compile(r"[a-z0-9_]{1,32}")
 
@@ -102,9 +102,9 @@ class _JobSteps:
         elif (reason := self._shows_nothing(step)) is not None:
             keep(Ending.FAILED, f"left out: {reason}")
         elif left_s < step.minutes * 60:
-            self.say(f"{step.about}: not begun, {left_s / 60:.0f} min are left and it takes {step.minutes}")
+            self.say(f"{step.about}: not started, {left_s / 60:.0f} min are left and it needs {step.minutes}")
         elif tries >= _TRIES:
-            keep(Ending.FAILED, "the job died in it, or no node answered, each time")
+            keep(Ending.FAILED, "each time, the job died in it or no node answered")
         else:
             keep(Ending.BEGUN, tries=tries + 1)
             self.say(step.about)
@@ -128,7 +128,7 @@ class _JobSteps:
             changed = content(Path(plan.paths[step.image - 1])) != plan.images[step.image - 1].content
         except BadInputError as error:
             return f"the image {error.what}"
-        return "the image is another than when the claims were written down" if changed else None
+        return "the image has changed since the claims were written" if changed else None
 
     def _come_to(self, step: TrialStep, limit_s: float) -> tuple[Ending, *tuple[str, ...]]:
         """Do a step, and return how it ended and what it said; what a better job could do is left for that."""
@@ -144,14 +144,14 @@ class _JobSteps:
         done = _command(folder, step, self.environment, limit_s)
         printed = folder.printed(step)
         if done.timed_out and limit_s < step.limit * 60:
-            return Ending.PENDING, "the time of the job was up"
+            return Ending.PENDING, "the job's time limit was reached"
         if done.timed_out:
             return Ending.FAILED, f"ended at its limit, after {step.limit} min"
         if not isinstance(printed, NodesReport):
-            return Ending.FAILED, *(_said(done) or (f"ended with {done.exit_code}, without a word",))
+            return Ending.FAILED, *(_said(done) or (f"ended with exit code {done.exit_code}, without output",))
         if not printed.groups:
             return Ending.PENDING, _SILENT
-        if (why := printed.levels.get("run", "")).startswith("not taken"):
+        if (why := printed.levels.get("run", "")).startswith("skipped: "):
             return Ending.PENDING, one_line(why)[:_SAID]
         return Ending.DONE, *_said(done)
 

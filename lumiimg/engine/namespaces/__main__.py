@@ -78,7 +78,7 @@ def _exec(container: ContainerStart) -> int:
     elif _mounts_alone() and ((container.as_root and _is_of_machine()) or not processes.makes_users()):
         maker = None  # a namespace of users would keep it from making devices
     if container.writable and not container.image.is_dir():
-        raise FailedError(f"{container.image} is a file, and nothing can be written into it")
+        raise FailedError(f"{container.image} is a file, so nothing can be written into it")
 
     def first() -> int:
         # Programs of the image are in a namespace within, whose first process is theirs: this one is not in it.
@@ -113,7 +113,7 @@ def _start(container: ContainerStart, user: User, layers: LowerLayers, *, has_us
         **{f"{prefix}_CONTAINER": f"{container.image}" for prefix in PREFIXES},
     }
     if not stage.show_processes():
-        warn("the kernel mounts no /proc here: programs see the names of all processes of this machine")
+        warn("the kernel does not mount /proc here: programs see the names of all processes on this machine")
     _renounce(as_root=container.as_root, has_users=has_users)
     sys.meta_path.clear()  # a module that is imported from here on would be the image's
     stage.enter()
@@ -157,7 +157,7 @@ def _start_in_image(container: ContainerStart, environment: dict[str, str]) -> i
     """Become a shell of the image, which sources its scripts and starts the program."""
     shell = next((path for path in _SHELLS if os.access(path, os.X_OK)), None)
     if shell is None:
-        raise FailedError(f"the image has none of {', '.join(_SHELLS)}, by which its programs are started")
+        raise FailedError(f"the image has none of {', '.join(_SHELLS)}, which are needed to start its programs")
     _require_own(shell)
     text = os.memfd_create("environment", 0)
     os.write(text, script(container.environment, container.injected))

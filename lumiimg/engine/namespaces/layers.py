@@ -69,7 +69,9 @@ class Served:
         try:
             os.stat(target)  # noqa: PTH116
         except OSError as error:
-            raise FailedError("squashfuse_ll cannot read it: is it whole?", where=f"{self._file}") from error
+            raise FailedError(
+                "squashfuse_ll cannot read it: perhaps it is incomplete", where=f"{self._file}"
+            ) from error
         return target
 
 
@@ -100,7 +102,7 @@ def unpacked(image: Path, environment: Mapping[str, str]) -> Iterator[list[Path]
     program = which("unsquashfs", environment.get("PATH"))
     if program is None:
         raise MissingHereError(
-            "an image is mounted by squashfuse_ll and /dev/fuse, or unpacked by unsquashfs: neither is here",
+            "an image needs squashfuse_ll and /dev/fuse to mount, or unsquashfs to unpack: neither is here",
             hint="install squashfuse and fuse3, or squashfs-tools",
         )
     work = read_settings(environment).cache / "work"

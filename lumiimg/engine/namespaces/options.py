@@ -81,7 +81,7 @@ def read_words(words: Sequence[str], environment: Mapping[str, str]) -> Containe
         else:
             raise BadInputError(f"not an option of the kernel's own engine: {word}")
     if len(rest) < 2:
-        raise BadInputError("an image and a program are wanted")
+        raise BadInputError("an image and a program are needed")
     clean = "--cleanenv" in flags
     own = [] if "bind-paths" in values["--no-mount"] else [bind for _, each in binds_of(environment) for bind in each]
     injected = _injected(environment)

@@ -230,4 +230,4 @@ def _write(process: int, name: str, text: str) -> None:
             file.write(text.encode())  # in one piece, as the kernel takes it
     except OSError as error:
         lacks = " (this root lacks CAP_SETUID or CAP_SETGID)" if os.geteuid() == 0 else ""
-        raise FailedError(f"the kernel gives a namespace of users no ids: {error.strerror}{lacks}") from error
+        raise FailedError(f"the kernel refuses ids for a user namespace: {error.strerror}{lacks}") from error

@@ -175,7 +175,7 @@ class MountStage:
         try:
             mount("overlay", self._root, "overlay", data=f"{options},upperdir={upper},workdir={work}")
         except OSError as error:  # before Linux 5.11, for a user
-            raise FailedError(f"the kernel lays no overlay for a user: {error.strerror}") from error
+            raise FailedError(f"the kernel refuses an overlay for a user: {error.strerror}") from error
 
     def show(self, sources: Iterable[ShownPath], tables: Mapping[str, str], *, read_only: bool) -> None:
         """Show files and folders of this machine, and add lines to the tables that the image has."""
@@ -197,7 +197,7 @@ class MountStage:
         """Show the container's own processes; return False where the kernel refuses that (in a container): all then."""
         target = open_in_root(_opened(self._root), _PROC, os.O_PATH)
         if not stat.S_ISDIR(os.fstat(target).st_mode):
-            raise FailedError("/proc of the image is not a folder, and nothing runs without one")
+            raise FailedError("/proc of the image is not a folder, and programs need one")
         try:
             mount_proc(f"/proc/self/fd/{target}")
         except PermissionError:

@@ -73,7 +73,7 @@ def _call(what: str, number: int | None, *words: object) -> int:
 
 def unshare(namespaces: Namespace) -> None:
     """Leave namespaces for new ones."""
-    _checked(_libc.unshare(int(namespaces)), "the kernel makes no namespace")
+    _checked(_libc.unshare(int(namespaces)), "the kernel refuses a namespace")
 
 
 def mount(source: str, target: str, kind: str = "", flags: MountFlag = MountFlag.NONE, data: str = "") -> None:

@@ -141,8 +141,8 @@ def _unpack(layer: Layer, content: Iterator[bytes], path: Path, most_bytes: int)
             tar = HostFile(f"/proc/self/fd/{file.fileno()}")
     except (OSError, FailedError) as error:
         why = error.what if isinstance(error, FailedError) else error.strerror
-        hint = "let LUMIIMG_CACHE name a folder with room for the whole image"
-        what = f"has no room for an unpacked layer: {why}"
+        hint = "set LUMIIMG_CACHE to a folder with space for the whole image"
+        what = f"has no space for an unpacked layer: {why}"
         raise MissingHereError(what, where=str(path.parent), hint=hint) from error
     tar.name = str(path)
     return tar
@@ -168,7 +168,7 @@ def _verify(layer: Layer, content: Iterator[bytes]) -> None:
     for chunk in content:
         digest.update(chunk)
     if digest.hexdigest() != layer.sha256:
-        what = f"layer {layer.sha256} has other content than its digest says"
+        what = f"the content of layer {layer.sha256} does not match its digest"
         raise ImageError(what, where=layer.where, hint=FETCH_AGAIN)
 
 

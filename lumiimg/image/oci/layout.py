@@ -204,7 +204,7 @@ def _read(files: RootFileSystem, path: str, kind: type[T], where: str, digest: s
             raise ImageError(f"{path} has {file.size} bytes; {_MAX_BYTES} are the limit", where=where)
         data = file.read_at(0, file.size)
     if digest and hashlib.sha256(data, usedforsecurity=False).hexdigest() != _hex(digest):
-        raise ImageError(f"{path} has other content", where=where, hint=FETCH_AGAIN)
+        raise ImageError(f"{path} does not match its digest", where=where, hint=FETCH_AGAIN)
     try:
         return decode_json(data, kind, where=where)
     except DecodeError as error:

@@ -76,7 +76,7 @@ def read_members(stream: BufferedIOBase, limit_bytes: int, where: str) -> Iterat
         if header.type in _EXTENSIONS:
             extensions += 1
             if extensions > _MAX_EXTENSIONS or header.size > _MAX_EXTENSION_BYTES:
-                _refuse_damaged(f"at byte {position}: extended headers beyond any bound", where)
+                _refuse_damaged(f"at byte {position}: extended headers above the limit", where)
             records |= _extension(header, stream.read(header.size), where)
             end = position + header.size
         else:

@@ -194,7 +194,7 @@ class LayeredTree:
                 parts.append(part)
         if len(path) > _MAX_PATH_CHARACTERS or any(len(part) > _MAX_NAME_CHARACTERS for part in parts):
             raise ImageError(
-                f"a path of {len(path)} characters, or with a longer name than Linux has", where=self._where
+                f"a path of {len(path)} characters, or with a name longer than Linux allows", where=self._where
             )
         return parts
 
@@ -206,9 +206,7 @@ class LayeredTree:
     def _spend(self, steps: int) -> None:
         self._steps += steps
         if self._steps > _MAX_STEPS:
-            raise ImageError(
-                "layers that have too many files, or take too many steps to put together", where=self._where
-            )
+            raise ImageError("layers with too many files, or that need too many steps to merge", where=self._where)
 
 
 _NO_NAMES: dict[str, LayerNode] = {}

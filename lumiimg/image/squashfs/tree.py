@@ -93,7 +93,7 @@ class SquashfsTree:
             return None
         inode = self._inode(found.reference)
         if inode.kind is not found.kind:
-            raise ImageError("a squashfs directory and an inode disagree on what it is", where=self._source.name)
+            raise ImageError("a squashfs directory and an inode disagree on the file type", where=self._source.name)
         return inode
 
     def entries(self, directory: Inode) -> Iterator[DirectoryEntry]:

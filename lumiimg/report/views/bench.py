@@ -10,12 +10,12 @@ from lumiimg.report.document import Document, Item, Row, Section, Table
 _COLUMNS = {"all": "metadata", "opens": "opens", "nothing": "failed"}
 """The field of Counts below each head."""
 _NOTE = (
-    "all: opens, stats, reads of directories and the like; how many of them are opens, and how many found nothing. "
-    "Reads of files are not counted. Each process of a job asks this"
+    "all: opens, stats, directory reads and similar calls; opens: how many of them open a file; nothing: how many find "
+    "nothing. Reads of files are not counted. Each process of a job makes all these calls"
 )
 _OF_AN_IMAGE = (
-    "; of an image, its part that reaches it: what the engine asks of its file, of the folders above it and of the "
-    "home, once per container, and what the program asks of paths that are bound"
+    "; for an image, only some reach the file system: the engine's calls on the image file, the folders above it and "
+    "the home, once per container, and the program's calls on bound paths"
 )
 
 

@@ -35,7 +35,7 @@ def definitions_document(written: WrittenDefinitions) -> Document:
     names = tuple(f"{one.name}.def" for one in written.definitions) or (f"{written.dockerfile}",)
     blocks: list[Block] = [Lines(names)]
     if fetch is not None:
-        blocks.append(Paragraph("some sources could not be reached from here. Where there is a network, fetch them:"))
+        blocks.append(Paragraph("some sources cannot be reached from here. Fetch them on a machine with a network:"))
         blocks.append(Lines((shell_join(["sh", str(fetch)]),)))
     there = shell_join(["cd", str(folder)])
     if written.dockerfile is not None:
@@ -76,14 +76,14 @@ def built_document(result: BuildResult) -> Document:
     """Return what was built, and what to do next; of a rebuild, in which files it differs."""
     built, lock, differences = result.built, result.plan, result.beside
     name, length = str(built.image), size(built.size_bytes)
-    sentence = f"is this image already, by its number ({length}): nothing was built"
+    sentence = f"is already this image, built from the same sources ({length}): nothing was built"
     if built.is_new:
         sentence = f"built in {duration(built.seconds)}, {length} (log: {name}.log)"
     beside = ""
     if lock is None:
         beside = "the same bytes as the image that it was built from"
         if differences is not None:
-            beside = f"beside the image that it was built from: {differences_document(differences).sentence}"
+            beside = f"compared with the image that it was built from: {differences_document(differences).sentence}"
     return Document(
         "build" if lock is not None else "rebuild",
         name,

@@ -30,7 +30,7 @@ def entries_document(content: CacheContent) -> Document:
         for layer in content.unpacked
     ]
     rows += [
-        (image.key[:_SHORT], f"{size(image.size_bytes)}, an image that was got to be read: sha256:{image.key}")
+        (image.key[:_SHORT], f"{size(image.size_bytes)}, downloaded, an image that was read: sha256:{image.key}")
         for image in content.images
     ]
     number = _counted(len(content.entries), len(content.unpacked), len(content.images))
@@ -68,7 +68,7 @@ def why_document(answer: CacheLookup) -> Document:
     elif nearest is None:
         what = "never built with this cache"
     else:
-        what = f"would be built again; compared with the one that is there ({nearest.key[:_SHORT]}):"
+        what = f"would be built again; compared with the cached one ({nearest.key[:_SHORT]}):"
     differences = (Section("", _difference(one, answer.below)) for one in answer.differences)
     return Document(
         "build --why",
@@ -83,7 +83,7 @@ def why_document(answer: CacheLookup) -> Document:
 def _difference(difference: Difference, below: str | None) -> Iterator[Paragraph | Lines]:
     words = difference.part
     if words == "content":
-        words = "what is below it came out differently, or is not there any more"
+        words = "the layer below it came out differently, or is no longer cached"
         words += f": lumiimg build --why {below}, with the same options, says why" if below is not None else ""
     yield Paragraph(words)
     if difference.lines:
@@ -94,7 +94,7 @@ def _age(answer: CacheLookup) -> Iterator[Item]:
     if answer.base is not None:
         made = dt.datetime.fromtimestamp(answer.base.made_s, dt.UTC)
         text = f"its base {', '.join(answer.base.layers)} was built on {made:%Y-%m-%d}"
-        again = Remedy("to build it as it would be today, give `lumiimg build` the same options and --fresh")
+        again = Remedy("to build it with today's packages, give `lumiimg build` the same options and --fresh")
         yield Item(Severity.INFO, text, remedies=(again,))
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _KINDS = {"base": "bases", "layer": "layers", "recipe": "recipes", "site": "sites", "broken": "broken"}
 """Of entries, each with the title above them, in their order."""
-_NEVER_RUN = "documented by others, with their sources below; this project has never run anything on this machine"
+_NEVER_RUN = "from public documents, listed below; this project has never run anything on this machine"
 _Fact = tuple[str, str, str]
 """A name, what is known of it, and where from; empty where the text says it."""
 
@@ -34,7 +34,7 @@ def listing_document(listing: Listing) -> Document:
         "list",
         "the catalogue",
         ", ".join(count(kinds.count(kind), kind) for kind in ("base", "layer", "recipe", "site")),
-        summary=("more of one: lumiimg show NAME", "what goes together: lumiimg explain --add LAYER --site SITE"),
+        summary=("details: lumiimg show NAME", "what fits together: lumiimg explain --add LAYER --site SITE"),
         sections=tuple(facts_section(title, _rows(listing, kind), is_headed=True) for kind, title in _KINDS.items()),
         closing=(LEGEND,),
         is_list=True,
@@ -50,7 +50,7 @@ def _rows(listing: Listing, kind: str) -> Iterator[tuple[str, str]]:
 
 def schemas_document(listed: Schemas) -> Document:
     """Return the names of all schemas."""
-    hints = ("one of them: lumiimg schema NAME", "as tables: docs/reference/json.md")
+    hints = ("details: lumiimg schema NAME", "as tables: docs/reference/json.md")
     sections = (facts_section("Schemas", ((one.name, one.summary) for one in listed.schemas)),)
     sentence = count(len(listed.schemas), "schema")
     return Document("schema", "schemas", sentence, summary=hints, sections=sections, is_list=True)
@@ -68,7 +68,7 @@ def recipe_document(recipe: Recipe) -> Document:
         "show",
         recipe.name,
         f"{recipe.name} (recipe): {recipe.summary}",
-        advice=Advice(next=f"lumiimg explain --recipe {recipe.name}", where="what comes out, and why"),
+        advice=Advice(next=f"lumiimg explain --recipe {recipe.name}", where="to see the result, and why"),
         sections=(facts_section("The recipe", rows),),
         is_list=True,
     )
@@ -104,7 +104,7 @@ def _facts(shown: ShownLayer) -> Iterator[tuple[str, str]]:
     for name, argument in layer.arguments.items():
         yield "argument", f"{name} = {argument.default!r}: {argument.help}"
     for source in layer.sources:
-        where = f"only where it is given: --source {source.name}=FILE" if source.optional else source.url
+        where = f"only if you give it: --source {source.name}=FILE" if source.optional else source.url
         yield "archive", f"{source.name}: {where}"
         yield from (("", f"{key}  sha256 {digest}") for key, digest in source.sha256.items())
     yield from (("sets", f"{name}={value}") for name, value in layer.environment.set.items())
@@ -121,7 +121,7 @@ def _releases(shown: ShownLayer) -> Iterator[tuple[str, str]]:
         yield from _tried(layer, release)
     if (rule := layer.unlisted) is not None:
         projects = f"{', '.join(rule.projects)} {rule.range}"
-        yield "others", f"read from the package index where a version is named ({projects})"
+        yield "others", f"from the package index, if you name a version ({projects})"
 
 
 def _versions(components: Mapping[str, str]) -> str:
@@ -149,12 +149,12 @@ def _machine(site: Site) -> Iterator[_Fact]:
         yield "status", _NEVER_RUN, ""
     yield "GPUs", site.arch or (f"of {site.vendor}" if site.vendor else "not known"), str(site.source)
     if (identity := site.identity) is not None:
-        signs = ", ".join((*identity.variables, *(f"a node {name}" for name in identity.nodes)))
+        signs = ", ".join((*identity.variables, *(f"node name {name}" for name in identity.nodes)))
         yield "known by", signs, identity.source
     if site.driver is not None:
         yield from _driver(site.driver)
     if (fabric := site.fabric) is not None:
-        asks = f"which asks for glibc {fabric.glibc}" if fabric.glibc else "which glibc it asks for is not documented"
+        asks = f"which needs glibc {fabric.glibc}" if fabric.glibc else "which glibc it needs is not documented"
         text = f"Slingshot {fabric.slingshot}, libfabric {fabric.libfabric}, {asks}"
         yield "fabric", text, f"{fabric.source}, {fabric.date}"
     for title, value in (("processors", site.processors), ("scheduler", site.scheduler), ("engine", site.engine)):
@@ -170,7 +170,7 @@ def _driver(driver: SiteDriver) -> Iterator[_Fact]:
 
 def _cores(site: Site) -> Iterator[_Fact]:
     if (binding := site.binding) is not None:
-        kept = f"; kept for the system: {ranges(binding.reserved)}" if binding.reserved else ""
+        kept = f"; reserved for the system: {ranges(binding.reserved)}" if binding.reserved else ""
         yield "cores", f"{_near(site.cores)}{kept}", binding.source
         if binding.spared:
             yield "", f"{_near(site.cores_sparing)}: room for {binding.spared_for}", ""

@@ -161,6 +161,6 @@ def _row(part: ComponentFit) -> Row:
     """Return a component with its answer, why it is not good, and the first of its places."""
     severity = Severity.PROBLEM if part.stands_against else _SEVERITIES.get(part.fit, Severity.INFO)
     why = "" if severity is Severity.OK else part.why or part.without
-    reason = "; ".join(filter(None, (why, "" if part.needed else "beside the path: not every job calls it")))
+    reason = "; ".join(filter(None, (why, "" if part.needed else "off the path: not every job calls it")))
     more = f", and {count(len(part.paths) - 1, 'place')} more" if len(part.paths) > 1 else ""
     return Row((part.component, _in_short(part), reason, f"{part.paths[0]}{more}"), severity)

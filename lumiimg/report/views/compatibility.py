@@ -31,7 +31,7 @@ def compatibility_document(report: CheckReport) -> Document:
             Section("Versions at the boundary", _margins(fit), is_headed=True),
             *checked.sections,
             Section("What was tried", attempts(fit), Shown.VERBOSE),
-            Section("Whose file each library is", _files(fit), Shown.PAGE),
+            Section("Where each library comes from", _files(fit), Shown.PAGE),
         ),
         closing=(),
         case="",
@@ -91,7 +91,7 @@ def _meter(margin: Margin) -> Meter:
 
 def _files(fit: HostFit) -> Iterator[Block]:
     rows = tuple(Row((item.soname, item.side, item.host_path or item.path)) for item in fit.loaded)
-    caption = "The process of RCCL and its plugin, as the loader would fill it"
+    caption = "The libraries that the loader would put into the process of RCCL and its plugin"
     yield Table(("library", "of the", "file"), rows, caption)
     if fit.missing:
         yield Paragraph(f"Not in the image: {', '.join(fit.missing)}")

@@ -39,7 +39,7 @@ def doctor_document(result: DoctorResult) -> Document:
         result.advice,
         sections=(
             Section("What was tried", map(_trial, result.trials)),
-            Section("Ways to build, the quickest first", ways, is_headed=True),
+            Section("Ways to build, the fastest first", ways, is_headed=True),
             facts_section("Room", places),
         ),
         is_list=True,

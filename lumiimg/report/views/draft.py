@@ -40,7 +40,7 @@ def draft_document(draft: Draft) -> Document:
             facts_section("Steps", _steps(draft), is_headed=True),
             Section("Not carried over", _left_out(draft), is_headed=True),
         ),
-        closing=("as a layer: the same with -o layers/NAME",),
+        closing=("to write it as a layer: -o layers/NAME",),
         is_list=True,
         is_named=True,
     )
@@ -50,9 +50,9 @@ def _written(draft: Draft, folder: Path) -> Document:
     return Document(
         "draft",
         str(folder),
-        f"{count(len(draft.script.steps), 'step')} as a layer that nobody has built yet",
+        f"{count(len(draft.script.steps), 'step')} as a layer that has never been built",
         advice=draft.advice,
-        sections=(Section("What to see to", _to_do(draft)),),
+        sections=(Section("What is left to do", _to_do(draft)),),
         is_list=True,
         is_named=True,
     )
@@ -65,7 +65,7 @@ def _base(draft: Draft) -> Iterator[Paragraph | Item]:
     elif base.name:
         yield Paragraph(f"{base.image} is the base {base.name}: --base {base.name}")
     else:
-        yield Paragraph(f"{base.image}, which the catalogue does not have: --base {base.option}")
+        yield Paragraph(f"{base.image} is not in the catalogue: --base {base.option}")
         if base.near:
             yield Paragraph(f"other tags of it in the catalogue: {', '.join(base.near)}")
 
@@ -91,12 +91,12 @@ def _left_out(draft: Draft) -> Iterator[Item]:
 def _to_do(draft: Draft) -> Iterator[Item]:
     if ends := [entry.line for entry in draft.script.left_out if entry.ends_build]:
         places = count(len(ends), "place")
-        text = f"{places} where its build ends until you see to it (`todo` in post.sh): {_lines(ends)}"
+        text = f"{places} where its build stops until you finish it (`todo` in post.sh): {_lines(ends)}"
         yield Item(Severity.UNKNOWN, text)
     for name in draft.layers:
         layer = name.partition("==")[0]
         where = _lines(known.line for known in draft.known if known.layer == layer)
-        text = f"the layer {layer} brings part of it ({where}): take that out and --add {name}"
+        text = f"the layer {layer} brings part of it ({where}): remove that part and use --add {name}"
         yield Item(Severity.UNKNOWN, text)
     yield from (one for one in _left_out(draft) if one.severity is Severity.PROBLEM)
 

@@ -105,7 +105,7 @@ def _objects(record: ImageRecord, document: Mapping[str, Any], key: str) -> list
     value = document.get(key)
     found = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(one, dict) for one in found):
-        raise BadInputError(f"what it says of how it was built is damaged, at {key!r}", where=record.image)
+        raise BadInputError(f"its build record is damaged, at {key!r}", where=record.image)
     return found
 
 

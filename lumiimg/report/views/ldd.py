@@ -87,7 +87,7 @@ def _lists(found: Libraries) -> Iterator[Section]:
     errors = ((path, "; ".join(outcome.errors).removeprefix(f"{path}: ")) for path, outcome in bad)
     items = [Item(Severity.PROBLEM, f"{path}: {error}") for path, error in errors]
     for path, outcome in found.by_kernel.items():
-        ends = "all is found" if outcome.ok else outcome.errors[0]
+        ends = "everything is found" if outcome.ok else outcome.errors[0]
         severity = Severity.OK if outcome.ok else Severity.PROBLEM
         items.append(Item(severity, f"{path}, started by its name: {ends}"))
     items += (Item(Severity.OK, path, verbose=True) for path, _ in good)

@@ -84,7 +84,7 @@ def _summary(report: LogReport) -> Iterator[str]:
     if report.runs > 1:
         yield f"the log holds {report.runs} runs; this is about the last one, from line {report.first_line} on"
     if report.excerpt:
-        yield "an excerpt: no line of it that counts here names its process, so it proves nothing alone"
+        yield "an excerpt: no relevant line names its process, so it proves nothing by itself"
     used = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None]
     used += [f"provider {report.provider}"] if report.provider else []
     yield from filter(None, (", ".join(used), report.transport.words))

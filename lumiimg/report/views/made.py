@@ -100,11 +100,11 @@ def _binds(module: ImageModule) -> str:
 def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
     """Return what was made over an image, both as they were named."""
     record, doubt = made.record, made.doubt
-    stays = f"its torch {record.torch} stays" if record.torch else "what it has stays"
-    instead = (f"in the place of the image's {name} {was}" for name, was in record.replaces.items())
+    stays = f"its torch {record.torch} stays" if record.torch else "its packages stay"
+    instead = (f"replacing the image's {name} {was}" for name, was in record.replaces.items())
     words = ("lumiimg", "job", as_operand(str(image)), "--venv", as_operand(str(output)), "-o", unused("job.sh"))
     packages = ", ".join(f"{name} {version}" for name, version in sorted(record.packages.items()))
-    doubts = (Item(Severity.UNKNOWN, f"{doubt}: packages that only it adds were not looked at"),) if doubt else ()
+    doubts = (Item(Severity.UNKNOWN, f"{doubt}: packages that only it adds were not checked"),) if doubt else ()
     about = f"for Python {record.python} of this image alone; nothing was imported"
     return Document(
         "venv",

@@ -115,9 +115,9 @@ def cost_lines(cost: BuildCost) -> Iterator[str]:
         f"time {_amount(cost.seconds, [part.seconds for part in parts], rough_duration)}",
     ]
     more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
-    nobody = f"nobody has recorded a build of {', '.join(unknown[:_NAMED])}{more}"
+    nobody = f"no build is recorded of {', '.join(unknown[:_NAMED])}{more}"
     if all(part.known_by in {"cache", "file"} for part in parts):
-        yield f"cost: nothing, all is here already; image at most {size(cost.image_bytes or 0)}"
+        yield f"cost: nothing, everything is here already; image at most {size(cost.image_bytes or 0)}"
     elif all(amount.endswith("not known") for amount in amounts):
         yield f"cost: not known ({nobody})"
     else:
@@ -163,7 +163,7 @@ def _amount(whole: float | None, parts: Sequence[float | None], words: Callable[
 def doubts_section(lock: Lock) -> Section:
     """Return what was never built, what the compatibility rules warn of, and what they could not decide."""
     rules = (Item(Severity.UNKNOWN, f"{rule.outcome.word}{rule.because}", tag=rule.id) for rule in lock.doubts)
-    return Section("What is not sure", (*_never_built(lock.stack), *rules))
+    return Section("What is not certain", (*_never_built(lock.stack), *rules))
 
 
 def _never_built(stack: Sequence[ReleasedLayer]) -> Iterator[Item]:
@@ -177,7 +177,7 @@ def _never_built(stack: Sequence[ReleasedLayer]) -> Iterator[Item]:
         if found:
             parts.append(f"{', '.join(found)} ({reach}: {MEANING[reach]})")
     if parts:
-        yield Item(Severity.UNKNOWN, f"not built by us yet: {'; '.join(parts)}")
+        yield Item(Severity.UNKNOWN, f"never built by this project: {'; '.join(parts)}")
 
 
 def stack_table(stack: Sequence[ReleasedLayer]) -> Table:
@@ -191,7 +191,7 @@ def _summary(plan: Plan) -> Iterator[str]:
         torch = f", torch {plan.torch}" if plan.torch else ""
         yield f"fabric {plan.fabric.value}, plugin {plan.plugin or 'none'}{torch}"
     if not plan.is_for_machine:
-        yield "no machine is named, so neither its driver nor its network was judged: --site lumi"
+        yield "no machine is named, so driver and network were not checked: --site lumi"
 
 
 def _rule(rule: RuleResult) -> Item:
@@ -218,4 +218,4 @@ def _made_of(layer: LockedLayer) -> Iterator[str]:
             yield note
     yield from layer.release.wheels if layer.release else ()
     if layer.wheels:
-        yield f"{count(len(layer.wheels), 'Python distribution')}, each by its sha256"
+        yield f"{count(len(layer.wheels), 'Python distribution')}, each with its sha256"
