@@ -797,7 +797,7 @@ def test_the_dashes_before_the_program_may_be_left_out_but_for_a_word_that_the_j
     for option in ("--nodes", "--nodes=2", "-o", "--json", "--site"):
         assert main(["job", str(image), "--site", "lumi", "python", "x.py", option, "2"]) == ExitCode.BAD_INPUT
         (line,) = capsys.readouterr().err.splitlines()
-        assert f"{option} may be of lumiimg job, or of python; put `--` before the program: -- python" in line
+        assert f"{option} may be an option of lumiimg job or of python; put `--` before the program: -- python" in line
 
 
 def test_quiet_leaves_where_the_script_is(

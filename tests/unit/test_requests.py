@@ -140,7 +140,7 @@ def test_what_contradicts_itself_is_one_line(
         (["--base", str(tmp_path / "empty")], "holds no root file system"),
         (["--base", "rocm-6.2.5"], "did you mean rocm-6.2.4"),
         (["--base", "docker://host.org/../a"], "is not a valid image reference"),
-        (["--base", f"docker://me:hunter2@host.org/a@sha256:{'a' * 64}"], "contains a password"),
+        (["--base", f"docker://me:hunter2@host.org/a@sha256:{'a' * 64}"], "an address with a password"),
         (["--base", "rocm-6.2.4", "--add", "vlm"], "did you mean vllm"),
         (["--base", "rocm-6.2.4", "--add", "vllm=x"], "is not a layer"),
         (["--base", "vllm"], "write --add vllm"),
