@@ -83,7 +83,7 @@ def test_what_stands_before_the_rccl_of_torch_answers_in_its_place(
         return
     assert rccl == "/opt/site/libsite_nccl.so"
     assert code is (ExitCode.UNDECIDED if source is SHIM else ExitCode.GOOD)
-    assert f"ncclCommInitRank of {TORCH}/libtorch_hip.so" in said
+    assert f"ncclCommInitRank for {TORCH}/libtorch_hip.so" in said
 
 
 @pytest.mark.parametrize("is_hidden", [False, True])
@@ -133,7 +133,7 @@ def test_a_mangled_rccl_answers_where_another_comes_behind_it(
     library(root / TORCH[1:] / "libtorch_hip.so", *runpath("$ORIGIN"), own, ucc, source=CALLS_RCCL)
     code, rccl, said = check(root, capsys)
     assert (code, rccl) == (ExitCode.GOOD, ROCM if comes_first else f"{TORCH}/{own.name}")
-    assert "it answers ncclCommInitRank of" in said
+    assert "it resolves ncclCommInitRank for" in said
 
 
 @pytest.mark.parametrize("calls_more", [False, True])

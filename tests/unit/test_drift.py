@@ -131,7 +131,7 @@ def test_an_image_is_held_against_the_update_where_its_fate_is_worse_than_before
             assert "no image breaks, of 1 image" in err
     code, data, _ = drift(capsys, nodes[1], nodes[0], "--image", old)
     assert (code, data["images"][0]["fate"]) == (0, "mended")
-    assert any("right way round" in note for note in data["notes"])
+    assert any("right order" in note for note in data["notes"])
 
 
 def test_what_stood_against_an_image_before_hides_nothing_that_the_update_does(

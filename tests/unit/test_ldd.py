@@ -80,7 +80,7 @@ def test_what_the_model_does_not_know_of_the_loader_is_noted(root: Path, capsys:
         ("LD_AUDIT=", False),
     ):
         said = notes(capsys, root, "/app/prog", "--env", variable)
-        assert any("is not known here" in note for note in said) is is_noted, variable
+        assert any("not modelled" in note for note in said) is is_noted, variable
 
 
 def test_all_takes_every_program_and_library_once(root: Path, capsys: Capture) -> None:

@@ -141,7 +141,10 @@ def test_a_value_of_another_type_and_what_is_left_out_or_there_twice_is_refused(
         for key in place[:-1]:
             array = array[key]
         array[place[-1] : place[-1] + 1] = [array[place[-1]]] * count
-        with pytest.raises(BadInputError, match=r"twice|left out|not among the layers"):
+        with pytest.raises(
+            BadInputError,
+            match=r"twice|left out|need each other|is missing|but the lock has|is in the lock|not among the layers",
+        ):
             read_again(changed(document, ("request",), document["request"]), tmp_path / "lumiimg.lock")
 
 
